@@ -27,7 +27,9 @@ from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.examples import tensors
+from sfumato.observers.progress import Silence
 from sfumato.privacy import Gaussian, Poisson, gaussian_detections, ledger
+from sfumato.privacy.second import accountant
 from sfumato.training import loop
 from tests.forks import Forks, begun
 
@@ -167,6 +169,16 @@ def _check_once(
         return
     _check(gradient, build, model, loss, synthetic, max_norm=max_norm, views=views)
     _CHECKED.add(case)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def coarse_second_accountant() -> Iterator[None]:
+    """What `verify` asks takes seconds for each plan on a fine grid, and less on a coarse one, whose bounds are as
+    certain and 0.3% apart; tests/privacy/second looks at the fine one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accountant, "POINTS", 1 << 15)
+        patch.setattr(accountant, "_TABLE", 1 << 13)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -310,6 +322,22 @@ def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.Monk
                 yield patch
 
     return killed
+
+
+class Heard(Silence):
+    """The lines that runs report."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def report(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """To be given to runs as their progress."""
+    return Heard()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
@@ -14,25 +13,6 @@ from sfumato.gradients import ClippedGradient
 
 def tokens(views, *shape):
     return torch.randn(*((4,) if views == 1 else (4, views)), *shape).double()
-
-
-class TiedWords(nn.Module):
-    """The embedding table is also the weight of the output layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.table, self.middle, self.last = nn.Embedding(6, 4), nn.Linear(4, 4), nn.Linear(4, 6, bias=False)
-        self.last.weight = self.table.weight
-
-    def forward(self, indices):
-        return self.last(self.middle(self.table(indices)).tanh()).transpose(1, 2)
-
-
-@pytest.mark.parametrize("views", [1, 2])
-def test_a_table_tied_with_the_readout(compare, views):
-    words = torch.randint(6, (4, 5) if views == 1 else (4, views, 5))
-    gradient = compare(TiedWords().double(), words, torch.randint(6, (4, 5)), views=views)
-    assert not gradient._batches.latest.expanded
 
 
 class Again(nn.Module):
@@ -52,23 +32,6 @@ class Again(nn.Module):
 @pytest.mark.parametrize("views", [1, 3])
 def test_parameters_that_are_used_several_times(compare, views):
     compare(Again().double(), tokens(views, 3, 4), torch.arange(4), views=views)
-
-
-class Branches(nn.Module):
-    """The same module called on two parts of an example, and one that only some parts use."""
-
-    def __init__(self):
-        super().__init__()
-        self.both, self.one = nn.Linear(3, 4), nn.Linear(3, 4)
-
-    def forward(self, x):
-        first, second = x.unbind(1)
-        return self.both(first).tanh() + self.both(second) * self.one(first)
-
-
-def test_a_module_called_twice(compare):
-    compare(Branches().double(), tokens(1, 2, 3), torch.arange(4))
-    compare(Branches().double(), tokens(2, 2, 3), torch.arange(4), views=2)
 
 
 class Bare(nn.Module):
@@ -120,27 +83,6 @@ def test_adapters_of_low_rank(compare, merged, views):
     model = nn.Sequential(first, nn.Tanh(), last, nn.Flatten(1), nn.Linear(12, 4).requires_grad_(False))
     gradient = compare(model.double(), tokens(views, 3, 5), torch.arange(4), views=views)
     assert not gradient._batches.latest.expanded
-
-
-class Symmetric(nn.Module):
-    def forward(self, weight):
-        return weight.triu() + weight.triu(1).transpose(-1, -2)
-
-
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: parametrize.register_parametrization(m, "weight", Symmetric()),
-        parametrizations.weight_norm,
-        lambda m: parametrizations.spectral_norm(m).eval(),
-        parametrizations.orthogonal,
-    ],
-    ids=["symmetric", "weight norm", "spectral norm", "orthogonal"],
-)
-def test_parametrizations(compare, change, views):
-    model = nn.Sequential(change(nn.Linear(9, 9)), nn.Tanh(), nn.Flatten(1), nn.Linear(27, 4)).double()
-    compare(model, tokens(views, 3, 9), torch.arange(4), views=views)
 
 
 def test_a_weight_that_a_hook_writes_is_refused_by_name():
@@ -195,36 +137,6 @@ def test_a_bilinear_layer(compare):
     compare(Model().double(), (tokens(2, 3), tokens(2, 2)), torch.arange(4), views=2)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("dimensions", [1, 2, 3])
-def test_transposed_convolutions(compare, a_whole_device, dimensions, groups):
-    make = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1]
-    layer = make(4, 6, 2, stride=2, padding=1, output_padding=1, groups=groups)
-    places = (3,) * dimensions
-    model = nn.Sequential(layer, nn.Tanh(), nn.Flatten(1), nn.LazyLinear(4)).double()
-    model(torch.zeros(1, 4, *places).double())
-    compare(model, tokens(1, 4, *places), torch.arange(4))
-    compare(model, tokens(2, 4, *places), torch.arange(4), views=2)
-
-
-class Nested(nn.Module):
-    """Several inputs by name, a module in a list, a branch that depends on a shape, and buffers."""
-
-    def __init__(self):
-        super().__init__()
-        self.parts = nn.ModuleList([nn.Linear(3, 4), nn.Linear(2, 4)])
-        self.register_buffer("shift", torch.randn(4))
-
-    def forward(self, *, near, far):
-        x = self.parts[0](near) + self.parts[1](far) + self.shift
-        return x if near.dim() > 2 else x.relu()
-
-
-def test_several_inputs_by_name(compare):
-    inputs = {"near": tokens(1, 3), "far": tokens(1, 2)}
-    compare(Nested().double(), inputs, torch.arange(4))
-
-
 class Skipped(nn.Module):
     """Dropout and a frozen norm in a residual net."""
 
@@ -268,12 +180,11 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses(compare, name, views):
+def test_losses(compare, name):
     loss, targets = LOSSES[name]
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
-    compare(model, tokens(views, 5), targets, loss=loss, views=views)
+    compare(model, tokens(2, 5), targets, loss=loss, views=2)
 
 
 def test_a_loss_of_several_outputs(compare):
@@ -311,27 +222,3 @@ def test_an_activation_in_place_is_exact(compare, layer, views):
     compare(
         InPlace().double(), torch.randn(3, *([views] if views > 1 else []), 4, 6).double(), torch.arange(3), views=views
     )
-
-
-def test_attention_of_many_queries_to_one_key_is_exact(compare):
-    class ManyQueries(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.query, self.pair, self.head = nn.Linear(6, 6), nn.Linear(6, 4), nn.Linear(6, 3)
-
-        def forward(self, x):
-            query = self.query(x).unflatten(2, (3, 2)).transpose(1, 2)
-            key, value = self.pair(x).unsqueeze(1).chunk(2, dim=-1)
-            return self.head(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).mean(1))
-
-    compare(ManyQueries().double(), torch.randn(3, 5, 6).double(), torch.arange(3))
-
-
-@pytest.mark.parametrize("kind", [{}, {"use_dora": True}, {"use_rslora": True, "lora_dropout": 0.1}])
-def test_adapters_of_peft(compare, kind):
-    peft = pytest.importorskip("peft", reason="peft (pip install peft) is not among the test requirements: it is large")
-    words = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3)).double()
-    config = peft.LoraConfig(r=2, target_modules=["0", "2"], init_lora_weights=False, **kind)
-    model = peft.get_peft_model(words, config).double().eval()
-    gradient = compare(model, torch.randn(4, 12).double(), torch.arange(4) % 3)
-    assert len(gradient(torch.randn(4, 12).double(), torch.arange(4) % 3).gradients) == (6 if "use_dora" in kind else 4)

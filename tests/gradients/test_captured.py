@@ -21,7 +21,6 @@ from torch.utils._pytree import tree_leaves
 from sfumato import _devices
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.sums import QueuedSum
-from sfumato.models.networks.wide_resnet import WideResNet
 from tests.gradients.conftest import ASKED, DEVICE, on_device
 from tests.gradients.test_doubtful import MODELS
 from tests.recorders import NO_QUESTION, recording
@@ -75,48 +74,24 @@ def compared(model, shape, *, views=1, classes=3, dtype=torch.float32, weighted=
         moved(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(("views", "dtype"), [(1, torch.float32), (2, torch.float64)])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_recorded_sum_has_the_bits_of_one_that_is_not_while_weights_move(name, views, dtype, recorders):
     compared(MODELS[name](), (2, 8, 8), views=views, dtype=dtype, weighted=views == 2)
     assert len(recorders) == 1
 
 
-NETWORKS = {
-    "vit": lambda: timm.create_model("vit_tiny_patch16_224", num_classes=3, img_size=32, depth=2),
-    "convnext": lambda: timm.create_model("convnext_atto", num_classes=3, depths=(1, 1, 1, 1)),
-    "wrn": lambda: WideResNet(depth=10, width=1, classes=3, channels=3),
-}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_whole_networks_are_recorded(name, recorders):
-    compared(NETWORKS[name](), (3, 32, 32))
+def test_a_whole_network_is_recorded(recorders):
+    compared(timm.create_model("vit_tiny_patch16_224", num_classes=3, img_size=32, depth=1), (3, 32, 32))
     assert len(recorders) == 1
 
 
-@pytest.mark.parametrize("name", [*MODELS, *NETWORKS])
+@pytest.mark.parametrize("name", ["standardised", "tokens"])
 def test_casts_of_weights_are_made_anew(name, recorders):
     """Autocast caches them while it is enabled."""
-    networks, shape = (MODELS, (2, 8, 8)) if name in MODELS else (NETWORKS, (3, 32, 32))
     with torch.autocast(DEVICE, torch.bfloat16):
-        compared(networks[name](), shape)
+        compared(MODELS[name](), (2, 8, 8))
     assert len(recorders) == 1
-
-
-def test_what_is_recorded_is_run_without_python(recorders):
-    calls = []
-
-    def loss(outputs, targets):
-        calls.append(1)
-        return F.cross_entropy(outputs, targets)
-
-    gradient = ClippedGradient(MODELS["convolution"]().to(DEVICE), loss, capture=True)
-    for number, (inputs, targets, _) in enumerate(batches((2, 8, 8))):
-        before = len(calls)
-        gradient(inputs, targets)
-        assert (len(calls) == before) == (number > 3)
 
 
 class Multiplied:
@@ -148,13 +123,6 @@ def test_elsewhere_than_in_deterministic_mode_bits_may_differ_and_sums_may_not(r
         assert found
 
 
-def test_without_being_asked_nothing_is_recorded(recorders):
-    gradient = ClippedGradient(MODELS["linear"]().to(DEVICE), F.cross_entropy)
-    for inputs, targets, _ in batches((2, 8, 8)):
-        gradient(inputs, targets)
-    assert not recorders
-
-
 def test_sums_that_wait_do_not_overwrite_each_other(recorders):
     captured, plain = both(MODELS["convolution"]())
     given = [pair for *pair, _ in batches((2, 8, 8))]
@@ -164,7 +132,7 @@ def test_sums_that_wait_do_not_overwrite_each_other(recorders):
         same_bits(one, plain(*pair))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["standardised", "tokens"])
 def test_examples_that_are_not_finite_are_left_out_of_a_recorded_sum_too(name, recorders):
     model = MODELS[name]()
     captured, plain = both(model)

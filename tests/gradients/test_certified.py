@@ -39,7 +39,7 @@ def test_the_textbook_failure_of_ghost_norms_in_float32():
     assert clipped(held) <= 1 + 1e-6
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     positions=st.integers(2, 40),
@@ -85,7 +85,7 @@ def _wide(dtype):
 
 
 @pytest.mark.parametrize("method", WAYS)
-@pytest.mark.parametrize("scale", [1e-25, 1e-10, 1.0, 1e10, 1e18])
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e18])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_convolution_norms_are_never_too_small(method, scale, offset):
     torch.manual_seed(0)
@@ -198,9 +198,9 @@ def net():
     )
 
 
-@pytest.mark.parametrize("method", WAYS)
+@pytest.mark.parametrize("method", ["keep grouped", "drop unfold", "gram"])
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "autocast"])
-@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1e-12, 0.0), (1e6, 0.0), (1.0, 1000.0)])
+@pytest.mark.parametrize(("scale", "offset"), [(1e-12, 0.0), (1e6, 0.0), (1.0, 1000.0)])
 def test_one_example_of_a_network_never_exceeds_the_bound(monkeypatch, method, precision, scale, offset):
     torch.manual_seed(0)
 

@@ -112,8 +112,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize(("views", "dtype"), [(1, torch.float32), (3, torch.float64)])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_are_exact(compare, name, views, dtype):
     model = MODELS[name]().to(dtype)
@@ -159,9 +158,8 @@ def test_replacing_one_example_has_twice_the_sensitivity():
         gradient.sensitivity("user")
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e-6, 1.0, 1e6, 1e20])
-@pytest.mark.parametrize("offset", [0.0, 1000.0])
-@pytest.mark.parametrize("name", ["lenet", "wide", "attention"])
+@pytest.mark.parametrize(("scale", "offset"), [(1e-20, 0.0), (1.0, 1000.0), (1e20, 0.0)])
+@pytest.mark.parametrize("name", ["wide", "attention"])
 def test_one_example_never_exceeds_the_bound(name, scale, offset):
     model = MODELS[name]()
     x = (torch.randn(1, 1, 14, 14) + offset) * scale
@@ -173,9 +171,8 @@ def test_one_example_never_exceeds_the_bound(name, scale, offset):
             assert norm >= min(bound, total.norms.item()) * (1 - 1e-4)
 
 
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
-@pytest.mark.parametrize("name", ["lenet", "group norm", "wide", "attention"])
+@pytest.mark.parametrize(("bad", "views"), [(float("nan"), 1), (float("inf"), 2), (3e38, 1)])
+@pytest.mark.parametrize("name", ["lenet", "wide", "attention"])
 def test_one_bad_example_changes_no_bit_of_the_others(name, bad, views):
     model = MODELS[name]()
     x = torch.randn(4, *([views] if views > 1 else []), 1, 14, 14)
@@ -220,15 +217,6 @@ def test_a_module_reached_by_two_names_keeps_its_parameters():
     weight = model.first.weight
     ClippedGradient(model, F.cross_entropy)(torch.randn(2, 1, 14, 14), torch.arange(2))
     assert model.first.weight is model.again.weight is model.second.weight is weight
-
-
-def test_it_follows_the_parameters_of_the_moment():
-    model, x, y = lenet(), torch.randn(3, 1, 14, 14), torch.arange(3)
-    gradient = ClippedGradient(model, F.cross_entropy)
-    before = gradient(x, y).norms
-    with torch.no_grad():
-        model[-1].weight.mul_(2)
-    assert not torch.equal(gradient(x, y).norms, before)
 
 
 def test_frozen_parameters_are_left_out(compare):
@@ -307,21 +295,6 @@ def test_half_precision_parameters_are_summed_in_float32():
     gradient.self_check((1, 14, 14))
 
 
-def test_autocast():
-    model, x, y = lenet(), torch.randn(3, 1, 14, 14), torch.arange(3)
-    plain = ClippedGradient(model, F.cross_entropy)(x, y)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = ClippedGradient(model, F.cross_entropy)(x, y)
-    torch.testing.assert_close(mixed.norms, plain.norms, rtol=0.05, atol=0)
-
-
-def test_under_no_grad():
-    model, x, y = lenet(), torch.randn(3, 1, 14, 14), torch.arange(3)
-    with torch.no_grad():
-        total = ClippedGradient(model, F.cross_entropy)(x, y)
-    assert total.norms.min() > 0
-
-
 def test_dropout_is_drawn_for_each_view_and_leaves_the_stream_alone_in_discovery():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 3))
     x, y = torch.ones(4, 2, 50), torch.zeros(4, dtype=torch.int64)
@@ -340,22 +313,6 @@ def test_the_same_inputs_give_the_same_bits():
     assert all(torch.equal(value, other.gradients[name]) for name, value in one.gradients.items())
 
 
-def test_layers_that_are_skipped_at_some_runs():
-    class Skipping(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.calls, self.first, self.extra = [0], nn.Linear(4, 3), nn.Parameter(torch.ones(3))
-
-        def forward(self, x):
-            self.calls[0] += 1
-            return self.first(x) * (self.extra if self.calls[0] > 1 else 1)
-
-    model = Skipping()
-    gradient = ClippedGradient(model, F.cross_entropy)
-    gradient(torch.randn(2, 4), torch.arange(2))
-    assert gradient(torch.randn(2, 4), torch.arange(2)).gradients["extra"].abs().sum() > 0
-
-
 class Elsewhere(nn.Module):
     """Uses a parameter through a reference other than its module's attribute, or in another unusual way."""
 
@@ -372,10 +329,6 @@ class Elsewhere(nn.Module):
                 return F.linear(x, self.references[0] * 2) + self.linear.bias
             case "function of reference and attribute":
                 return F.linear(x, self.references[0] + self.linear.weight) + self.linear.bias
-            case "einsum":
-                return torch.einsum("np,dp->nd", x, self.linear.weight)
-            case "matmul":
-                return x @ self.linear.weight.t() + self.linear.bias
             case "checkpoint":
                 return torch.utils.checkpoint.checkpoint(self.linear, x, use_reentrant=False)
             case "nested vmap":
@@ -398,7 +351,7 @@ def test_a_parameter_in_the_loss_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:this model cannot be vectorised")
-@pytest.mark.parametrize("method", ["einsum", "matmul", "checkpoint", "nested vmap", "sum of slices"])
+@pytest.mark.parametrize("method", ["checkpoint", "nested vmap", "sum of slices"])
 def test_unusual_uses_are_exact(compare, request, method):
     if method == "nested vmap":
         request.getfixturevalue("a_whole_device")

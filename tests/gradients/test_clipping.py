@@ -51,10 +51,10 @@ def test_norm_of_many_elements_is_not_too_small():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [1, 7, 64, 65, 1000])
+@pytest.mark.parametrize("size", [1, 65, 1000])
 @pytest.mark.parametrize("norms", [clipping.squared_norms, clipping.exact_squared_norms])
 def test_no_norm_is_too_small_by_a_single_digit(dtype, size, norms):
-    values = torch.randn(50, size, dtype=torch.float64).to(dtype)
+    values = torch.randn(15, size, dtype=torch.float64).to(dtype)
     for found, row in zip(norms(values).tolist(), values.tolist(), strict=True):
         exact = sum(Fraction(value) ** 2 for value in row)
         assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**5))

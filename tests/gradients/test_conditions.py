@@ -13,7 +13,7 @@ from sfumato.gradients.batches import Batches
 from sfumato.gradients.conditions import Disagreement, agreeing
 from sfumato.gradients.sites.dropout import fresh_keys
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def loops(self, x):
@@ -84,46 +84,16 @@ def test_branches_are_exact(compare, branches, examples, views, seed):
 
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_each_branch_is_exact_and_checks_itself(compare, branch):
-    x, y = 1.5 * torch.randn(20, 3, 4).double(), torch.arange(20) % 3
+    x, y = 1.5 * torch.randn(6, 3, 4).double(), torch.arange(6) % 3
     gradient = compare(Branching(branch).double(), x, y)
     assert gradient._batches.latest.fast
     assert gradient._batches.latest.conditional
     whole = gradient(x, y)
-    alone = torch.cat([gradient(x[i : i + 1], y[i : i + 1]).norms for i in range(20)])
+    alone = torch.cat([gradient(x[i : i + 1], y[i : i + 1]).norms for i in range(6)])
     torch.testing.assert_close(whole.norms, alone, rtol=1e-9, atol=0)
     gradient.self_check((3, 4))
     assert gradient.bytes_per_example((3, 4)) > 0
     assert gradient.explain(x, y).rows
-
-
-class Masked(nn.Module):
-    """Attention as in text encoders: a mask that hides nothing is dropped."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.mix = nn.Embedding(9, 8), nn.Linear(8, 24)
-        self.norm, self.last = nn.LayerNorm(8), nn.Linear(8, 3)
-        self.dropout = nn.Dropout(0.2)
-
-    def forward(self, words, mask):
-        mask = None if mask.all() else mask.bool()[:, None, None, :]
-        x = self.words(words)
-        for _ in range(2):
-            q, k, v = self.mix(self.norm(x)).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-            x = x + self.dropout(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
-        return self.last(x[:, 0])
-
-
-def sentences(examples):
-    lengths = torch.arange(examples) % 5 + 2
-    mask = (torch.arange(6) < lengths[:, None]).long()
-    return {"words": torch.randint(1, 9, (examples, 6)) * mask, "mask": mask}
-
-
-def test_masks_take_the_fast_path(compare):
-    gradient = compare(Masked().double().eval(), sentences(11), torch.arange(11) % 3)
-    assert gradient._batches.latest.fast
-    compare(Masked().double().eval(), {**sentences(4), "mask": torch.ones(4, 6).long()}, torch.arange(4) % 3)
 
 
 def test_a_loss_may_ask_too(compare):

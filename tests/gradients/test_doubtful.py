@@ -85,7 +85,7 @@ def compare(model, x, y, *, weights=None, max_norm=0.05):
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("places", [[2], [0, 4], [0, 1, 2, 3, 4]])
+@pytest.mark.parametrize("places", [[2], [0, 1, 2, 3, 4]])
 def test_odd_examples_among_plain_ones(kind, odd, places, exactly):
     torch.manual_seed(0)
     model, (x, y) = MODELS[kind](), batch()

@@ -12,13 +12,10 @@ from sfumato.models import create
 TOLERANCE = 1e-7
 """Sums are rounded to a grid, and what that comes to grows with the number of weights: ten millions here."""
 CHECKED = [
-    *(("lenet-300-100" + norm, 1, 8) for norm in ("", ",norm=layer", ",norm=group,norm_last=1", ",norm=instance")),
-    *(("lenet5" + norm, 1, 12) for norm in (",activation=relu", ",norm=layer,norm_last=1", ",norm=group")),
-    *(("lenet5" + norm, 3, 16) for norm in (",norm=instance,norm_last=1",)),
-    *(("vgg" + norm, 1, 8) for norm in ("", ",norm=layer,mod=1", ",norm=group,norm_last=1")),
-    pytest.param("vgg16,norm=group,mod=1", 3, 32, marks=pytest.mark.slow),  # of 15 million weights
-    *(("resnet-18" + norm, 1, 8) for norm in (",norm=none", ",norm=layer,mod=1", ",norm=group,norm_last=1")),
-    *(("tf-tutorial" + norm, 1, 8) for norm in ("", ",norm=layer,norm_last=1", ",norm=instance")),
+    ("lenet-300-100,norm=group,norm_last=1", 1, 8),
+    ("lenet5,norm=instance,norm_last=1", 3, 16),
+    ("vgg,norm=group,mod=1", 1, 8),
+    *(("tf-tutorial" + norm, 1, 8) for norm in ("", ",norm=layer,norm_last=1")),
 ]
 
 
@@ -33,7 +30,7 @@ def test_clipped_sums_are_exact(compare, name, channels, size):
     assert gradient.unused_parameters == ()
 
 
-@pytest.mark.parametrize("name", ["lenet-300-100,norm=batch", "lenet5,norm=batch,norm_last=1", "resnet-18", "vgg16"])
+@pytest.mark.parametrize("name", ["lenet5,norm=batch,norm_last=1", "resnet-18"])
 def test_batch_norm_is_refused_by_name(name):
     model = create(name, classes=4, channels=3, size=32)
     first = next(place for place, module in model.named_modules() if "BatchNorm" in type(module).__name__)

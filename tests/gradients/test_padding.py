@@ -13,10 +13,9 @@ from torch import nn
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient, clipping
 from sfumato.gradients.checks import oracle
-from sfumato.gradients.examples import each
 from sfumato.gradients.sites.dropout import fresh_keys
 
-quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Convolutions(nn.Module):
@@ -137,12 +136,11 @@ def test_a_padded_batch_has_the_sum_of_its_examples(kind, taking_part, views, wi
     assert whole.losses[~weights].isnan().all()
 
 
-@pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading, Hooked, HookedReading])
-def test_what_padding_holds_does_not_matter(kind, views):
+def test_what_padding_holds_does_not_matter(kind):
     """Finite padding changes no bit; padding that is not finite is left out, which may change the rest by rounding."""
-    x, y, weights = drawn(kind, (7, views) if views > 1 else (7,)), torch.arange(7) % 3, torch.arange(7) % 3 != 1
-    gradient, keys = ClippedGradient(kind(4).double(), F.cross_entropy, max_norm=0.3, views=views), fresh_keys(7)
+    x, y, weights = drawn(kind, (7, 2)), torch.arange(7) % 3, torch.arange(7) % 3 != 1
+    gradient, keys = ClippedGradient(kind(4).double(), F.cross_entropy, max_norm=0.3, views=2), fresh_keys(7)
     sums = {}
     for held in (0.0, 1.0, 1e8, float("nan"), float("inf")):
         x[~weights], y[~weights] = held, int(held == 1.0)
@@ -153,21 +151,6 @@ def test_what_padding_holds_does_not_matter(kind, views):
         close(found, first)
         if held in (1.0, 1e8) and not issubclass(kind, Hooked):
             assert all(torch.equal(value, first.gradients[name]) for name, value in found.gradients.items())
-
-
-def test_padding_among_several_inputs():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.pixels, self.words = nn.Linear(9, 4), nn.Embedding(5, 4)
-
-        def forward(self, image, word):
-            return self.pixels(image.flatten(1)) * self.words(word)
-
-    gradient, weights = ClippedGradient(Two().double(), F.cross_entropy), torch.tensor([1.0, 0.0, 0.0, 1.0])
-    inputs, y = (torch.randn(4, 3, 3).double(), torch.randint(0, 5, (4,))), torch.arange(4)
-    rest = each(lambda tensor: tensor[weights == 1], (inputs, y))
-    close(gradient(inputs, y, weights=weights), gradient(*rest))
 
 
 @pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading])
@@ -269,7 +252,7 @@ def test_weights_in_every_way_of_clipping(way, max_norm):
 
 
 @given(weight=st.floats(0, 1), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e3, 1e18]), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_weight_makes_a_term_longer_than_its_bound(weight, scale, seed):
     torch.manual_seed(seed)
     model, x = nn.Linear(5, 3), scale * torch.randn(1, 5)

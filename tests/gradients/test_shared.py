@@ -90,8 +90,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "views"), [("linear", 1), ("words", 1), *((name, 2) for name in MODELS)])
 def test_sums_are_the_slow_truth_s_and_the_self_check_passes(compare, name, views):
     make, shape = MODELS[name]
     model, lead = make(), (4,) if views == 1 else (4, views)
@@ -104,7 +103,7 @@ def test_sums_are_the_slow_truth_s_and_the_self_check_passes(compare, name, view
     gradient.self_check(words[0, 0] if shape is None and views > 1 else words[0] if shape is None else shape)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     width=st.integers(1, 20),

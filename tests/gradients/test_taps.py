@@ -10,7 +10,7 @@ from torch import nn
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 # Each takes complex inputs (N, T, 4), a weight (4, 3) and a bias (3,), and gives complex outputs (N, ...).
 USES = {
@@ -56,7 +56,7 @@ def test_complex_products_are_exact(compare, a_whole_device, use, examples, view
     compare(Complex(use).to(dtype), x, torch.arange(examples) % 3, views=views)
 
 
-@pytest.mark.parametrize("use", sorted(USES))
+@pytest.mark.parametrize("use", ["linear, conjugated", "conv1d", "conv_transpose1d", "several uses"])
 def test_each_use_of_complex_tensors_is_exact_and_checks_itself(compare, a_whole_device, use):
     gradient = compare(Complex(use).double(), torch.randn(3, 2, 4).double(), torch.arange(3))
     gradient.self_check((2, 4))

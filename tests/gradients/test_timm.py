@@ -21,8 +21,20 @@ FLOAT64_SINCE = {"vit_base_patch16_rope_mixed_224": (1, 0, 31)}
 """Before these versions timm itself ran the model in float32 alone, and the oracle's tolerance is float64's."""
 
 
-LARGE = {"nasnet", "efficientformerv2_s0", "mobilenetv5_base", "tresnet_m", "lowformer_b0", "levit_128s"}
-"""A second or two each."""
+LARGE = {
+    *("nasnet", "efficientformerv2_s0", "mobilenetv5_base", "tresnet_m", "lowformer_b0", "levit_128s", "res2next50"),
+    *(
+        "volo_d1",
+        "resnet26 groupnorm",
+        "skresnet18",
+        "ghostnetv2",
+        "test_coatnet",
+        "vit_tiny_r_s16_p8_224",
+        "coat_tiny",
+    ),
+    *("swinv2_tiny_window8_256", "mvitv2", "resnetv2_50x1_bit", "hieradet_small"),
+}
+"""Half a second to two each."""
 
 
 @pytest.mark.parametrize(

@@ -94,16 +94,6 @@ def test_a_small_linear_map_takes_its_gram_form_unmeasured_where_it_has_few_posi
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_given_ways_are_taken(monkeypatch):
-    first = ClippedGradient(net(), F.cross_entropy)
-    first(*batch())
-    chosen = {site: "keep product" if site.startswith("linear") else "gram" for site in first.methods}
-    monkeypatch.setattr(tuner, "_fastest", None)
-    again = ClippedGradient(net(), F.cross_entropy, methods=chosen)
-    again(*batch())
-    assert again.methods == chosen
-
-
 def test_discovery_measures_on_made_up_numbers(monkeypatch):
     """The timed tensors do not hold an example's numbers, so nothing private can affect the choice."""
     seen = []

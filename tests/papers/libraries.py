@@ -1,12 +1,11 @@
 """Libraries whose defaults are not trusted: what the package uses of them, beside `formulas/libraries.py`.
 
 Optimizers, NF-ResNets' convolutions, crops of torchvision and most of dp-accounting stand with the papers that need
-them: `COMPARED` says where.
+them.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 
@@ -16,9 +15,8 @@ import torch
 from sfumato.data import Views, open_source
 from sfumato.data.images.decoding import prepare_array
 from sfumato.evaluation import accuracy, temperature
-from sfumato.models import Head, create
+from sfumato.models import Head
 from sfumato.models.losses import LOSSES
-from sfumato.models.networks import zoo
 from sfumato.models.weights import backbone
 from sfumato.privacy import PrivacyPlan, User
 
@@ -26,134 +24,6 @@ from .formula import Formula
 from .formulas import libraries as expected
 
 PAPER = "Libraries whose defaults are not trusted"
-
-COMPARED = {
-    "timm.optim.lamb: Lamb": "mehta2022.py: section 4.2, LAMB (You et al. 2020, algorithm 2), without decay",
-    "timm.layers.norm_act: GroupNormAct": "libraries.py: timm, group norm of MobileNetV2 and ResNet-50",
-    "timm.layers.norm: GroupNorm": "libraries.py: timm, group norm of MobileNetV2 and ResNet-50",
-    "timm": "libraries.py: timm, the Vision Transformer",
-    "timm.data.config: resolve_model_data_config": "libraries.py: timm, what a network expects of images",
-    "torchvision.transforms.v2: functional": "mehta2022.py: appendix D, Inception crops: pixels",
-    "torchvision: models": "libraries.py: torchvision, what a network expects of images",
-    "sklearn.datasets: load_digits": "libraries.py: scikit-learn, digits",
-    "dp_accounting": "mehta2022.py: section 3, epsilon of full batches",
-    "dp_accounting: rdp": "de2022.py: section 2.2, Renyi divergences (Mironov, Talwar and Zhang 2019, section 3.3)",
-    "dp_accounting.privacy_accountant: NeighboringRelation": (
-        "de2022.py: section 2.2, epsilon by privacy loss distributions"
-    ),
-    **dict.fromkeys(
-        (
-            "dp_accounting.pld.privacy_loss_mechanism: AdjacencyType",
-            "dp_accounting.pld.privacy_loss_mechanism: GaussianPrivacyLoss",
-        ),
-        "de2022.py: section 2.2, epsilon by privacy loss distributions",
-    ),
-    "dp_accounting.pld: privacy_loss_distribution": (
-        "libraries.py: dp-accounting, privacy loss distributions on a coarse grid"
-    ),
-}
-"""By import, the row that compares it."""
-
-TRIVIAL = {
-    "torchvision: datasets": "reads files, whose digests it checks",
-    "timm.layers.pos_embed: resample_abs_pos_embed": (
-        "begins training at another size with public weights; any grid would do, and no formula of a paper is printed"
-    ),
-    **dict.fromkeys(
-        (
-            *("sklearn.base: BaseEstimator", "sklearn.base: ClassifierMixin", "sklearn.utils: check_random_state"),
-            "sklearn.utils.multiclass: check_classification_targets",
-            *("sklearn.utils.validation: check_is_fitted", "sklearn.utils.validation: validate_data"),
-        ),
-        "checks arguments, and computes nothing",
-    ),
-    "dp_accounting.pld: pld_pmf": (
-        "holds masses that are computed here; tests/privacy/theorems compares what comes of them with integrals"
-    ),
-}
-"""By import, why there is nothing to compare."""
-
-
-def arrays(module):
-    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
-
-
-def filled(layer, rng, scale=0.5):
-    """A copy of a layer that was built without weights, in float64, with random ones."""
-    own = copy.deepcopy(layer).to_empty(device="cpu").double()
-    with torch.no_grad():
-        for parameter in own.parameters():
-            parameter.copy_(torch.from_numpy(rng.normal(size=tuple(parameter.shape)) * scale))
-    return own
-
-
-@functools.cache
-def without_weights(name, channels=3):
-    with torch.device("meta"):
-        if name == "mobilenet-v2":
-            return zoo.mobilenet_v2(classes=2, channels=channels, size=(32, 32))
-        if name == "resnet-50":
-            return zoo.resnet_50(classes=2, channels=channels, size=(32, 32))
-        return zoo.create(name, {}, classes=2, channels=channels, size=(64, 64))
-
-
-def a_convolution_of_bit(rng):
-    layer = filled(without_weights("timm:resnetv2_50x1_bit").stages[0].blocks[0].conv2, rng, 1e-3)
-    inputs = rng.normal(size=(1, 64, 5, 5))
-    with torch.no_grad():
-        return {"weight": arrays(layer)["weight"], "inputs": inputs, "found": layer(torch.from_numpy(inputs))}
-
-
-def convolution_of_bit(case, standardised):
-    return expected.convolution(case["inputs"], standardised(case["weight"]), padding=1)
-
-
-PLACES = {
-    "mobilenet-v2": ("bn1", "blocks.1.0.bn2"),
-    "resnet-50": ("bn1", "layer1.0.bn3"),
-    "timm:resnetv2_50x1_bit": ("stages.0.blocks.0.norm1", "stages.1.blocks.0.norm2"),
-}
-GROUPS = {"mobilenet-v2": 2, "resnet-50": 32, "timm:resnetv2_50x1_bit": 32}
-UPPER = {"mobilenet-v2": 6.0, "resnet-50": None, "timm:resnetv2_50x1_bit": np.inf}
-"""Where the activation inside of a layer ends; None where it has none."""
-
-
-def a_norm_of(*names):
-    def drawn(rng):
-        name = names[int(rng.integers(len(names)))]
-        layer = filled(without_weights(name).get_submodule(PLACES[name][int(rng.integers(2))]), rng, 3)
-        inputs = rng.normal(size=(2, layer.num_channels, 3, 3)) * 2 + 1
-        with torch.no_grad():
-            found = layer(torch.from_numpy(inputs.copy()))
-        return {"name": name, "state": arrays(layer), "inputs": inputs, "found": found}
-
-    return drawn
-
-
-def normalised(case, *, groups=None, upper="own", **changed):
-    count = GROUPS[case["name"]] if groups is None else groups
-    state = case["state"]
-    found = expected.group_norm(case["inputs"], count, state["weight"], state["bias"], **changed)
-    upper = UPPER[case["name"]] if upper == "own" else upper
-    return found if upper is None else found.clip(0, upper)
-
-
-VIT = "timm:vit_tiny_patch16_224,depth=2,embed_dim=8,num_heads=2"
-
-
-def a_vision_transformer(rng):
-    module = create(VIT, classes=3, channels=2, size=32).double().eval()
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.from_numpy(rng.normal(size=tuple(parameter.shape)) * 0.5))
-    images = rng.normal(size=(2, 2, 32, 32))
-    with torch.no_grad():
-        return {"state": arrays(module), "images": images, "found": module(torch.from_numpy(images))}
-
-
-def vision_transformer(case, **changed):
-    settings = {"heads": 2, "patch": 16, "depth": 2} | changed
-    return expected.vision_transformer(case["images"], case["state"], **settings)
 
 
 def expectations_of_timm(case):
@@ -181,14 +51,6 @@ def torchvision_constants(case, *, before=None, bicubic=None, mean=expected.MEAN
         [side, before or larger, float(kind == "bicubic") if bicubic is None else bicubic, *mean, *expected.STD]
         for side, larger, kind in known
     ]
-
-
-def a_squeezenet(rng):
-    torch.manual_seed(int(rng.integers(1 << 30)))
-    network = backbone.build_backbone(backbone.Architecture(name="torchvision:squeezenet1_1", size=64))
-    images = torch.from_numpy(rng.normal(size=(1, 3, 64, 64))).float()
-    with torch.no_grad():
-        return {"found": network(images), "map": network.network.features(images).double().numpy()}
 
 
 @functools.cache
@@ -366,69 +228,6 @@ def moved_by(case):
 
 FORMULAS = [
     Formula(
-        where="timm, weight standardisation of ResNet (BiT)",
-        says="(W - mean) / sqrt(variance + 1e-8), not divided by the root of the fan-in (Qiao et al. 2019)",
-        code="models/networks/zoo.py: create",
-        draw=a_convolution_of_bit,
-        runs=lambda case: case["found"],
-        formula=lambda case: convolution_of_bit(case, lambda weight: expected.qiao_standardisation(weight, 1e-8)),
-        mistakes={
-            "eps of 1e-6, the layer's own default": lambda case: convolution_of_bit(
-                case, lambda weight: expected.qiao_standardisation(weight, 1e-6)
-            ),
-            "divided by the root of the fan-in": lambda case: convolution_of_bit(
-                case, lambda weight: expected.qiao_standardisation(weight, 1e-8) / math.sqrt(weight[0].size)
-            ),
-            "not standardised": lambda case: convolution_of_bit(case, lambda weight: weight),
-        },
-        cases=4,
-    ),
-    Formula(
-        where="timm, group norm of MobileNetV2 and ResNet-50",
-        says="2 and 32 groups of neighbouring channels, eps 1e-5; MobileNetV2's with ReLU6 inside",
-        code="models/networks/zoo.py: mobilenet_v2, resnet_50",
-        draw=a_norm_of("mobilenet-v2", "resnet-50"),
-        runs=lambda case: case["found"],
-        formula=normalised,
-        mistakes={
-            "timm's default of 32 groups": lambda case: normalised(case, groups=32),
-            "16 groups": lambda case: normalised(case, groups=16),
-            "one group": lambda case: normalised(case, groups=1),
-            "eps of 1e-3, as TensorFlow's": lambda case: normalised(case, eps=1e-3),
-            "ReLU everywhere": lambda case: normalised(case, upper=np.inf),
-        },
-    ),
-    Formula(
-        where="timm, group norm of ResNet (BiT)",
-        says="32 groups, eps 1e-5, ReLU inside",
-        code="models/networks/zoo.py: create",
-        draw=a_norm_of("timm:resnetv2_50x1_bit"),
-        runs=lambda case: case["found"],
-        formula=normalised,
-        mistakes={
-            "16 groups": lambda case: normalised(case, groups=16),
-            "no ReLU": lambda case: normalised(case, upper=None),
-            "eps of 1e-3": lambda case: normalised(case, eps=1e-3),
-        },
-    ),
-    Formula(
-        where="timm, the Vision Transformer",
-        says="x + attention(norm x), x + mlp(norm x), eps 1e-6, exact GELU, scores over the root of a head's width",
-        code="models/networks/zoo.py: create",
-        draw=a_vision_transformer,
-        runs=lambda case: case["found"],
-        formula=vision_transformer,
-        mistakes={
-            "eps of 1e-5, torch's default": lambda case: vision_transformer(case, eps=1e-5),
-            "GELU by tanh": lambda case: vision_transformer(case, act=expected.gelu_by_tanh),
-            "scores not scaled": lambda case: vision_transformer(case, scale=1.0),
-            "scores over the root of the whole width": lambda case: vision_transformer(case, scale=8**-0.5),
-            "the mean of all tokens": lambda case: vision_transformer(case, token=False),
-            "one head": lambda case: vision_transformer(case, heads=1),
-        },
-        cases=3,
-    ),
-    Formula(
         where="timm, what a network expects of images",
         says="side, floor(side / crop_pct) before the middle is taken, mean and deviation, of four networks",
         code="models/weights/backbone.py: load_backbone",
@@ -459,19 +258,6 @@ FORMULAS = [
         },
         within=1e-5,
         cases=1,
-    ),
-    Formula(
-        where="torchvision, SqueezeNet without its classifier",
-        says="the mean over places of the last feature map",
-        code="models/weights/backbone.py: build_backbone",
-        draw=a_squeezenet,
-        runs=lambda case: case["found"],
-        formula=lambda case: case["map"].mean(axis=(2, 3)),
-        mistakes={
-            "the largest over places": lambda case: case["map"].max(axis=(2, 3)),
-            "all places": lambda case: case["map"],
-        },
-        cases=2,
     ),
     Formula(
         where="scikit-learn, digits",

@@ -654,7 +654,7 @@ FORMULAS = [
         runs=walked("lamb"),
         formula=walk(printed.lamb),
         mistakes={"Adam, which timm's is without decay": walk(printed.adam, eps=1e-6), **LAMB_MISTAKES},
-        cases=10,
+        cases=5,
     ),
     Formula(
         where="section 4.2, LAMB, decay 0.01",
@@ -668,7 +668,7 @@ FORMULAS = [
             "decay outside |r|": decay_outside_the_ratio,
             **LAMB_MISTAKES,
         },
-        cases=10,
+        cases=5,
     ),
     Formula(
         where="tables 5 and 7, warm-up and linear decay",

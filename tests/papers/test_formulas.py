@@ -73,34 +73,3 @@ def test_a_row_is_found_by_its_place(paper):
     places = [formula.where for formula in paper.FORMULAS] + list(getattr(paper, "NOT_RUN", {}))
     assert len(places) == len(set(places))
     assert all(getattr(paper, "NOT_RUN", {}).values())
-
-
-COMPARED_LIBRARIES = ("timm", "torchvision", "sklearn", "dp_accounting")
-
-
-def imported(folder):
-    """What files import from libraries: "module: name", or the module where all of it is imported."""
-    found = set()
-    for file in folder.rglob("*.py"):
-        text = file.read_text("utf-8")
-        if not any(library in text for library in COMPARED_LIBRARIES):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found |= {f"{node.module}: {alias.name}" for alias in node.names}
-    return {name for name in found if name.partition(":")[0].split(".")[0] in COMPARED_LIBRARIES}
-
-
-def test_each_use_of_a_library_is_compared_or_trivial():
-    listed = {**libraries.COMPARED, **libraries.TRIVIAL}
-    assert not libraries.COMPARED.keys() & libraries.TRIVIAL.keys()
-    assert imported(ROOT / "src/sfumato") == listed.keys()
-    rows = {f"{paper.__name__.rpartition('.')[2]}.py: {formula.where}" for paper, formula in EACH}
-    assert set(libraries.COMPARED.values()) <= rows
-
-
-def test_a_use_that_is_not_listed_would_be_found(tmp_path):
-    (tmp_path / "own.py").write_text("import timm\nfrom timm.optim import Lion\nfrom .timm import other\n")
-    assert imported(tmp_path) == {"timm", "timm.optim: Lion"}

@@ -687,7 +687,7 @@ FORMULAS = [
             "a user moves the sum by 2 C": lambda plan: deltas_of_sampled(plan, moves=2.0),
         },
         within=1e-3,
-        cases=4,  # of eight points each
+        cases=2,  # of eight points each
     ),
     Formula(
         where="section 4, PLD accounting of users with several records each",

@@ -54,13 +54,8 @@ def attempt(
         count: the file for the names of all side effects.
     """
     from sfumato.cli import main
-    from sfumato.report.sections import calibrated, learning_curves
     from sfumato.training import loop
-    from sfumato.training.conclusion import run_page
 
-    learning_curves.curve = lambda *_: ""  # takes longer than all else of the run, and so does the other plot
-    calibrated.inline = lambda draw, **described: ""
-    run_page.detections = lambda _, rates: [1.0 for _ in rates]
     loop.CHECKPOINT_SECONDS = checkpoint_seconds
 
     def before(number: int, name: str, call: Callable, given: tuple) -> None:

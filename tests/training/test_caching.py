@@ -30,7 +30,6 @@ from sfumato.evaluation import accuracy
 from sfumato.experiment import Settings
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES, exclusive
-from sfumato.observers.progress import Silence
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import checkpoint
@@ -76,7 +75,7 @@ SHOWINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SHOWINGS)
+@pytest.mark.parametrize("name", ["mirrored", "windows"])
 def test_a_record_moves_its_own_row_alone(tmp_path, images, name):
     showing = SHOWINGS[name]
     whole = computed(tmp_path / "a", images, showing).records("train").take(slice(None))
@@ -329,26 +328,20 @@ def test_other_weights_beside_the_features_are_refused(tmp_path, images):
     assert all(torch.equal(again[name], weights[name]) for name in weights)
 
 
-def test_damaged_pieces_are_computed_anew(tmp_path, images):
+def test_damaged_pieces_are_computed_anew(tmp_path, images, heard):
     cache = computed(tmp_path / "a", images)
     pieces = [cache.path / f"train-0000{number}.safetensors" for number in (0, 2)]
     whole = [piece.read_bytes() for piece in pieces]
     pieces[0].write_bytes(whole[0][:-4])
     pieces[1].write_bytes(whole[1][:-90] + bytes([whole[1][-90] ^ 1]) + whole[1][-89:])
-    said = []
-
-    class Told(Silence):
-        def report(self, line):
-            said.append(line)
-
-    assert caching.begin(cache, cache.contents, Told()) == 14
-    assert [Path(line.split(" ")[0]).name for line in said] == [piece.name for piece in pieces]
+    assert caching.begin(cache, cache.contents, heard) == 14
+    assert [Path(line.split(" ")[0]).name for line in heard.lines] == [piece.name for piece in pieces]
     computed(tmp_path / "a", images)
     assert [piece.read_bytes() for piece in pieces] == whole
     assert caching.begin(cache, cache.contents) == 0
 
 
-@pytest.mark.parametrize("name", SHOWINGS)
+@pytest.mark.parametrize("name", ["middle", "windows"])
 def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, images, name, monkeypatch):
     cache = computed(tmp_path / "a", images, SHOWINGS[name])
     source = open_source(f"features:{cache.path}", owner_key=KEY)
@@ -371,8 +364,7 @@ def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, images,
             assert torch.equal(kept[1], read[1])
 
 
-@pytest.mark.parametrize("most", [1 << 30, 0])
-@pytest.mark.parametrize("name", SHOWINGS)
+@pytest.mark.parametrize(("name", "most"), [("windows", 1 << 30), ("mirrored", 0)])
 def test_features_are_padded_in_memory_and_from_disk(tmp_path, images, name, most, monkeypatch):
     source = open_source(f"features:{computed(tmp_path / 'a', images, SHOWINGS[name]).path}", owner_key=KEY)
     plan = PrivacyPlan(
@@ -397,11 +389,3 @@ def test_features_are_padded_in_memory_and_from_disk(tmp_path, images, name, mos
         assert np.array_equal(y[weights], source.train.labels[rows])
         assert not x[~weights].any()
         assert not y[~weights].any()
-
-
-@pytest.mark.parametrize(
-    ("side", "threads", "batch"), [(224, 1, 4), (224, 8, 32), (32, 1, 128), (640, 1, 4), (96, 1, 21)]
-)
-def test_the_batch_follows_from_the_images_and_the_threads(side, threads, batch, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert computing.default_batch(torch.device("cpu"), side) == batch

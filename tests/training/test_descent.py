@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from benchmarks.speed import heads
-from sfumato import PrivacyPlan, SfumatoError, Source, embed, open_source, train
+from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato.experiment.settings import Settings
 from sfumato.training import loop
 from sfumato.training.descent import check_choices
@@ -71,12 +70,6 @@ def walk(monkeypatch) -> Walk:
     return followed
 
 
-@pytest.fixture
-def features(tmp_path) -> Source:
-    cache = heads.make(tmp_path, 60, 8, 3)
-    return open_source(f"features:{cache}", owner_key=bytes(32))
-
-
 def planned(examples: int) -> PrivacyPlan:
     return PrivacyPlan.calibrate(examples=examples, batch_size=examples, steps=STEPS, noise_multiplier=4.0, delta=1e-3)
 
@@ -90,15 +83,6 @@ def test_no_optimizer_is_made_to_check_a_choice(monkeypatch):
         check_choices(module.requires_grad_(False), settings, steps=3)
 
 
-def test_a_head_that_begins_at_zero_walks_by_lamb(walk, features, tmp_path):
-    choices = {"optimizer": "lamb", "learning_rate": RATE, "averaging": None, "head_bias": -10.0, "seed": 0}
-    train("head", features, planned(60), directory=tmp_path / "run", loss="sigmoid", **choices, **SCHEDULE)
-    assert {name: bool(value.any()) for name, value in walk.start.items()} == {"head.weight": False, "head.bias": True}
-    assert walk.distance() < 1e-6
-    assert walk.distance(wrong="no ratio") > 0.1
-    assert walk.distance(wrong="no exception for zeros") > 0.1
-
-
 def test_a_whole_network_walks_by_lamb_its_layers_at_their_own_rates(walk, spots, options, tmp_path):
     """The multiplier alpha of Mehta et al. 2022, table 7, is on the rate, outside the ratio; decay lies inside."""
     choices = {"optimizer": "lamb", "learning_rate": RATE, "averaging": None, "views": 1, "shift": 0}
@@ -110,37 +94,6 @@ def test_a_whole_network_walks_by_lamb_its_layers_at_their_own_rates(walk, spots
     for wrong in ("no ratio", "no decay", "decay outside the ratio", "one ratio for all tensors"):
         assert walk.distance(below, decay=0.01, wrong=wrong) > 1e-5, wrong
     assert walk.distance(decay=0.01) > 1e-2, "one rate for all layers"
-
-
-def test_the_server_of_an_embedding_walks_by_lamb(walk, tmp_path):
-    generator = np.random.default_rng(0)
-    path, users = tmp_path / "people.npz", np.repeat(np.arange(30), 4)
-    images = generator.integers(0, 256, (120, 8, 8), dtype=np.uint8)
-    rows = {"train": users < 20, "test": users >= 20}
-    labels = users // 2
-    np.savez(
-        path,
-        **{
-            f"{key}_{part}": value[rows[part]]
-            for part in rows
-            for key, value in (("x", images), ("y", labels), ("users", users))
-        },
-    )
-    choices = {"steps": STEPS, "batch_size": 10, "clients": 3, "noise_multiplier": 2.0, "threads": 1, "device": "cpu"}
-    embed(
-        f"npz:{path}",
-        directory=tmp_path / "run",
-        model="linear",
-        dimension=8,
-        optimizer="lamb",
-        seed=1,
-        learning_rate=RATE,
-        **choices,
-        **SCHEDULE,
-    )
-    assert len(walk.gradients) == STEPS
-    assert walk.distance() < 1e-6
-    assert walk.distance(wrong="no ratio") > 0.1
 
 
 def _copied(tensors) -> dict[str, np.ndarray]:

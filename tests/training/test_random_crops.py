@@ -11,7 +11,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, pretrain, train
-from sfumato.data import Views
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
@@ -72,34 +71,16 @@ def test_training_sees_crops_of_the_larger_images(source, plan):
     assert torch.allclose(torch.cat(seen), crops(source, key, 1, steps.batch(1)).flatten(0, 1), atol=1e-5)
 
 
-def test_features_are_not_computed_once_where_views_are_crops(source, plan):
-    settings = Settings(model="scattering", optimizer="sgd", learning_rate=1.0, crop_area=0.3)
-    assert prepare(None, source, plan, settings).trunk is None
-    assert prepare(None, source, plan, replace(settings, crop_area=1.0)).trunk is not None
-
-
-def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan, tmp_path, monkeypatch):
-    real = loop.descend
-
+def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan, tmp_path, killed_at):
     def run(name: str, **changes):
         given = {name: SETTINGS.flat()[name] for name in ("learning_rate", "views", "zoom", "flip", "crop_area")}
         given |= {"seed": 3, "optimizer": "sgd", **changes}
         return train("cnn", folder, plan, directory=tmp_path / name, **given)
 
     run("whole")
-    taken = []
-
-    def stopping(*given):
-        real(*given)
-        taken.append(None)
-        if len(taken) == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stopping)
+    with killed_at(3) as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
-        with pytest.raises(KeyboardInterrupt):
-            run("cut")
+        run("cut")
     with pytest.raises(SfumatoError, match=r"settings: crop[_ ]area"):
         run("cut", crop_area=0.4)
     run("cut")
@@ -110,12 +91,6 @@ def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan
         "cnn", folder, directory=tmp_path / "p", steps=2, batch_size=8, learning_rate=0.1, public=True, crop_area=0.2
     )
     assert plain.steps == 2
-
-
-def test_the_record_has_crops():
-    assert SETTINGS.to_dict()["crop_area"] == 0.2
-    assert Settings.from_dict(SETTINGS.to_dict()) == SETTINGS
-    assert Settings.from_dict(replace(SETTINGS, crop_area=1.0).to_dict()).views == Views(count=2, flip=True, zoom=1.5)
 
 
 def test_crops_too_small_or_of_features_are_refused(source, plan):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import stat
 from dataclasses import replace
@@ -10,12 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
 import sfumato
-from sfumato import EMA, PrivacyPlan, SfumatoError, load, train
+from sfumato import PrivacyPlan, SfumatoError, load, train
 from sfumato.experiment import Settings
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.owner import uses
@@ -76,70 +74,6 @@ def test_the_model_is_read_back_and_predicts(one_run, spots):
     assert loaded.classes == spots.classes
     assert loaded.statement == one_run.statement
     assert not loaded.module.training
-
-
-def test_an_image_may_come_in_any_form(one_run, tmp_path, recwarn):
-    loaded, generator = one_run.load(), np.random.default_rng(0)
-    array = generator.integers(256, size=(8, 8), dtype=np.uint8)
-    image = Image.fromarray(array)
-    path = tmp_path / "a.png"
-    image.save(path)
-    expected = loaded.predict([path])
-    assert expected.shape == (1, 4)
-    frozen = np.asarray(image)
-    assert not frozen.flags.writeable
-    with path.open("rb") as opened:
-        forms = [str(path), path, path.read_bytes(), opened, io.BytesIO(path.read_bytes()), image, array, frozen]
-        forms += [array[..., None], np.stack([array] * 3, axis=-1)]
-        for form in forms:
-            assert torch.equal(loaded.predict(form), expected), type(form)
-    several = [image, array], np.stack([array, array])[..., None], np.array([str(path)] * 2)
-    for images in (*several, (form for form in (path, image))):
-        torch.testing.assert_close(loaded.predict(images), expected.expand(2, -1))
-    assert loaded.predict([]).shape == (0, 4)
-    loaded.transform(np.asarray(frozen)[None, ..., None])
-    assert not recwarn.list, "an array that may not be written to is nobody's mistake"
-
-
-WRONG_IMAGES = {
-    "a float array": (np.full((8, 8), 2.0), "image is an array of float64; give uint8 from 0"),
-    "an array of another shape": (np.zeros((8, 8, 5), np.uint8), r"shape \(8, 8, 5\); it must be \(H, W\)"),
-    "channels that come first": (np.zeros((3, 32, 32), np.uint8), r"\(3, 32, 32\); .*; move the channels to the end"),
-    "a palette's truth values": (np.zeros((8, 8), bool), "image is an array of bool; give uint8 from 0"),
-    "a row": (np.zeros(5, np.uint8), r"image is an array of shape \(5,\); it must be"),
-    "five dimensions": (np.zeros((1, 2, 8, 8, 3), np.uint8), r"image is an array of shape \(1, 2, 8, 8, 3\)"),
-    "a tensor": (torch.zeros((3, 8, 8), dtype=torch.uint8), r"a tensor of shape \(3, 8, 8\); .* end, such as .*numpy"),
-    "a file read before": (io.BytesIO(), "image 'of an open file' has been read to its end, or is empty; rewind it"),
-    "text that was opened": (io.StringIO("a"), 'image is a file that was opened as text; open it with "rb"'),
-    "a number": (3, "image is a int; give a path, bytes, an open binary file"),
-    "bytes that are no image": (b"no image", "'of 8 bytes' is not an image that can be read"),
-    "a path that leads nowhere": ("missing.png", "image 'missing.png' does not exist"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_IMAGES)
-def test_what_is_no_image_is_refused(one_run, name):
-    image, words = WRONG_IMAGES[name]
-    several_greys = isinstance(image, np.ndarray) and image.ndim == 3  # which the array is where it stands alone
-    for given in ([image],) if several_greys else (image, [image]):
-        with pytest.raises(SfumatoError, match=words):
-            one_run.load().predict(given)
-
-
-def test_greys_may_be_one_array(one_run):
-    greys = np.random.default_rng(0).integers(0, 256, (5, 8, 8), dtype=np.uint8)
-    found = one_run.load().predict(greys)
-    assert torch.equal(found, one_run.load().predict(list(greys)))
-
-
-def test_a_file_is_read_once_from_where_it_stands(one_run, tmp_path):
-    Image.new("L", (8, 8)).save(tmp_path / "a.png")
-    with (tmp_path / "a.png").open("rb") as opened:
-        one_run.load().predict(opened)
-        with pytest.raises(SfumatoError, match=r"image '.*a.png' has been read to its end"):
-            one_run.load().predict(opened)
-    with pytest.raises(SfumatoError, match=r"image '.*a.png' cannot be read \(.*closed file\); open it again"):
-        one_run.load().predict(opened)
 
 
 def test_a_model_file_alone_is_enough(one_run, tmp_path):
@@ -261,14 +195,6 @@ def test_without_averaging_the_last_weights_are_kept(spots, plan, options, tmp_p
     assert not torch.equal(next(averaged.load().module.parameters()), next(last.load().module.parameters()))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "lamb"])
-def test_every_optimizer_learns(spots, plan, options, tmp_path, optimizer):
-    rate = {"sgd": 2.0, "momentum": 1.0, "adam": 0.05, "adamw": 0.05, "lamb": 0.1}[optimizer]
-    choices = {**options, "views": 1, "shift": 0, "averaging": None, "learning_rate": rate}
-    run = train("linear", spots, plan, directory=tmp_path / "run", optimizer=optimizer, **choices)
-    assert run.accuracy > 0.6
-
-
 def test_a_plan_for_another_number_of_examples_is_refused(spots, options, tmp_path):
     plan = PrivacyPlan.calibrate(examples=201, batch_size=50, steps=12, noise_multiplier=1.0, delta=1e-3)
     with pytest.raises(SfumatoError, match="the plan is for 201 examples, but the source has 200"):
@@ -332,10 +258,6 @@ def test_global_random_states_are_left_alone(spots, plan, options, tmp_path):
     torch.manual_seed(3)
     train("cnn", spots, plan, directory=tmp_path / "a", **options)
     assert torch.equal(torch.rand(2), expected)
-
-
-def test_ema_is_positional():
-    assert EMA(0.5).decay == 0.5
 
 
 def test_data_that_changed_where_they_lie_are_known_again_from_python(arrays, tmp_path):

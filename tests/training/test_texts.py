@@ -10,7 +10,7 @@ import torch
 
 import sfumato
 from sfumato import SfumatoError
-from sfumato.data import Tokens, open_source
+from sfumato.data import open_source
 from sfumato.experiment.defaults import BAG
 from sfumato.runs import directory as names
 
@@ -181,11 +181,3 @@ def test_what_is_of_images_is_refused(source, tmp_path):
 
     with pytest.raises(SfumatoError, match="for images, and the source holds texts"):
         features(source, "timm:resnet10t", directory=tmp_path / "c", weights=None)
-
-
-def test_the_form_is_the_source_s(source, spots):
-    assert isinstance(source.form, Tokens)
-    assert source.form.synthetic(2).shape == (2, 8)
-    assert spots.form.shape == (1, 8, 8)
-    loaded_shape = spots.form.synthetic(3)
-    assert loaded_shape.shape == (3, 1, 8, 8)

@@ -35,7 +35,7 @@ def source(tmp_path_factory):
 
 
 def trained(source, place, **choices):
-    given = {"noise_multiplier": 1.0, "delta": 1e-3, "batch_size": 12, "steps": 3, "learning_rate": 0.5, "ema": 0.0}
+    given = {"noise_multiplier": 8.0, "delta": 1e-3, "batch_size": 12, "steps": 3, "learning_rate": 0.5, "ema": 0.0}
     given |= choices | ({"noise_multiplier": None} if "epsilon" in choices else {})
     given = {name: value for name, value in given.items() if value is not None}
     how = {"seed": 1, "threads": 1, "device": "cpu", "keep": 0, "averaging": None}

@@ -4,12 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.checks.synthetic import candidates, repeated
-from sfumato.gradients.examples import each, tensors
+from sfumato.gradients.checks.synthetic import candidates
+from sfumato.gradients.examples import tensors
 
 
 class FromOne(nn.Module):
@@ -31,22 +30,6 @@ def test_tokens_and_classes_that_are_counted_from_one(compare):
 
     gradient = compare(FromOne().double(), torch.randint(1, 7, (5, 4)), torch.arange(5) % 3 + 1, loss=loss)
     assert gradient._batches.latest.fast
-
-
-class Packed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.last = nn.GRU(4, 3, batch_first=True), nn.Linear(3, 3)
-
-    def forward(self, x, lengths):
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return self.last(pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0].sum(1))
-
-
-def test_lengths_of_packed_sequences(compare, a_whole_device):
-    inputs = (torch.randn(4, 5, 4).double(), torch.tensor([5, 1, 3, 2]))
-    with pytest.warns(RuntimeWarning, match="one at a time"):
-        compare(Packed().double(), inputs, torch.arange(4) % 3)
 
 
 class Ending(nn.Module):
@@ -141,14 +124,6 @@ def test_a_template_is_not_what_the_caller_goes_on_with():
     gradient = ClippedGradient(Ending(), F.cross_entropy, template=(tokens, torch.tensor([0, 1])))
     tokens.zero_()
     gradient(sequences(3, 6), torch.arange(3))
-
-
-def test_copies_of_one_example_are_no_views_of_it():
-    synthetic = (torch.arange(6).reshape(2, 3), torch.tensor([1, 2]))
-    copies = repeated(synthetic, 3)
-    assert copies[0].tolist() == [[0, 1, 2]] * 3
-    each(lambda tensor: tensor.zero_(), copies)
-    assert synthetic[0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize(

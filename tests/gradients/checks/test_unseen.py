@@ -124,11 +124,10 @@ GRADIENT_HOOKS = {
 }
 
 
-@pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("kind", GRADIENT_HOOKS)
-def test_a_hook_on_an_activation_sees_each_example_s_gradient(kind, views):
-    model, lead = Hooked(*GRADIENT_HOOKS[kind]).double(), [views][: views - 1]
-    x = torch.randn(5, *lead, 4).double()
+def test_a_hook_on_an_activation_sees_each_example_s_gradient(kind):
+    model, views = Hooked(*GRADIENT_HOOKS[kind]).double(), 2
+    x = torch.randn(5, views, 4).double()
     gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.5, views=views)
     total = gradient(x, Y)
     assert gradient._batches.latest.fast

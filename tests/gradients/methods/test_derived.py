@@ -7,7 +7,7 @@ import timm.layers
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 
 from sfumato import _devices
 from sfumato.gradients import ClippedGradient
@@ -106,18 +106,6 @@ def test_the_sizes_of_a_form_are_those_of_its_map_and_more(name):
         assert operand.rows.sizes[row] >= 1.4 * norm
 
 
-def test_the_same_weight_of_other_parameters_has_another_form(compare):
-    """Doubling rows does not change their normalised values, and halves their gradients."""
-    model = net(rows_normed).double()
-    x, y = torch.randn(3, 2, 8, 8).double(), torch.arange(3)
-    gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.1)
-    gradient(x, y)
-    with torch.no_grad():
-        model[0].weight *= 2
-    again, fresh = gradient(x, y), ClippedGradient(model, F.cross_entropy, max_norm=0.1)(x, y)
-    torch.testing.assert_close(again.norms, fresh.norms, rtol=1e-9, atol=0)
-
-
 class Conv(nn.Conv2d):
     """A convolution whose weight is a function of parameters."""
 
@@ -134,13 +122,11 @@ def net(function, **options):
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 3))
 
 
-@pytest.mark.parametrize("method", ["keep grouped", "keep loop", "drop unfold", "gram"])
+@pytest.mark.parametrize("method", ["keep grouped", "drop unfold", "gram"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_is_exact_in_every_way(compare, monkeypatch, name, method):
     monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: method)
-    for dtype in (torch.float64, torch.float32):
-        model = net(FUNCTIONS[name][0]).to(dtype)
-        compare(model, torch.randn(3, 2, 8, 8, dtype=dtype), torch.arange(3))
+    compare(net(FUNCTIONS[name][0]), torch.randn(3, 2, 8, 8), torch.arange(3))
     compare(net(FUNCTIONS[name][0]).double(), torch.randn(3, 2, 2, 8, 8).double(), torch.arange(3), views=2)
 
 
@@ -230,8 +216,7 @@ def test_timm_s_standardised_convolutions_have_a_form(compare, monkeypatch, name
     compare(model, torch.randn(3, 3, 6, 6).double(), torch.arange(3))
 
 
-@pytest.mark.parametrize("views", [1, 3])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("views", "dtype"), [(1, torch.float32), (3, torch.float64)])
 def test_the_network_that_de_et_al_released_is_exact_by_the_closed_form(compare, monkeypatch, views, dtype):
     """Learned gains, filters below the least squared sum, projections with norms of their own, uneven padding."""
     monkeypatch.setattr(Operands, "pull_back", None)
@@ -259,45 +244,6 @@ def test_torch_s_parametrizations_are_exact(compare, monkeypatch):
     compare(nn.Sequential(parametrizations.weight_norm(nn.Linear(12, 10)), nn.Tanh(), nn.Linear(10, 3)).double(), x, y)
 
 
-class LowRank(nn.Module):
-    """An adapter merged into a frozen weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.down, self.up = nn.Parameter(torch.randn(2, 12)), nn.Parameter(torch.randn(10, 2))
-
-    def forward(self, weight):
-        return weight.detach() + self.up @ self.down
-
-
-def test_a_merged_adapter_is_exact(compare):
-    model = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 3)).double().requires_grad_(False)
-    parametrize.register_parametrization(model[0], "weight", LowRank().double())
-    gradient = compare(model, torch.randn(3, 5, 12).double(), torch.arange(3), loss=mean_of_positions)
-    assert set(gradient.zeros()) == {"0.parametrizations.weight.0.down", "0.parametrizations.weight.0.up"}
-
-
-def mean_of_positions(outputs, targets):
-    return F.cross_entropy(outputs.mean(1), targets)
-
-
-class Turned(nn.Module):
-    """One weight as it is, transposed, and reshaped."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 6))
-
-    def forward(self, x):
-        hidden = torch.tanh(x @ self.weight.t())
-        return torch.matmul(hidden, self.weight.reshape(6, 4).t().reshape(4, 6))
-
-
-def test_the_same_weight_in_other_orders_is_one_parameter(compare):
-    compare(Turned().double(), torch.randn(3, 6).double(), torch.arange(3))
-    compare(Turned().double(), torch.randn(3, 2, 6).double(), torch.arange(3), views=2)
-
-
 class UsedBeside(nn.Module):
     """A function of rows of a weight and a gain, and one or both of them used in another way too."""
 
@@ -319,20 +265,6 @@ def test_a_part_of_a_function_that_is_used_beside_it_is_added_up_once(compare, b
     x, y = torch.randn(3, 2, 8, 8).double(), torch.arange(3)
     assert compare(UsedBeside(beside).double(), x, y).unused_parameters == ()
     compare(UsedBeside(beside).double(), torch.randn(3, 2, 2, 8, 8).double(), y, views=2)
-
-
-def test_a_product_with_a_transposed_weight_is_a_site():
-    class Product(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight, self.bias = nn.Parameter(torch.randn(6, 3)), nn.Parameter(torch.zeros(3))
-
-        def forward(self, x):
-            return torch.addmm(self.bias, x, self.weight)
-
-    gradient = ClippedGradient(Product(), F.cross_entropy)
-    gradient(torch.randn(2, 6), torch.arange(2))
-    assert not next(iter(gradient._batches.paths.values())).expanded
 
 
 def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):

@@ -49,8 +49,7 @@ def unchanged(model, x, y, **options):
     return first
 
 
-@pytest.mark.parametrize("pieces", [False, True])
-@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(("views", "pieces"), [(1, False), (2, True)])
 @pytest.mark.parametrize("how", WRITES)
 def test_a_model_that_writes_to_its_inputs(compare, there, monkeypatch, how, views, pieces):
     monkeypatch.setattr(memory, "NEAR", 0 if pieces else memory.NEAR)

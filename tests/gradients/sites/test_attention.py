@@ -105,12 +105,6 @@ def test_multi_head_attention(
     assert gradient._batches.latest.fast
 
 
-def test_projections_of_self_attention_are_tapped(compare):
-    attention = nn.MultiheadAttention(4, 2, batch_first=True)
-    gradient = compare(Attended(attention, 4).double(), torch.randn(3, 5, 4).double(), torch.arange(3))
-    assert not gradient._batches.latest.expanded
-
-
 def test_a_mask_that_is_a_parameter(compare):
     model = Attended(nn.MultiheadAttention(4, 2, batch_first=True), 4)
     model.mask = nn.Parameter(torch.randn(5, 5))
@@ -150,9 +144,7 @@ class Encoder(nn.Module):
         return (outputs if self.batch_first else outputs.transpose(0, 1)).sin().sum(1)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(("training", "norm_first", "batch_first"), [(True, True, False), (False, False, True)])
 def test_encoder_layers(compare, training, norm_first, batch_first):
     make = {"dropout": 0.0, "batch_first": batch_first, "norm_first": norm_first}
     layer = nn.TransformerEncoderLayer(4, 2, 6, activation=F.gelu, **make)
@@ -174,23 +166,6 @@ def test_the_fast_path_of_frozen_layers_in_eval_mode(compare, frozen):
     model = nn.Sequential(encoder.eval(), nn.Flatten(), nn.Linear(20, 3))
     gradient = compare(model.double(), torch.randn(3, 5, 4).double(), torch.arange(3))
     assert gradient._batches.latest.fast
-
-
-@pytest.mark.parametrize("views", [1, 2])
-def test_a_whole_transformer(compare, views):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.start = nn.Parameter(torch.randn(1, 3, 4))
-            self.transformer = nn.Transformer(4, 2, 1, 1, 6, dropout=0.0, batch_first=True)
-
-        def forward(self, x):
-            mask = nn.Transformer.generate_square_subsequent_mask(3, dtype=x.dtype)
-            start = self.start.expand(len(x), -1, -1)
-            return self.transformer(x, start, tgt_mask=mask, tgt_is_causal=True).sin().sum(1)
-
-    x = torch.randn(*((3,) if views == 1 else (3, views)), 5, 4).double()
-    compare(Model().double(), x, torch.arange(3), views=views)
 
 
 class Product(nn.Module):

@@ -30,12 +30,11 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("views", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
-def test_an_example_s_masks_depend_on_its_key_alone(name, views):
+def test_an_example_s_masks_depend_on_its_key_alone(name):
     model, shape = MODELS[name]
-    gradient = ClippedGradient(model, F.cross_entropy, views=views)
-    x = torch.randn(1, *([views] if views > 1 else []), *shape).expand(8, *([views] if views > 1 else []), *shape)
+    gradient = ClippedGradient(model, F.cross_entropy, views=3)
+    x = torch.randn(1, 3, *shape).expand(8, 3, *shape)
     y, keys = torch.zeros(8, dtype=torch.int64), fresh_keys(8)
     together = gradient(x, y, keys)
     assert gradient.draws

@@ -113,11 +113,6 @@ def test_bags_with_offsets(compare, mode, last, padding):
     compare(Bags(bags, offsets, scales).double(), torch.randint(5, (4, 5)), torch.arange(4) % 3)
 
 
-def test_a_bag_with_maxima_and_offsets(compare):
-    bags = nn.EmbeddingBag(5, 3, mode="max")
-    compare(Bags(bags, torch.tensor([0, 2])).double(), torch.randint(5, (4, 5)), torch.arange(4) % 3)
-
-
 class Positions(nn.Module):
     """A table read at the same places for every example, another at each example's own, and one read twice."""
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato.gradients import ClippedGradient
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 LAYERS = {
     "lstm": nn.LSTM,
@@ -96,14 +96,11 @@ def test_layers(
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_projected_states(compare, bidirectional, bias, views):
+@pytest.mark.parametrize(("bidirectional", "bias"), [(True, True), (False, False)])
+def test_projected_states(compare, bidirectional, bias):
     layer = nn.LSTM(2, 4, 2, bias=bias, batch_first=True, bidirectional=bidirectional, proj_size=3)
     model = randomise(Sequences(layer, 6 if bidirectional else 3)).double()
-    x = torch.randn(*((4,) if views == 1 else (4, views)), 3, 2).double()
-    gradient = compare(model, x, torch.arange(4) % 3, views=views)
+    gradient = compare(model, torch.randn(4, 2, 3, 2).double(), torch.arange(4) % 3, views=2)
     assert not gradient._batches.latest.expanded
 
 
@@ -114,15 +111,6 @@ def test_frozen_layers_pass_gradients_on(compare, kind):
     layer.weight_hh_l0.requires_grad_(True)
     gradient = compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
     assert gradient._batches.latest.fast
-
-
-@pytest.mark.parametrize(("examples", "steps"), [(1, 1), (1, 3), (3, 1)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_inputs_that_need_no_other_layout_are_not_written_to(compare, examples, steps, bias):
-    layer = nn.LSTM(2, 3, bias=bias, batch_first=True)
-    compare(
-        randomise(Sequences(layer, 3)).double(), torch.randn(examples, steps, 2).double(), torch.arange(examples) % 3
-    )
 
 
 class LearnedStart(nn.Module):
@@ -140,12 +128,10 @@ class LearnedStart(nn.Module):
 
 
 @pytest.mark.parametrize("kind", sorted(LAYERS))
-@pytest.mark.parametrize("views", [1, 2])
-def test_learned_initial_states(compare, kind, views):
+def test_learned_initial_states(compare, kind):
     layer = LAYERS[kind](2, 3, 2, batch_first=True, bidirectional=True)
     model = Sequences(layer, 6, initial=LearnedStart(layer)).double()
-    x = torch.randn(*((4,) if views == 1 else (4, views)), 3, 2).double()
-    gradient = compare(model, x, torch.arange(4) % 3, views=views)
+    gradient = compare(model, torch.randn(4, 2, 3, 2).double(), torch.arange(4) % 3, views=2)
     assert all(name.startswith("initial") for name in gradient._batches.latest.expanded)
 
 
@@ -185,19 +171,12 @@ class Cells(nn.Module):
 
 
 @pytest.mark.parametrize("make", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("given", [True, False])
-@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize(("bias", "given", "single"), [(True, True, False), (False, False, True), (True, False, False)])
 def test_cells(compare, make, bias, given, single):
     model = randomise(Cells(make(2, 3, bias=bias), given, single)).double()
     gradient = compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
     assert gradient._batches.latest.fast
     compare(model, torch.randn(4, 2, 3, 2).double(), torch.arange(4) % 3, views=2)
-
-
-def test_a_rectified_cell(compare):
-    model = randomise(Cells(nn.RNNCell(2, 3, nonlinearity="relu"), True, False)).double()
-    compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
 
 
 class Read(nn.Module):

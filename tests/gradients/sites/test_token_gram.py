@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.gradients import products
@@ -39,6 +39,7 @@ def terms(use: TokenGram, factors: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(KINDS),
     shape=st.tuples(st.just(500), st.integers(1, 20), st.integers(1, 40), st.integers(1, 40)),
@@ -55,18 +56,6 @@ def test_no_term_exceeds_the_bound_and_norms_are_hardly_too_large(dtype, kind, s
     assert (norms[sure] <= exact[sure] * (1 + 2 * TOLERANCES[dtype])).all()
     if kind == "plain":
         assert sure.double().mean() > 0.9  # in a few dimensions terms may cancel by chance
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.slow
-def test_the_worst_of_many_hostile_examples_obeys_the_bound(kind):
-    worst = 0.0
-    for seed in range(10):
-        shape = (15_000, 1 + 2 * seed, 2 + seed, 3)
-        use = TokenGram(LinearKernel(3, shape[2]), *hostile(kind, shape, torch.bfloat16, seed))
-        norms = use.squared_norms().sqrt()
-        worst = max(worst, float(terms(use, norms.reciprocal()).flatten(1).norm(dim=1).max()))
-    assert worst <= 1
 
 
 def test_hard_examples_are_kept_and_summed_as_they_are():

@@ -17,7 +17,6 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.search.audits.subject import of_run
 from sfumato.training import loop
 from sfumato.training.own.code import OwnCode
-from sfumato.training.own.optimizers import tried
 
 PLAN = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=5, noise_multiplier=8.0, delta=1e-3)
 SMOOTHED = nn.CrossEntropyLoss(label_smoothing=0.1)
@@ -229,12 +228,6 @@ def test_what_an_optimizer_has_itself_is_not_said_twice(spots, tmp_path, name):
     choices, problem = TWICE[name]
     with pytest.raises(SfumatoError, match=problem):
         trained(tmp_path / "run", spots, **choices)
-
-
-@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop])
-def test_torch_s_optimizers_go_on(optimizer):
-    shapes = {"weight": torch.Size([3, 5]), "bias": torch.Size([1])}
-    assert tried(optimizer, shapes, 0.1) == tried(optimizer, shapes, 0.1) != tried(optimizer, shapes, 0.2)
 
 
 def test_a_rule_without_a_plan_takes_them(arrays, tmp_path):

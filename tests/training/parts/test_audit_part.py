@@ -188,7 +188,7 @@ def test_canaries_catch_noise_that_is_far_too_small(spots, tmp_path, monkeypatch
     plan = PrivacyPlan.calibrate(examples=200, batch_size=200, steps=60, epsilon=1.0, delta=1e-3)
     right = Noise.standard_deviation.fget
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: 0.02 * right(noise)))
-    run = train("cnn", spots, plan, directory=tmp_path / "wrong", audit=100, learning_rate=2.0, seed=1)
+    run = train("linear", spots, plan, directory=tmp_path / "wrong", audit=100, learning_rate=2.0, seed=1, keep=0)
     found = audited.read(RunDirectory(run.directory))
     assert found.refuted or found.doubtful
     assert found.bounds[0].epsilon > plan.epsilon(), "without any assumption"

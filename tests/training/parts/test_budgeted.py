@@ -12,7 +12,6 @@ from sfumato import PrivacyPlan, SfumatoError, embed, open_source, read_budget, 
 from sfumato.data import SourceSpec
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
-from sfumato.observers.progress import Silence
 from sfumato.privacy import CandidateCount, Gaussian, Ledger, Poisson
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
@@ -77,11 +76,6 @@ def trained(source, plan, place, **others):
 
 def reserved() -> list[str]:
     return [one.run for one in read_budget("faces").reservations]
-
-
-def steps_of(place) -> int:
-    with Ledger(place / names.LEDGER) as ledger:
-        return sum(entry.kind == "release" for entry in ledger.entries)
 
 
 def test_a_run_reserves_its_whole_plan_before_its_first_step(private, plan, tmp_path, monkeypatch):
@@ -254,19 +248,8 @@ def test_embeddings_are_reserved_for_each_person(tmp_path, stopped_at):
         embed(source, directory=tmp_path / "other", method="untrained", budget="people")
 
 
-def test_a_run_without_a_budget_on_data_that_have_one_says_so(private, plan, tmp_path):
-    class Lines(Silence):
-        """Keeps what is reported."""
-
-        def __init__(self):
-            self.kept: list[str] = []
-
-        def report(self, line: str) -> None:
-            """One line."""
-            self.kept.append(line)
-
+def test_a_run_without_a_budget_on_data_that_have_one_says_so(private, plan, tmp_path, heard):
     trained(private, plan, tmp_path / "a")
     for budget, said in (("faces", False), (None, True)):
-        lines = Lines()
-        trained(private, plan, tmp_path / f"{budget}", budget=budget, progress=lines)
-        assert any("count in the budget faces, and this one does not" in line for line in lines.kept) == said
+        trained(private, plan, tmp_path / f"{budget}", budget=budget, progress=heard)
+        assert any("count in the budget faces, and this one does not" in line for line in heard.lines) == said

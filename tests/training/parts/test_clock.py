@@ -14,9 +14,7 @@ from PIL import Image
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, Source, open_source, train, verify
 from sfumato.data import Clock, hold_out
-from sfumato.experiment import Experiment, Settings
-from sfumato.experiment.elsewhere import experiment_of
-from sfumato.observers.progress import Silence
+from sfumato.experiment import Settings
 from sfumato.privacy import FixedOrder
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory
@@ -158,12 +156,6 @@ def test_a_plan_by_time_needs_time_stamps_and_a_clock(spots, times, tmp_path):
     assert "time stamps are dates, and start 0 is a number" in refusal(stream, in_order(), start=0, period=1)
 
 
-def test_from_python_a_clock_is_its_start_and_period(spots, tmp_path):
-    with pytest.raises(SfumatoError, match="clock is no field of Experiment"):
-        train("linear", spots, clock=Clock.declared(0, 5), steps=2, noise_multiplier=4.0, directory=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_data_of_which_no_record_lies_in_a_step_are_refused(spots, times):
     with pytest.raises(
         SfumatoError, match="none of the records' time stamps lies within the 5 steps from 2026-03-01 on"
@@ -171,18 +163,12 @@ def test_data_of_which_no_record_lies_in_a_step_are_refused(spots, times):
         steps_by_time(with_times(spots, times), in_order(), Clock(start="2026-03-01", period="1d"))
 
 
-def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, days, tmp_path):
+def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, days, tmp_path, heard):
     """On the terminal, and in no file of the run; by position those behind the last bin that is used."""
-    told = []
-
-    class Terminal(Silence):
-        def report(self, line):
-            told.append(line)
-
-    stream, options = with_times(spots, times), {"settings": SETTINGS, "threads": 1, "progress": Terminal()}
+    stream, options = with_times(spots, times), {"settings": SETTINGS, "threads": 1, "progress": heard}
     outside = int(((days < 0) | (days >= STEPS)).sum())
     found = train(None, stream, in_order(), start=date(2026, 1, 1), period=timedelta(1), directory=tmp_path, **options)
-    line = next(line for line in told if "are in no step of the plan" in line)
+    line = next(line for line in heard.lines if "are in no step of the plan" in line)
     assert line.startswith(f"note: {outside} of the 200 training records are")
     assert not any(b"in no step of the plan" in path.read_bytes() for path in found.directory.rglob("*.*"))
     assert json.loads((tmp_path / "settings.json").read_text())["clock"] == asdict(CLOCK)
@@ -195,12 +181,6 @@ def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, d
     assert without_a_step(spots, in_order("random"), None) is None
 
 
-def test_a_cache_of_features_keeps_no_time_stamps(spots, times):
-    cached = replace(with_times(spots, None), cache=object())  # type: ignore[arg-type]
-    with pytest.raises(SfumatoError, match="a cache of features has none; train on the images, or with another order"):
-        steps_by_time(cached, in_order(), CLOCK)
-
-
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -209,7 +189,7 @@ class StopError(BaseException):
 
 
 @pytest.fixture
-def begun(arrays, times, tmp_path, monkeypatch):
+def begun(arrays, times, tmp_path, monkeypatch, killed_at):
     """A run that was cut after two steps, and how it goes on."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     source = open_source(archive(tmp_path / "stream.npz", arrays, times), owner_key=bytes(32))
@@ -218,17 +198,8 @@ def begun(arrays, times, tmp_path, monkeypatch):
     def go_on(source=source, start="2026-01-01", period="1d"):
         return train(None, source, in_order(), start=start, period=period, **options)
 
-    def stop(*_):
-        if len(taken) == 2:
-            raise StopError
-        taken.append(None)
-        return descend(*_)
-
-    taken, descend = [], loop.descend
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            go_on()
+    with killed_at(3):
+        go_on()
     return go_on
 
 
@@ -305,12 +276,6 @@ def test_a_stream_in_a_table_gives_a_model_and_a_statement(tmp_path):
 
 
 # -- what is asked for -----------------------------------------------------------------------------------------------
-
-
-def test_an_experiment_has_the_clock():
-    assert Experiment().clock is None
-    assert Experiment(start="2026-01-01", period="1d").clock == CLOCK
-    assert experiment_of(SETTINGS, None, None, asdict(CLOCK)).clock == CLOCK
 
 
 def test_a_run_is_resumed_from_its_own_record_by_its_clock(arrays, times, tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from torch.nn import functional
 from sfumato import load, open_source, train
 from sfumato.averaging import mean
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import BandedToeplitz, FixedOrder
 from sfumato.runs import aggregated
 from sfumato.runs.directory import RunDirectory
 
@@ -90,26 +89,6 @@ def test_each_sample_has_the_interval_of_its_first_class(run, digits):
     page = (run / "report.html").read_text()
     assert "The last steps" in page
     assert page.count('class="interval"') == len(found["intervals"])
-
-
-def test_correlated_noise_has_averages_and_intervals_that_say_so(digits, planned, tmp_path):
-    correlated = replace(
-        planned,
-        mechanism=BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5)),
-        participation=FixedOrder(batch_size=64),
-        steps=20,
-    )
-    train(None, digits, correlated, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
-    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["over_steps"]
-    assert found["rows"]
-    assert found["intervals"]
-    assert "the noise of banded is correlated over steps" in found["notes"][0]
-    assert "the noise of banded is correlated over steps" in (tmp_path / "run" / "report.html").read_text()
-
-
-def test_a_run_that_keeps_nothing_says_nothing_of_it(digits, planned, tmp_path):
-    train(None, digits, planned, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=0)
-    assert "over_steps" not in json.loads((tmp_path / "run" / "evaluation.json").read_text())
 
 
 def test_a_public_page_of_private_data_has_none_of_it(planned, digits, tmp_path):

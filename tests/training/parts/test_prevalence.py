@@ -22,7 +22,6 @@ from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import choice
 from sfumato.runs.figures import published as records
-from sfumato.runs.reading import Reading
 from sfumato.training.conclusion import finish
 from sfumato.training.conclusion.run_page import report
 from sfumato.training.parts import published
@@ -240,17 +239,6 @@ def test_an_aggregate_has_the_declared_shares_and_no_operating_point(finished, t
     path.write_bytes(aggregated.written(RunDirectory(finished.directory), recipe))
     assert finished.load().reading.operating_point is not None
     assert load(path).reading.operating_point is None
-
-
-def test_an_old_model_file_still_loads(finished, tmp_path):
-    weights, metadata = read_safetensors(finished.directory / names.MODEL)
-    about = json.loads(metadata[METADATA])
-    for name in ("shares", "operating_point", "temperature"):
-        about.pop(name, None)
-    (tmp_path / "model.safetensors").write_bytes(to_bytes(weights, {METADATA: json.dumps(about)}))
-    loaded = load(tmp_path / "model.safetensors")
-    assert loaded.reading == Reading(classes=loaded.classes, loss=loaded.loss)
-    assert loaded.predict([np.zeros((8, 8), np.uint8)]).shape == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, search
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
-from sfumato.observers.progress import Silence
 from sfumato.privacy import Gaussian, Ledger, NoisyTable, Poisson, User
 from sfumato.privacy import ledger as ledgers
 from sfumato.privacy.noisy_table import TEMPERATURES
@@ -403,20 +402,14 @@ def test_several_runs_publish_nothing(arrays, tmp_path):
 
 
 def test_runs_that_publish_figures_of_the_same_images_are_added_up_for_their_owner(
-    private, plan, tmp_path, monkeypatch
+    private, plan, tmp_path, monkeypatch, heard
 ):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    said = []
-
-    class Heard(Silence):
-        def report(self, line):
-            said.append(line)
-
-    trained(private, plan, tmp_path / "first", progress=Heard())
-    trained(private, plan, tmp_path / "silent", progress=Heard(), report_epsilon=None)
-    assert not any("are about test images" in line for line in said)
-    trained(private, plan, tmp_path / "second", progress=Heard(), report_epsilon=1.0)
-    (line,) = [line for line in said if "are about test images" in line]
+    trained(private, plan, tmp_path / "first", progress=heard)
+    trained(private, plan, tmp_path / "silent", progress=heard, report_epsilon=None)
+    assert not any("are about test images" in line for line in heard.lines)
+    trained(private, plan, tmp_path / "second", progress=heard, report_epsilon=1.0)
+    (line,) = [line for line in heard.lines if "are about test images" in line]
     assert line.startswith("note: with this one, 2 releases of yours are about test images")
     assert "(3.500, 0)-differentially private" in line
     assert "(3.500, 0)-differentially private" in (tmp_path / "second/report.html").read_text()
