@@ -15,10 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dp_accounting
 import pytest
 import torch
-from dp_accounting.rdp import RdpAccountant
 from torch import nn
 
 from sfumato import _checks, cli, models, optim
@@ -259,16 +257,6 @@ def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
     assert {name: options[name] for name in fixed} == fixed
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("xu2022/figure")])
-def test_the_parts_that_an_ablation_trains_are_parts_of_its_model(name: str):
-    options = options_of((name, labels(name)[0]))
-    with torch.device("meta"):
-        model = create_embedding(options["model"], channels=options["channels"], size=options["size"])
-    models.select(model, options.get("trainable", ("all",)))
-    trained = [path for path, value in model.named_parameters() if value.requires_grad]
-    assert not [path for path in trained if "trainable" in options and re.match(r"layer[23].*conv", path)]
-
-
 def test_rows_of_one_plan_state_the_same():
     figures = ("epsilon", "epsilon_rdp")
     of_plan = {planned(row): [about(row).get(name) for name in figures] for row in PRIVATE}
@@ -319,23 +307,11 @@ def test_its_source_model_and_optimizer_exist(name: str):
         assert verb_of(name) != "pretrain" or kinds.KINDS[kind].published or options["public"]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if table(name).get("pretrained", "timm") != "timm"])
-def test_another_recipe_leaves_its_pretrained_weights_where_it_looks(name: str):
-    left = [other for other in map(table, NAMES) if other.get("output") == table(name)["pretrained"]]
-    assert [other["model"] for other in left] == [table(name)["model"]]
-
-
 def test_a_recipe_that_overstates_its_privacy_would_be_found():
     digits, row = ("digits", None), ("de2022/table13", 1)
     assert plan({**options_of(digits), "epsilon": 3.1}).epsilon() > about(digits)["epsilon"]
     assert with_noise(options_of(row), 9.95).epsilon() > about(row)["epsilon"]
     assert replace(plan(options_of(row)), steps=880).epsilon() > about(row)["epsilon"]
-
-
-def test_an_unknown_option_is_refused_by_name(tmp_path: Path):
-    (tmp_path / "odd.toml").write_text('source = "digits"\nepsilom = 3\n')
-    with pytest.raises(_checks.SfumatoError, match="epsilom"):
-        recipe.read(str(tmp_path / "odd.toml"), {}, known("train"))
 
 
 # -- the tables of the papers ------------------------------------------------------------------------------------------
@@ -371,16 +347,6 @@ OFF = {
     *(("de2022/table20", label) for label in labels("de2022/table20")),
 }
 """Rows whose epsilon by Renyi DP is far from their heading, and whose files say why."""
-# Computed apart from this package: Renyi DP and PLD epsilon of the row.
-VECTORS = {
-    ("de2022/table13", 1): (0.9877, 0.9028),
-    ("de2022/table13", 2): (1.9996, 1.8364),
-    ("de2022/table13", 4): (3.9962, 3.6877),
-    ("de2022/table13", 8): (7.0458, 6.5293),
-    ("de2022/table14", 8): (7.9979, 7.4244),
-    ("de2022/table22", 0.5): (0.5005, 0.4629),
-    ("de2022/table15", 8): (8.0001, 7.5088),
-}
 
 
 @pytest.mark.parametrize("number", TABLES)
@@ -402,38 +368,6 @@ def test_the_rows_of_de_et_al_are_those_of_the_paper(number: str):
             assert options_of((f"{name}-pld", epsilon)) == options
 
 
-# What the paper prints of its results: tables 2, 3, 5, 6, 7, 10 and 11; a row of figures for each recipe.
-RESULTS = {
-    "table2-baseline": "50.8% (0.7) validation, 51.2% (0.7) training",
-    "table2-group-norm": "66.3% (0.6) validation, 67.9% (0.3) training",
-    "table2-batch-size": "70.0% (0.6) validation, 73.4% (0.9) training",
-    "table2-standardisation": "71.2% (1.0) validation, 74.7% (1.3) training",
-    "table2-views": "78.4% (0.9) validation, 79.4% (0.9) training",
-    "table2-averaging": "79.7% (0.2) validation, 81.5% (0.2) training",
-    "table10": "93.6%, 94.3%, 95.1%, 95.6%",
-    "table13": "56.8% (0.6), 64.9% (0.5), 69.2% (0.3), 71.9% (0.3), 77.0% (0.8), 79.5% (0.7)",
-    "table14": "56.4% (0.6), 65.9% (0.5), 70.7% (0.2), 73.5% (0.6), 78.8% (0.4), 81.4% (0.2)",
-    "table15": "32.4% top-1, 55.8% top-5",
-    "table16": "94.8% (0.08), 95.4% (0.15), 96.1% (0.06), 96.6% (0.08)",
-    "table17": "93.1% (0.03), 93.6% (0.05), 94.0% (0.08), 94.2% (0.07)",
-    "table18": "67.4% (0.17), 74.7% (0.15), 79.2% (0.24), 81.8% (0.07)",
-    "table19": "70.3% (0.09), 73.9% (0.32), 76.1% (0.31), 77.6% (0.10)",
-    "table20": "76.7% (0.3), 80.4%, 83.8% (0.3), 84.9% (0.2), 87.0% (0.2), 88.4% (0.2), 89.0% (0.2)",
-    "table22": "77.6% top-1, 93.0% top-5, 83.8% top-1, 96.7% top-5, 84.4% top-1, 96.6% top-5, "
-    "85.6% top-1, 97.5% top-5, 86.0% top-1, 97.4% top-5, 86.7% top-1, 98.0% top-5",
-    "table23-all": "55.1% top-1, 84.6% top-5",
-    "table23-classifier": "54.4% top-1, 84.4% top-5",
-    "table23-all-nonprivate": "57.0% top-1, 87.1% top-5",
-    "table23-classifier-nonprivate": "54.5% top-1, 85.3% top-5",
-}
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_the_results_of_de_et_al_are_those_of_the_paper(name: str):
-    stated = [about((f"de2022/{name}", label))["accuracy"] for label in labels(f"de2022/{name}")]
-    assert ", ".join(re.sub(r", one run.*", "", one) for one in stated) == RESULTS[name]
-
-
 def difference(before: str, after: str) -> set[str]:
     """The options in which two recipes differ."""
     ours, theirs = (options_of((name, None)) for name in (before, after))
@@ -453,23 +387,6 @@ def test_the_ablation_of_de_et_al_adds_one_thing_after_another():
         "wrn-40-4,form=de2022,standardise=False",
     )
     assert options_of(("de2022/table2-averaging", None))["ema"] == 0.9999
-
-
-def test_the_figures_of_de_et_al_differ_in_what_they_are_about():
-    of_sizes = {"batch_size", "steps", "learning_rate"}
-    assert labels("de2022/figure2") == labels("de2022/figure11") == [2**power for power in range(8, 15)]
-    assert labels("de2022/figure3") == [1, 2, 4, 8, 16, 32]
-    for name, model in (("figure2", "wrn-16-4"), ("figure11", "wrn-40-4"), ("figure6", "wrn-16-4")):
-        assert table(f"de2022/{name}")["model"] == f"{model},form=de2022"
-    sixth = options_of(("de2022/figure6", None))
-    for name, label in (("figure2", 4096), ("figure3", 16)):
-        other = options_of((f"de2022/{name}", label))
-        changed = {option for option in sixth | other if sixth.get(option) != other.get(option)}
-        assert changed <= of_sizes | {"views", "shift", "flip"}
-    assert difference("de2022/figure6", "de2022/figure10") == {"model", "batch_size"}
-    assert difference("de2022/figure6", "de2022/figure8") == set()
-    assert difference("de2022/figure9a", "de2022/figure9b") == {"shift", "flip"}
-    assert difference("de2022/figure9b", "de2022/figure9c") == {"views"}
 
 
 SWEPT = [name for name in NAMES if re.match(r"de2022/(figure|table2-)", name)]
@@ -503,17 +420,6 @@ def test_fine_tuning_starts_from_the_weights_that_the_paper_starts_from(name: st
         assert chosen == "last"  # Shejwalkar et al. 2022, section 1, say so of this paper
     if name.startswith("shejwalkar2022"):
         assert (chosen, released) == ("ema", "ema")
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("de2022/", "shejwalkar2022/"))])
-def test_the_networks_of_de_et_al_are_those_that_they_released(name: str):
-    """Wide-ResNets in the released form, with which weights of pre-training fit; others begin their classifier so."""
-    models_ = [table(name).get("model", "linear"), *table(name).get("sweep", {}).get("model", [])]
-    for model in models_:
-        if model.startswith("wrn-"):
-            assert ",form=de2022" in model
-        elif model.startswith(("nf-resnet-", "timm:dm_nfnet")):
-            assert table(name)["head-deviation"] == 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"de2022/table(10|1[6-9]|20)", name)])
@@ -582,25 +488,6 @@ def test_images_of_mehta_et_al_are_inception_crops_of_384_out_of_448_pixels(name
     assert options["pretrained"] != "timm" or options["model"].endswith(("_in21k",))
 
 
-def test_the_baseline_of_mehta_et_al_s_table_4_has_inception_crops_and_one_change_has_not():
-    options, changes = options_of(("mehta2022/table4", None)), table("mehta2022/table4")["sweep"]
-    assert options["source"].endswith("-384-inception")
-    assert sorted(source.rpartition("h14-")[2] for source in changes["source"]) == [
-        "256-inception",
-        "384",
-        "512-inception",
-    ]
-    assert (options["optimizer"], options["head_deviation"], options["steps"], options["max_norm"]) == (
-        "lamb",
-        0,
-        12,
-        1,
-    )
-    assert (changes["optimizer"], changes["steps"]) == (["adam", "momentum"], [1])
-    assert changes["max-norm"] == [10, 0.1]
-    assert changes["head-deviation"] == [pytest.approx(1280**-0.5, abs=1e-4)], "LeCun's, of 1,280 features"
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"mehta2022/figure", name)])
 def test_the_figures_of_mehta_et_al_are_one_full_batch_step_on_256_of_384_pixels(name: str):
     options = options_of((name, labels(name)[0]))
@@ -631,21 +518,6 @@ def test_the_pretraining_of_mehta_et_al_is_that_of_table_5(key: str):
     assert {option: options[option] for option in expected} == expected
 
 
-@each(list(VECTORS))
-def test_its_epsilons_are_those_computed_elsewhere(row: Row):
-    renyi, pld = VECTORS[row]
-    assert about(row)["epsilon_rdp"] == pytest.approx(renyi + 0.0005, abs=0.00056)
-    assert about(row)["epsilon"] == pytest.approx(pld + 0.0005, abs=0.00056)
-
-
-def test_a_row_whose_epsilon_is_not_its_heading_says_why():
-    headed = [row for row in NOISY if row[0].startswith("de2022/table")]
-    assert {row for row in headed if abs(about(row)["epsilon_rdp"] / (row[1] or 1) - 1) > 0.02} == OFF
-    assert "By Renyi DP this row gives epsilon 7.046, not 8" in remarks("de2022/table13")
-    assert "By Renyi DP this row gives epsilon 0.105, not 0.1" in remarks("de2022/table22")
-    assert "By Renyi DP each row gives less than the heading" in remarks("de2022/table20")
-
-
 def remarks(name: str) -> str:
     """The comments of a recipe."""
     lines = (recipe.FOLDER / f"{name}.toml").read_text("utf-8").splitlines()
@@ -660,56 +532,18 @@ def test_the_steps_that_fit_fewer_examples_do(row: Row):
     assert 0.975 * row[1] < found.epsilon(accountant="rdp") <= row[1]
 
 
-def test_the_heading_of_table_22_needs_the_order_that_its_note_names():
-    assert "order 169" in remarks("de2022/table22")
-    found = plan(options_of(("de2022/table22", 0.1)))
-    accountant = RdpAccountant([169])
-    one = dp_accounting.GaussianDpEvent(found.noise_multiplier)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(found.sampling_probability, one), found.steps)
-    assert 0.999 * 0.1 < accountant.get_epsilon(found.delta) <= 0.1
+OF_DAVODY = [name for name in NAMES if name.startswith("davody2020/table") and not name.endswith("-nonprivate")]
 
 
-# Of Davody et al. 2020, tables 5 to 7: without privacy, then at each epsilon.
-OF_DAVODY = {
-    "table5": "99.20%; 7 97.01%, 3 96.34%, 1 94.11%, 0.5 91.10%, 0.1 83.00%, 0.05 78.96%",
-    "table5-ln": "99.20%; 7 97.35%, 3 97.05%, 1 96.68%, 0.5 94.81%, 0.1 87.45%, 0.05 75.76%",
-    "table5-bn": "99.20%; 7 98.68%, 3 98.18%, 1 97.61%, 0.5 96.83%, 0.1 90.68%, 0.05 88.15%",
-    "table6": "80.0%; 8 73.0%, 4 70.0%, 2 67.0%",
-    "table6-ln": "80.0%; 8 73.3%, 4 70.6%, 2 67.0%",
-    "table6-bn": "80.0%; 8 74.1%, 4 71.2%, 2 69.8%",
-    "table6-bn-vgg": "80.7%; 8 79.5%, 4 79.1%, 2 77.4%",
-    "table7": "88.47%; 7 83.86%, 3 80.00%, 1 81.14%, 0.5 77.88%, 0.1 37.49%",
-    "table7-ln": "88.18%; 7 84.34%, 3 82.51%, 1 82.03%, 0.5 79.16%, 0.1 50.09%",
-}
-
-
-@pytest.mark.parametrize("name", OF_DAVODY)
-def test_the_results_of_davody_et_al_are_those_of_the_paper(name: str):
-    private, public = f"davody2020/{name}", f"davody2020/{name}-nonprivate"
-    stated = ", ".join(f"{label:g} {about((private, label))['accuracy']}" for label in labels(private) if label)
-    assert f"{about((public, None))['accuracy']}; {stated}" == OF_DAVODY[name]
+@pytest.mark.parametrize("private", OF_DAVODY)
+def test_the_rows_of_davody_et_al_have_one_network_with_privacy_and_without(private: str):
+    """In the augmented form: a norm after each trainable layer, the last as well."""
+    public = f"{private}-nonprivate"
     assert table(private)["delta"] == 1e-5
-    # One network with privacy and without, in the augmented form: a norm after each trainable layer, the last as well.
-    assert table(private)["model"] == table(public)["model"]
-    assert ("norm_last=1" in table(private)["model"]) == ("-" in name)
-    assert table(private).get("public-examples") == (128 if "-bn" in name else None)
-    assert table(private).get("trainable") == table(public).get("trainable")
-    beginning = table(private).get("pretrained")
-    assert beginning == table(public).get("pretrained")
-    assert (beginning is not None) == name.startswith("table6")
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"davody2020/table6", name)])
-def test_the_linear_layers_of_table_6_and_their_norms_are_what_is_trained(name: str):
-    model = build(table(name)["model"], 10, 3, 32)
-    linear = {path for path, part in model.named_modules() if isinstance(part, nn.Linear)}
-    models.select(model, table(name)["trainable"])
-    trained = {path.rpartition(".")[0] for path, value in model.named_parameters() if value.requires_grad}
-    assert linear <= trained
-    norms = {path: part for path, part in model.named_modules() if path in trained - linear}
-    flat = (nn.LayerNorm, nn.BatchNorm1d)
-    assert set(norms) == {path for path, part in model.named_modules() if isinstance(part, flat)}
-    assert ("norm_of_logits" in norms) == ("norm" in table(name)["model"])
+    assert ("norm_last=1" in table(private)["model"]) == ("-" in private)
+    assert table(private).get("public-examples") == (128 if "-bn" in private else None)
+    assert all(table(private).get(name) == table(public).get(name) for name in ("model", "trainable", "pretrained"))
+    assert ("pretrained" in table(private)) == ("table6" in private)
 
 
 def test_the_recipes_of_shejwalkar_et_al_differ_in_what_is_averaged():
@@ -729,8 +563,3 @@ def test_the_recipes_of_shejwalkar_et_al_differ_in_what_is_averaged():
     kairouz = options_of(("kairouz2021/cifar10", None))
     ftrl = options_of(("shejwalkar2022/cifar10-ftrl", None))
     assert {name for name in ftrl if ftrl[name] != kairouz.get(name)} == average | {"keep"}
-    # What the pages at hand print: 57.51% for CIFAR-10 and 76.18% for CIFAR-100, 0.67 points of it by the average.
-    assert about(("shejwalkar2022/cifar10", 1))["accuracy"].startswith("57.51%, 2.7% of itself")
-    assert about(("shejwalkar2022/cifar100", 1))["accuracy"].startswith("76.18%; 75.51%")
-    assert round(76.18 - 0.67, 2) == 75.51 == round(76.18 / 1.0089, 2)
-    assert round(57.51 / 1.027, 1) == 56.0

@@ -82,18 +82,6 @@ def test_refusals_are_one_line(study, workplace, spots_folder, options, words):
     assert not Path("runs").exists()
 
 
-def test_private_data_are_studied_where_it_is_said_that_nothing_is_private(study, workplace, spots_folder):
-    command = f"noise_study folder:{spots_folder} --model linear --not-private {SMALL.replace('200', '20')} --json"
-    found = json.loads(study(command).splitlines()[-1])
-    assert not found["public"]
-    assert "The data are private" in found["statement"]
-
-
-def test_a_recipe_may_not_name_code_as_one_of_its_models(study, workplace):
-    Path("mine.toml").write_text('source = "digits"\nmodel = "linear somewhere:build"\n')
-    assert "trust" in study("noise_study mine.toml", status=1)
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_has_the_forms_and_deviations_that_the_paper_has_figures_of(path, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -116,7 +104,3 @@ def test_a_recipe_has_the_forms_and_deviations_that_the_paper_has_figures_of(pat
         with torch.device("meta"):
             models.create(form, classes=10, channels=channels, size=size)
     assert kinds.KINDS[kind].published or asked.public
-
-
-def test_there_are_recipes():
-    assert [path.stem for path in RECIPES] == ["figure1a", "figure1b", "table2", "table3", "table4"]
