@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import doctest
 import importlib.util
 import lzma
 import sqlite3
@@ -112,27 +111,6 @@ def test_emnist_is_that_of_the_authors_code(convert, database: Path, tmp_path: P
     assert (source.users, source.size, source.channels) == (5, 28, 1)
 
 
-def test_its_docstring_examples_hold(module: ModuleType):
-    failed, tried = doctest.testmod(module)
-    assert (failed, tried) == (0, 1)
-
-
-def test_a_writer_may_be_one_user(convert, database: Path, tmp_path: Path):
-    assert "of 3 users" in convert("emnist", database, tmp_path, "--one-name")
-    assert set(np.load(tmp_path / "emnist.npz")["users_train"]) == set(WRITERS)
-
-
-def test_emnist_in_hdf5(convert, tmp_path: Path):
-    h5py = pytest.importorskip("h5py", reason="needs h5py")
-    for split in ("train", "test"):
-        with h5py.File(tmp_path / f"fed_emnist_{split}.h5", "w") as file:
-            for writer, labels in WRITERS.items():
-                group = file.create_group(f"examples/{writer}")
-                group["pixels"] = np.stack([pixels_of(writer, label) for label in labels]).astype(np.float32)
-                group["label"] = np.array(labels, np.int32)
-    assert "66 images of 6 users, 2 to test on" in convert("emnist", tmp_path, tmp_path)
-
-
 def picture(path: Path, shade: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 8), (shade % 256, shade // 256, 0)).save(path)
@@ -199,17 +177,6 @@ def test_landmarks(convert, split: Path, tmp_path: Path):
     ]
     source = open_source(f"csv:{tmp_path / 'gld.csv'}", owner_key=bytes(32), open_set=True)
     assert (source.users, len(source.train), len(source.test)) == (2, 3, 2)
-
-
-def test_species_in_both_layouts(convert, split: Path, tmp_path: Path):
-    convert("inaturalist", split, tmp_path)
-    first = rows(tmp_path / "inaturalist.csv")
-    (split / "federated_train_user_120k.csv").unlink()
-    own = "image_id,class,user_120k,geo_100\naa1,0,7,1\nab2,1,7,1\nac3,1,9,2\nba4,0,NA,3\n"
-    (split / "iNaturalist_train.csv").write_text(own)
-    (split / "test.csv").rename(split / "iNaturalist_test.csv")
-    convert("inaturalist", split, tmp_path)
-    assert rows(tmp_path / "inaturalist.csv") == first
 
 
 def test_absent_images_are_refused_or_left_out(convert, split: Path, tmp_path: Path):

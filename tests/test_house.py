@@ -82,12 +82,6 @@ def test_the_package_does_not_know_the_studies():
     ]
 
 
-def test_a_wrong_import_would_be_found(tmp_path: Path):
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text("from sfumato import models\nimport sfumato.training.loop\nfrom sfumato.privacy import plan\n")
-    assert imports(wrong) == {"models", "training", "privacy"}
-
-
 def test_contributing_names_every_room():
     """In its table of rooms and floors, and no other ones."""
     table = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Rooms and floors")[2].partition("## Style")[0]

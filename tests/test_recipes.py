@@ -225,14 +225,6 @@ def test_an_ablation_without_noise_names_no_budget_and_promises_nothing(row: Row
         assert getattr(rounds.clipping, "quantile", None) == options.get("quantile")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"xu2022/figure(5a|6|7)", name)])
-def test_what_the_paper_draws_without_noise_is_without(name: str):
-    """Captions of figures 5 to 7: "without noise", "adaptive clipping and zero noise"; a fixed norm in 7(c) and (d)."""
-    options = options_of((name, labels(name)[0]))
-    assert options["method"] == "fedemb-noiseless"
-    assert ("quantile" in options) == (name[-2:] not in ("5a", "7c", "7d"))
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("xu2022/") and verb_of(name) == "embed"])
 def test_heads_of_the_paper_begin_at_random_and_give_plain_products(name: str):
     """Algorithm 2: "randomly initialize head"; whatever the rule of this package is."""
@@ -255,13 +247,6 @@ def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
     fixed = {"clients": 32, "client_epochs": 8, "client_batch_size": 32, "client_examples": 2048, "client_rate": 5e-3}
     fixed |= {"shuffle_buffer": 2048, "head_scale": 100, "learning_rate": 0.02, "client_momentum": 0.9, "max_norm": 1}
     assert {name: options[name] for name in fixed} == fixed
-
-
-def test_rows_of_one_plan_state_the_same():
-    figures = ("epsilon", "epsilon_rdp")
-    of_plan = {planned(row): [about(row).get(name) for name in figures] for row in PRIVATE}
-    for row in PRIVATE:
-        assert [about(row).get(name) for name in figures] == of_plan[planned(row)]
 
 
 @each(extremes(CALIBRATED), slow=4)
@@ -426,16 +411,6 @@ def test_fine_tuning_starts_from_the_weights_that_the_paper_starts_from(name: st
 def test_a_new_classifier_of_a_wide_resnet_begins_as_in_appendix_c_1(name: str):
     width = build(table(name)["model"], 10, 3, 32).get_submodule("head").in_features
     assert table(name)["head-deviation"] == pytest.approx(width**-0.5, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("given", "chosen"), [("", "last"), ("weights.safetensors", None), ("timm", None), (".", "last")]
-)
-def test_other_weights_than_a_run_s_need_no_choice_between_the_last_and_the_averaged(given: str, chosen: str | None):
-    words = ["train", "recipe:de2022/table16", "--epsilon", "1", *(("--pretrained", given) if given else ())]
-    asked = cli.parse(words)
-    assert isinstance(asked, load("train"))
-    assert asked.with_recipe(asked.what).pretrained_weights == chosen
 
 
 OF_MEHTA = [name for name in NAMES if re.match(r"mehta2022/table[1239]-", name)]

@@ -217,12 +217,3 @@ def test_every_row_says_what_came_out_here_and_when_or_why_not(title: str):
 )
 def test_a_cell_names_its_tables_and_figures(where: str, wanted: set[str]):
     assert labels(where) == wanted
-
-
-def test_a_row_without_an_answer_or_of_another_table_would_be_found():
-    line = Line(where="table 1", command="", value="", here="not run: a GPU is needed for it", when="")
-    assert [label for label in ("table 1", "table 13", "figure 1") if covers(line, label)] == ["table 1"]
-    assert answers(line)
-    assert not answers(Line(where="table 1", command="", value="", here="not run: later", when=""))
-    assert covers(Line(where="figures 5(a) and (b)", command="", value="", here="", when=""), "figure 5")
-    assert not covers(Line(where="figure 1(a)", command="", value="", here="", when=""), "figure 1b")

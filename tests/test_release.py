@@ -7,8 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import sfumato
-
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 CALLED = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
@@ -29,11 +27,6 @@ def test_one_version_everywhere():
     citation = (ROOT / "CITATION.cff").read_text("utf-8")
     assert citation.startswith("cff-version: 1.2.0\n")
     assert f"license: {PROJECT['license']}" in citation
-
-
-def test_the_package_is_typed():
-    package = Path(sfumato.__file__).parent
-    assert (package / "py.typed").exists()
 
 
 def test_the_image_of_a_container_has_a_user_without_rights_and_the_needed_extra():

@@ -144,40 +144,6 @@ def test_responses_are_those_of_sgd(momentum, curvature):
     np.testing.assert_allclose(kept, of_error[steps, 0], atol=1e-14)
 
 
-def test_sgd_here_is_torch_s():
-    rng = np.random.default_rng(3)
-    curvatures, rates, noise = rng.uniform(0, 1, 4), rng.uniform(0.1, 1, 7), rng.standard_normal((7, 4))
-    weights = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.SGD([weights], lr=1.0, momentum=0.8)
-    for rate, one in zip(rates, noise, strict=True):
-        optimizer.param_groups[0]["lr"] = rate
-        weights.grad = torch.from_numpy(curvatures * weights.detach().numpy() + one)
-        optimizer.step()
-    np.testing.assert_allclose(
-        weights.detach().numpy(), descended(curvatures, rates, 0.8, noise, np.ones(4))[-1], atol=1e-12
-    )
-
-
-def test_noise_alone_has_nothing_to_go_back_to():
-    """Without curvature the weights walk at random, and no mean is predicted to gain."""
-    rng = np.random.default_rng(2)
-    walk = np.cumsum(rng.standard_normal((41, DIRECTIONS)), axis=0)[1:]
-    steps = range(1, 41)
-    found = changes_of_loss(distances_of(walk), steps, rates=[1.0] * 40, noise=[1.0] * 40, parameters=DIRECTIONS)
-    curved = DIRECTIONS / 4  # what a mean of very many would gain, were every direction steep
-    assert found.min() > -0.01 * curved
-
-
-def test_distances_are_those_of_all_parameters():
-    generator = torch.Generator().manual_seed(0)
-    weights = [
-        {"a": 1e4 + torch.randn(3, 2, generator=generator), "b": torch.randn(4, generator=generator)} for _ in range(5)
-    ]
-    flat = np.array([np.concatenate([value.double().numpy().ravel() for value in each.values()]) for each in weights])
-    expected = ((flat[:, None] - flat) ** 2).sum(-1)
-    np.testing.assert_allclose(squared_distances(weights), expected, rtol=1e-9, atol=1e-9)
-
-
 FIT = {"rates": [1.0] * 4, "noise": [1.0] * 4, "parameters": 2}
 APART = np.ones((2, 2)) - np.eye(2)
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA, LastMean, TrainingOver
 
 
@@ -30,8 +29,3 @@ def test_the_last_weights_come_back_after_an_error():
     with pytest.raises(KeyboardInterrupt), TrainingOver(average=average).held({"w": parameter}, state_of(average), 0):
         raise KeyboardInterrupt
     assert parameter.item() == 3.0
-
-
-def test_a_step_below_zero_is_refused():
-    with pytest.raises(SfumatoError, match="aggregate_from"):
-        TrainingOver(average=LastMean(), start=-1)

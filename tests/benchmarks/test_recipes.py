@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,6 @@ def test_every_private_recipe_is_of_one_kind():
     assert of_name["table23-classifier"].trainable == ("classifier",)
 
 
-def test_all_rows_of_a_recipe_are_of_its_kind():
-    for kind, names in recipes.kinds().items():
-        for name in names:
-            table = recipe.table_of(f"recipe:{name}")
-            of_rows = {recipes.kind_of(table | row) for row in table.get("row", [{}])}
-            assert kind in of_rows
-            assert {replace(one, several=kind.several) for one in of_rows} == {kind}
-
-
 @pytest.mark.parametrize("name", ["digits", "de2022/table13", "de2022/figure3"])
 def test_the_command_takes_the_recipe_with_few_images_and_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -51,15 +41,6 @@ def test_the_command_takes_the_recipe_with_few_images_and_steps(
         row = recipes.measure("recipe:digits", kind, "cpu")
         assert row["peak_bytes"] > 2**20
         assert 0 < row["training_seconds"] <= row["seconds"]
-
-
-def test_a_refusal_is_the_row_s_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
-    (kind,) = [kind for kind, names in recipes.kinds().items() if names[0] == "digits"]
-    odd = tmp_path / "odd.toml"
-    odd.write_text("no-such-option = 1\n")
-    with pytest.raises(measuring.CannotError, match=r"^error: .*no_such_option"):
-        recipes.measure(str(odd), kind, "cpu")
 
 
 def test_a_kind_keeps_its_row_where_another_recipe_comes_before_the_one_that_was_measured(

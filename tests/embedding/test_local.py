@@ -14,7 +14,7 @@ from torch.nn import functional
 from sfumato import SfumatoError
 from sfumato.embedding import LocalSGD, LocalTraining, WithHead
 from sfumato.embedding.local import batches, cosine_logits, fresh_head, prototypes
-from sfumato.models.losses import PAIRED, triplet
+from sfumato.models.losses import PAIRED
 
 
 def records(count: int = 13) -> tuple[torch.Tensor, torch.Tensor]:
@@ -169,12 +169,6 @@ def test_a_model_that_counts_and_draws_begins_anew_with_each_client(settings):
     assert torch.get_rng_state().equal(state), "what else draws from torch does not notice"
 
 
-def test_the_generator_decides_order_and_head(backbone, settings):
-    local = LocalTraining(backbone, settings)
-    first, other = (local.update(*records(), np.random.default_rng(seed)) for seed in (5, 6))
-    assert any((value != other[name]).any() for name, value in first.items())
-
-
 def test_frozen_parameters_are_in_no_update(backbone, settings):
     backbone[0].requires_grad_(False)
     update = LocalTraining(backbone, settings).update(*records(), np.random.default_rng(5))
@@ -194,24 +188,6 @@ def test_a_global_head_is_part_of_the_update_at_the_backbone_s_rate(backbone, se
     for name, value in model.named_parameters():
         assert value.grad is not None
         assert torch.allclose(update[name], settings.learning_rate * value.grad, atol=1e-6)
-
-
-def test_a_loss_of_triplets_needs_no_head(backbone, settings):
-    settings = replace(settings, loss="triplet", epochs=1, batch_size=99)
-    inputs, labels = records()
-    update = LocalTraining(backbone, settings).update(inputs, labels, np.random.default_rng(5))
-    triplet(backbone(inputs), labels).backward()
-    for name, value in backbone.named_parameters():
-        assert value.grad is not None
-        assert torch.allclose(update[name], settings.learning_rate * value.grad, atol=1e-6)
-
-
-def test_a_head_s_first_weights_are_those_of_glorot():
-    head = fresh_head(50, 128, np.random.default_rng(0))
-    bound = (6 / 178) ** 0.5
-    assert head.shape == (50, 128)
-    assert 0.99 * bound < head.abs().max() <= bound
-    assert head.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
 
 
 def test_batch_norm_is_refused(settings):

@@ -42,10 +42,6 @@ def test_from_the_number_that_it_names_whitening_is_taken():
         assert method.resolved(EmbeddingExperiment(epsilon=8.0), source(users))[0].chosen == chosen
 
 
-def test_with_one_image_of_each_person_there_is_nothing_to_measure():
-    assert method.resolved(EmbeddingExperiment(epsilon=8.0), source(500, each=1))[0].chosen == "untrained"
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -83,8 +79,3 @@ def test_a_budget_is_refused_where_no_private_data_are_used():
         SfumatoError, match=r"method untrained trains nothing and uses no private data.*epsilon=3.0 is given"
     ):
         EmbeddingExperiment(method="untrained", epsilon=3.0).refuse_others()
-
-
-def test_one_of_noise_and_budget():
-    with pytest.raises(SfumatoError, match="epsilon and noise_multiplier are both given"):
-        method.decide_whitening(EmbeddingExperiment(method="whiten", epsilon=3.0, noise_multiplier=1.0), source(50))

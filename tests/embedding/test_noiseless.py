@@ -12,14 +12,11 @@ import pytest
 import torch
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
-from sfumato.data import SourceSpec
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.method import decide_noiseless
 from sfumato.embedding.prepare import decide, prepare
 from sfumato.embedding.run import begin, job_of
-from sfumato.embedding.run import recorded as of_record
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
-from sfumato.experiment import users
 from sfumato.observers.progress import Silence
 from sfumato.randomness import Noise, NoiseState
 from sfumato.runs.checkpoint import METADATA, read_safetensors
@@ -137,11 +134,6 @@ def test_whatever_belongs_to_a_promise_is_refused(source: Source, promised: dict
         job_of(asked(**promised), source)
 
 
-def test_more_users_in_a_round_than_there_are_is_refused(source: Source):
-    with pytest.raises(SfumatoError, match="batch_size must not exceed the number of users or groups, got 25 of 24"):
-        job_of(asked(batch_size=USERS + 1), source)
-
-
 @pytest.mark.parametrize(
     "choice",
     [{}, {"method": "fedavg"}, {"grouping": "group"}, {"grouping": "fixed", "clients": None, "batch_size": 2}],
@@ -184,42 +176,6 @@ def test_the_norm_follows_the_exact_quantile(source: Source):
         whole = sum(value.square().sum() for value in gradient.values()).sqrt()
         assert whole <= bounds[-2] * (1 + 1e-6)
     assert len(set(shares)) > 1
-
-
-def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source: Source, tmp_path: Path, monkeypatch):
-    class StopError(Exception):
-        """In place of a kill."""
-
-    def run(place: str):
-        one = asked(quantile=0.5, seed=3, steps=6)
-        return begin(one, source, RunDirectory(tmp_path / place), device="cpu", threads=1, progress=Silence())
-
-    whole, descend, taken = run("whole"), loop.descend, []
-
-    def stop_at_the_fourth(*given):
-        taken.append(given)
-        if len(taken) == 4:
-            raise StopError
-        descend(*given)
-
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop_at_the_fourth)
-        with pytest.raises(StopError):
-            run("killed")
-    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (
-        run("killed").directory / "model.safetensors"
-    ).read_bytes()
-    assert whole.steps == 6
-
-
-def test_a_run_by_its_own_record_keeps_as_few_images_of_each_user(source: Source, tmp_path: Path):
-    request = {"source": SourceSpec(spec=source.places[0], open_set=True, public=True).record()}
-    performance: dict[str, Any] = {"device": "cpu", "threads": 1, "progress": Silence(), "request": request}
-    run = begin(asked(per_user=2), users.kept(source, 2), RunDirectory(tmp_path / "run"), **performance)
-    job, _ = of_record(str(run.directory))
-    assert job.source.at_most == 2
-    assert len(job.source.train) == 2 * USERS
 
 
 def test_it_goes_on_with_the_same_clipping_or_not_at_all(source: Source, tmp_path: Path, monkeypatch):

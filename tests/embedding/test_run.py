@@ -94,14 +94,6 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     assert "each single person" in page
 
 
-def test_a_delta_that_is_not_resolved_is_refused_before_anything_is_spent(people, tmp_path):
-    with pytest.raises(
-        SfumatoError, match="delta 1e-30 is below the resolution of the privacy loss distribution accountant"
-    ):
-        embed(people, directory=tmp_path / "run", model="linear", delta=1e-30, **QUICK)
-    assert not (tmp_path / "run").exists()
-
-
 class StopError(Exception):
     """In place of a kill."""
 
@@ -423,9 +415,3 @@ def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_pat
         inside = name if method == "fedemb" else f"backbone.{name}"
         torch.testing.assert_close(value, (thetas[-1][inside] + last[inside]) / 2)
     assert verify(run.directory).holds
-
-
-def test_a_moving_average_to_train_over_has_a_decay_by_rule(source):
-    chosen = EmbeddingExperiment(model="linear", aggregate="ema", **ALONE)
-    assert chosen.settings(source).averages.ema == 0.9999
-    assert replace(chosen, aggregate=None).settings(source).averages.ema == 0.0

@@ -85,13 +85,6 @@ def test_the_scatter_is_that_within_classes_and_the_mean_that_of_all_images():
     np.testing.assert_allclose(found[MEAN].numpy(), MEAN_SHARE * vectors.numpy().mean(0), rtol=1e-5, atol=1e-7)
 
 
-def test_a_user_with_each_image_twice_counts_as_before():
-    vectors, labels = user(1)
-    once, twice = QUERY(vectors, labels), QUERY(vectors.repeat(2, 1), labels.repeat(2))
-    for name, value in once.gradients.items():
-        torch.testing.assert_close(twice.gradients[name], value)
-
-
 def test_one_image_of_each_class_has_no_scatter():
     found = QUERY(user(0)[0], torch.arange(7)).gradients
     assert found[SCATTER].abs().max() == 0

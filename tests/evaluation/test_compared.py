@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sfumato.evaluation import recall_at_far
-from sfumato.evaluation.compared import REPLICATES, _replicates, _resamples, compared
+from sfumato.evaluation.compared import _replicates, compared
 
 
 def images(spread: float, *, classes: int = 20, each: int = 6, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
@@ -50,20 +50,6 @@ def test_a_class_that_is_drawn_twice_counts_as_two_classes():
     assert found >= own.recall
 
 
-def test_intervals_are_wider_where_there_are_fewer_classes():
-    def width(classes: int) -> float:
-        vectors, labels = images(0.7, classes=classes)
-        _, low, high = compared({"beginning": vectors, "result": vectors}, labels, far=0.05)["result"]
-        return high - low
-
-    assert width(8) > 1.5 * width(80)
-
-
-def test_the_same_embedding_gains_exactly_nothing():
-    vectors, labels = images(0.5)
-    assert compared({"beginning": vectors, "result": 3 * vectors}, labels, far=0.01)["gain"] == [0.0, 0.0, 0.0]
-
-
 def test_what_has_no_direction_has_no_recall():
     vectors, labels = images(0.5)
     flat = torch.zeros_like(vectors)
@@ -71,10 +57,3 @@ def test_what_has_no_direction_has_no_recall():
     assert found["beginning"] is None
     assert found["gain"] is None
     assert found["result"][0] > 0
-
-
-def test_classes_are_drawn_as_often_as_there_are_such():
-    drawn = _resamples(30)
-    assert drawn.shape == (REPLICATES, 30)
-    assert (drawn.sum(1) == 30).all()
-    assert abs(drawn.var() - 1) < 0.1

@@ -70,18 +70,6 @@ def test_a_perfect_test_has_an_interval_all_the_same():
     assert share(0, 10)[0] == 0.0 < share(0, 10)[2]
 
 
-def test_few_positives_say_little():
-    wide, narrow = (auc(np.linspace(0.3, 1, count), np.linspace(0, 0.7, 10 * count)) for count in (5, 500))
-    assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
-
-
-def test_without_a_prevalence_there_are_no_predictive_values():
-    found = diagnostic(np.array([0.2, 0.7]), np.array([False, True]))
-    assert found.positive_value is None
-    assert found.negative_value is None
-    assert found.to_dict()["auc"][0] == 1.0
-
-
 def test_what_cannot_be_is_refused():
     scores, positive = np.array([0.2, 0.7]), np.array([False, True])
     with pytest.raises(SfumatoError, match="2 records are of the class and 0 are not"):

@@ -15,10 +15,9 @@ from sklearn.metrics import roc_auc_score
 from sfumato import PrivacyPlan, RunKey, SfumatoError, aggregate, load, open_source, train, verify
 from sfumato.data import Records
 from sfumato.evaluation import accuracy, multilabel
-from sfumato.evaluation.temperature import fitted
 from sfumato.experiment.settings import Settings
 from sfumato.models import Ensemble
-from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson, User
+from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson
 from sfumato.report import MultilabelEvaluation
 from sfumato.runs import directory as names
 from sfumato.training.inputs import Inputs
@@ -95,15 +94,6 @@ def test_figures_are_those_of_plain_counting(records, width, threshold, seed):
     assert scored["accuracy"] == pytest.approx(np.mean((scores >= 0.5) == truth))
 
 
-def test_outputs_that_are_no_numbers_have_no_area():
-    outputs = torch.tensor([[0.0, float("nan")], [1.0, 2.0]])
-    found = multilabel.evaluation(outputs, torch.tensor([[0, 1], [1, 0]]), ["a", "b"])
-    assert found.labels[0].auc is not None
-    assert found.labels[1].auc is None
-    assert found.to_dict()["loss"] is None
-    assert np.isnan(MultilabelEvaluation.from_dict(found.to_dict()).loss)
-
-
 def test_each_label_is_learnt_and_kept(run, source, spec):
     figures = run.figures
     assert figures["accuracy"] > 0.85
@@ -136,13 +126,6 @@ def test_the_page_has_a_table_of_labels_and_its_public_version_none(run):
     assert not any(name in public for name in NAMES)
 
 
-def test_a_small_network_with_views(source, tmp_path):
-    few = {"directory": tmp_path / "run", "micro_batch": 50, "views": 2, "shift": 1, "device": "cpu", "threads": 1}
-    found = train("cnn", source, plan(source, steps=3), **few, **CHOICES)
-    assert found.figures["mean_auc"] is not None
-    assert verify(found.directory).holds
-
-
 def test_padding_has_no_labels(spec):
     """Steps of one shape, whoever takes part, with the labels of the records in their order."""
     few = open_source(spec, owner_key=bytes(32), label_columns=NAMES, examples=200)
@@ -155,18 +138,6 @@ def test_padding_has_no_labels(spec):
     assert targets[weights].tolist() == few.train.labels[rows].tolist()
     assert not targets[~weights].any()
     assert estimate(job).micro_batches == 3
-
-
-def test_persons_with_all_of_their_images(source, tmp_path):
-    own = plan(source, population=100, unit=User(drawn="users"), steps=12)
-    assert train("linear", source, own, directory=tmp_path / "run", threads=1, device="cpu", **CHOICES).accuracy > 0.8
-
-
-def test_a_temperature_is_that_of_each_label_by_itself():
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(20_000, 2, generator=generator, dtype=torch.double)
-    labels = (torch.rand(logits.shape, generator=generator) < (logits / 2.5).sigmoid()).long()
-    assert fitted(logits, labels, loss="multilabel") == pytest.approx(2.5, rel=0.05)
 
 
 def test_a_public_source_calibrates_it(spec, source, tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from hypothesis import given as drawn
@@ -78,12 +76,6 @@ def test_the_norm_that_the_rules_know_is_that_of_the_features(model):
     torch.testing.assert_close(norms, torch.full((4,), fixed_features.FIXED[model].norm), rtol=0.1, atol=0)
 
 
-def test_any_share_of_wavelets_has_the_rules_of_both():
-    both = fixed_features.FIXED[fixed_features.BOTH]
-    assert all(fixed_features.fixed_features("dictionary,wavelets=0.3", channels) == both for channels in (1, 3))
-    assert fixed_features.fixed_features("cnn", 3) is None
-
-
 def test_the_rate_of_a_grey_dictionary_alone_has_a_bound():
     """At 60,000 digits and rate 9.6 every step overshot what they have in common, and nothing was learnt."""
     many = PrivacyPlan.calibrate(examples=20_000, epsilon=8, delta=1e-5, batch_size=20_000, steps=100)
@@ -107,13 +99,6 @@ def test_every_setting_is_chosen(given):
     assert Settings(**values)
 
 
-def test_views_bring_a_shift_and_colour_a_flip():
-    rules = defaults.training_rules(plan(), given={"views": 8}, size=32, channels=3)
-    assert (rules["shift"].value, rules["flip"].value) == (4, True)
-    rules = defaults.training_rules(plan(), given={"views": 8}, size=8, channels=1)
-    assert (rules["shift"].value, rules["flip"].value) == (1, False)
-
-
 def test_colour_photographs_are_mirrored_unless_that_was_ruled_out():
     for given, expected in (
         ({"model": "scattering"}, (2, 0, True)),
@@ -123,18 +108,6 @@ def test_colour_photographs_are_mirrored_unless_that_was_ruled_out():
     ):
         rules = defaults.training_rules(plan(), given=given, size=32, channels=3)
         assert tuple(rules[name].value for name in ("views", "shift", "flip")) == expected
-
-
-def test_reasons_are_given_for_what_was_not_asked_for():
-    rules = defaults.training_rules(plan(), given={}, size=28, channels=1)
-    lines = defaults.reasons(rules, {"model": "cnn"})
-    assert not any(line.startswith("by rule: model") for line in lines)
-    assert any(line.startswith("by rule: learning rate") for line in lines)
-
-
-def test_the_rules_take_nothing_that_holds_images():
-    for rule in (defaults.plan_rules, defaults.training_rules):
-        assert "source" not in inspect.signature(rule).parameters
 
 
 @drawn(st.integers(1, 3000), st.integers(1, 200), st.sampled_from(["position", "time"]))
@@ -149,8 +122,3 @@ def test_what_comes_in_an_order_is_seen_once(examples, steps, order):
     batch = min(steps, examples)
     for rules in (defaults.plan_rules(examples, request, batch_size=batch), defaults.plan_rules(examples, request)):
         assert -(-examples // rules["batch_size"].value) == rules["steps"].value
-
-
-def test_much_of_an_image_is_not_left_out_without_a_word():
-    assert defaults.cut_off(0.05) is None
-    assert "leaves out about 60% of each" in (defaults.cut_off(0.6) or "")

@@ -80,16 +80,6 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     assert "a private figure" not in told
 
 
-def test_of_public_images_single_ones_and_promises_for_users_nothing_is_said(people):
-    plan = PrivacyPlan.calibrate(
-        examples=people.examples, batch_size=people.examples, steps=10, epsilon=3.0, delta=1e-5
-    )
-    assert users.several_of_one(replace(people, public=True), plan) is None
-    one_each = replace(people.train, users=np.arange(len(people.train)).astype(np.str_))
-    assert users.several_of_one(replace(people, train=one_each), plan) is None
-    assert users.several_of_one(people, plan_for(people, "users")) is None
-
-
 def plan_for(source: Source, drawn: str, *, at_most: int | None = 5, **other) -> PrivacyPlan:
     unit = User(drawn="users", at_most=at_most)
     if drawn == "examples":
@@ -372,11 +362,6 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
 def test_what_cannot_be_asked_for(people, asked, words):
     with pytest.raises(SfumatoError, match=words):
         Experiment(**asked).decide(people)
-
-
-def test_a_source_that_knows_no_users_is_refused(spots):
-    with pytest.raises(SfumatoError, match="does not say whose record each one is"):
-        Experiment(unit="user").decide(spots)
 
 
 @pytest.mark.parametrize("count", [2, 30, 117, 1200, 40_001])

@@ -53,17 +53,6 @@ def test_without_ipython_it_is_not_imported_and_nothing_is_shown(monkeypatch: py
     assert "IPython" not in sys.modules
 
 
-def test_ipython_on_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "IPython", Kernel(None).ipython)
-    assert isinstance(shown(None), Silence)
-
-
-def test_what_is_given_is_taken_in_a_notebook_too(kernel: Kernel):
-    given = Silence()
-    assert shown(given) is given
-    assert isinstance(shown(None), NotebookBar)
-
-
 def test_a_run_shows_its_steps_in_one_bar_that_goes(kernel: Kernel, spots, plan, options, tmp_path, capsys):
     train("linear", spots, plan, directory=tmp_path / "run", **(options | {"views": 1, "shift": 0}))
     texts = [one["text/plain"] for one in kernel.displayed]

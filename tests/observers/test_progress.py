@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfumato import SfumatoError
 from sfumato.observers import progress
 from sfumato.observers.progress import Bars, read_source
 
@@ -40,14 +39,6 @@ def test_a_line_now_and_then_says_how_far_it_is_and_how_long_it_will_take(clock,
     assert capsys.readouterr().err == ""
 
 
-def test_less_than_a_second_is_not_shown(clock, capsys):
-    with Bars() as bars:
-        bars.begin("steps", 100)
-        clock.now += 40
-        bars.advance(99)
-        assert capsys.readouterr().err == "steps: 99 of 100\n"
-
-
 def test_what_was_done_before_does_not_count_as_quick(clock, capsys):
     with Bars() as bars:
         bars.begin("steps", 100, done=80)
@@ -57,11 +48,6 @@ def test_what_was_done_before_does_not_count_as_quick(clock, capsys):
         clock.now += 40
         bars.advance(90)
         assert capsys.readouterr().err == "steps: 90 of 100, about 80 s left\n"
-
-
-def test_nothing_advances_that_has_not_begun():
-    with Bars() as bars, pytest.raises(SfumatoError, match="the progress bar has not been started"):
-        bars.advance(1)
 
 
 def test_reading_many_files_is_shown_a_thousand_times_a_pass(monkeypatch):

@@ -56,11 +56,6 @@ def test_columns_begin_with_one_and_are_cut_to_the_steps():
     assert blt((0.2, 0.3), (0.9, 0.5)).column(3) == pytest.approx([1, 0.5, 0.2 * 0.9 + 0.3 * 0.5])
 
 
-def test_whole_numbers_and_lists_become_one_form():
-    assert banded(1, 0) == BandedToeplitz(noise_multiplier=1.0, coefficients=[1.0, 0.0])  # type: ignore[arg-type]
-    assert repr(banded(1).coefficients) == "(1.0,)"
-
-
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -93,13 +88,3 @@ def test_variances_are_those_of_the_noise_that_is_added(mechanism):
         drawn.append(noisy["w"].double().numpy())
     measured = (combinations @ np.array(drawn)).var(1) / noise.standard_deviation**2
     np.testing.assert_allclose(measured, found, rtol=5 * math.sqrt(2 / coordinates))
-
-
-def test_words():
-    assert Gaussian(noise_multiplier=1.0).words == Gaussian(noise_multiplier=1.0).remark == ""
-    assert Tree(noise_multiplier=1.0).words == "of each node of one tree"
-    assert Tree(noise_multiplier=1.0, steps_per_tree=9, completed=True).words.endswith("for every 9 steps, completed")
-    assert banded(1, 0.5).words == "before it is correlated over 2 steps"
-    assert "by 2 buffers" in blt((0.2, 0.3), (0.9, 0.5)).words
-    for mechanism in (Tree(noise_multiplier=1.0), banded(1, 0.5), blt((0.2,), (0.9,))):
-        assert "than if each step had noise of its own" in mechanism.remark

@@ -208,11 +208,6 @@ def test_a_plan_says_whether_records_are_shared():
             PrivacyPlan.from_dict(one.to_dict() | {"shared": odd})
 
 
-def test_shared_records_may_be_fewer_than_users_or_nobodys():
-    assert plan(replace(SHARED, users=10_000), adjacency="zero-out").units == 10_000
-    assert plan(replace(SHARED, users=2), adjacency="zero-out").units == 2
-
-
 @pytest.mark.parametrize("drawn", ["users", "clients"])
 def test_users_who_are_drawn_as_wholes_share_nothing(drawn):
     with pytest.raises(

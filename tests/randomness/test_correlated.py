@@ -212,14 +212,6 @@ def wrong_ones(mechanism: Mechanism) -> list[Mechanism]:
     ]
 
 
-def test_no_step_s_fresh_numbers_come_again():
-    """In the noise of `Gaussian` steps, of which the others' are made."""
-    noise = Noise(BLT, max_norm=0.5, key=KEY)
-    alone = Noise(Gaussian(noise_multiplier=2.0), max_norm=0.5, key=KEY)
-    first = noise.add({"a": torch.zeros(5)}, 0, noise.begin())[0]
-    assert torch.equal(first["a"], alone.add({"a": torch.zeros(5)}, 0)["a"])
-
-
 # -- its state -----------------------------------------------------------------------------------------------------
 
 
@@ -283,13 +275,6 @@ def test_a_state_is_used_once(mechanism):
         noise.add(total, 1, used)
 
 
-def test_the_first_step_may_be_taken_again():
-    """Before it nothing is remembered."""
-    noise, total, state = Noise(BLT, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}, NoiseState(step=0)
-    first, again = noise.add(total, 0, state)[0], noise.add(total, 0, state)[0]
-    assert torch.equal(first["a"], again["a"])
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -308,12 +293,6 @@ def test_a_state_of_another_model_or_mechanism_is_refused_and_stays_whole(change
     with pytest.raises(SfumatoError, match="the noise's state does not hold"):
         noise.add(total, 1, other)
     assert torch.equal(noise.add(total, 1, state)[0]["a"], all_steps(noise, total, 2)[1]["a"])
-
-
-def test_a_state_is_no_use_to_independent_steps():
-    noise, total = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
-    with pytest.raises(SfumatoError, match="the noise's state does not hold"):
-        noise.add(total, 1, NoiseState(step=1, tensors={"a": torch.zeros(2, 3, dtype=torch.float64)}))
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -330,26 +330,6 @@ def test_a_replayed_step_has_the_same_participants_in_any_order(rule):
     assert [again.draw(step).tolist() for step in reversed(range(20))] == drawn[::-1]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if getattr(rule, "assignment", "") != "position"])
-def test_another_key_draws_others(rule):
-    assert table(rule, 100, 5).tolist() != table(rule, 100, 5, seed=1).tolist()
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_what_is_done_to_a_draw_does_not_touch_the_next(rule):
-    drawing = sampler(rule, 100)
-    first = drawing.draw(1)
-    kept = first.copy()
-    first[:] = 0
-    assert drawing.draw(1).tolist() == kept.tolist()
-
-
-@pytest.mark.parametrize("rule", RULES[:-1])
-def test_there_may_be_no_records(rule):
-    drawing = sampler(rule, 100, records=0)
-    assert [len(drawing.draw(step)) for step in range(6)] == [0] * 6
-
-
 @pytest.mark.parametrize("records", [0, 99, 101])
 def test_a_cut_takes_n_as_public_so_there_are_n_records(records):
     with pytest.raises(SfumatoError, match=f"of 100 declared examples there are {records}"):

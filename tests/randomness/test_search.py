@@ -54,17 +54,6 @@ def test_k_has_its_law_and_no_other(draws):
         assert not fits(counts, wrong), wrong
 
 
-def test_k_is_the_same_for_one_key_and_another_for_another():
-    draws = CandidateCount(mean=30)
-    assert [number_of_candidates(draws, RunKey.from_seed(seed)) for seed in range(50)] == drawn(draws)[:50]
-    assert len(set(drawn(draws)[:50])) > 10
-
-
-def test_poisson_searches_may_be_empty_and_others_not():
-    assert 0 in drawn(CandidateCount(mean=3, shape=math.inf))
-    assert min(drawn(CandidateCount(mean=3))) == 1
-
-
 def test_settings_are_drawn_by_their_rules():
     many = [settings_of(candidate, SPACE, KEYS[0]) for candidate in range(3000)]
     rates = np.log([settings["learning_rate"] for settings in many])

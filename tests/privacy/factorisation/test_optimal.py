@@ -138,14 +138,6 @@ def test_more_buffers_are_better_until_they_are_not_worth_it():
     assert len(optimal_blt(Workload(steps=600, separation=40, momentum=0.8), 2)[0]) == 1
 
 
-def test_the_workload_matters():
-    """Optimised for momentum and cooldown, the same two buffers are better there than those for prefix sums."""
-    workload = Workload(steps=N, separation=N, momentum=0.9, rates=schedule("linear", N))
-    plain = Workload(steps=N, separation=N)
-    own, others = (error(workload, blt_coefficients(*optimal_blt(which, 2), N)) for which in (workload, plain))
-    assert own < 0.9 * others
-
-
 @given(
     steps=st.integers(1, 60),
     separation=st.integers(1, 60),
@@ -164,12 +156,6 @@ def test_always_admissible_and_never_worse_than_independent(steps, separation, m
     independent = error(workload, [1.0])
     assert error(workload, coefficients) <= 1.001 * independent
     assert error(workload, optimal_banded(workload, min(bands, steps))) <= 1.001 * independent
-
-
-def test_the_same_call_gives_the_same_numbers():
-    workload = WORKLOADS["100 apart, momentum 0.95, warm-up"]
-    assert optimal_blt(workload, 3) == optimal_blt(workload, 3)
-    assert optimal_banded(workload, 30) == optimal_banded(workload, 30)
 
 
 def test_the_digits_do_not_hang_on_where_the_search_begins(monkeypatch):

@@ -64,11 +64,6 @@ def test_refusals_of_what_is_asked(ask, words):
         ask()
 
 
-def test_participations_count_every_begun_turn():
-    counted = [Workload(steps=1024, separation=separation).participations for separation in (127, 128, 1024, 5000)]
-    assert counted == [9, 8, 1, 1]
-
-
 def test_a_workload_is_plain_data():
     script = "import sys\nfrom sfumato.privacy.factorisation import Workload\nWorkload(steps=2, separation=1)\n"
     script += "sys.exit(any(name in sys.modules for name in ('numpy', 'scipy', 'torch')))"

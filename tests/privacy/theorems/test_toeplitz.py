@@ -110,16 +110,3 @@ def test_a_prefix_has_a_loss_of_its_own(mechanism):
     assert whole.epsilon(steps=25) == part.epsilon() < whole.epsilon()
     expected = squared_sensitivity(mechanism.column(60), 10) / 25
     assert whole.loss.parts == (OneGaussian(precision=expected),)
-
-
-@pytest.mark.parametrize(("rho", "exact", "any_zcdp"), [(0.15, 3.4157, 3.5750), (0.0144, 0.9956, 1.0445)])
-def test_rows_of_zero_concentrated_privacy(rho, exact, any_zcdp):
-    part = OneGaussian(precision=2 * rho)
-    assert part.epsilon(1e-10) == pytest.approx(exact, abs=1e-4)
-    loss = plan(FullBatch(), BLT).loss
-    loss = type(loss)(unit=loss.unit, adjacency=loss.adjacency, parts=(part,))
-    assert loss.epsilon(1e-10, accountant="rdp") == pytest.approx(any_zcdp, abs=2e-3)
-
-
-def test_long_runs_are_answered():
-    assert squared_sensitivity(BLT.column(100_000), 391) > squared_sensitivity(BLT.column(50_000), 391)
