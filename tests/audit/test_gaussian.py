@@ -34,7 +34,7 @@ def test_what_5000_observations_can_show(nominal, by_halves, shown):
 
 
 @given(mu=st.floats(0.05, 8), delta=st.sampled_from([1e-9, 1e-5, 1e-2]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_epsilon_delta_and_mu_are_each_other_s_inverse(mu, delta):
     epsilon = epsilon_of(mu, delta)
     if epsilon:

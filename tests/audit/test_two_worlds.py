@@ -27,7 +27,7 @@ def test_the_largest_provable(runs: int, most: float):
 
 
 @given(n=st.integers(1, 2000), data=st.data(), alpha=st.floats(1e-6, 0.4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_clopper_pearson_is_scipy_s_and_covers_the_share(n, data, alpha):
     k = data.draw(st.integers(0, n))
     low, high = at_least(k, n, alpha), at_most(k, n, alpha)
@@ -86,7 +86,7 @@ def test_scores_that_chose_the_threshold_are_not_counted():
 
 
 @given(seed=st.integers(0, 100), mu=st.floats(0, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_more_confidence_shows_less_and_never_more_than_could_be_shown(seed, mu):
     inside, outside = worlds(mu, 400, seed)
     found = [two_worlds(inside, outside, delta=1e-5, confidence=c) for c in (0.5, 0.9, 0.95, 0.999)]

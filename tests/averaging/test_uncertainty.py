@@ -60,8 +60,7 @@ def error_of(share: float) -> float:
     return 4.5 * math.sqrt(share * (1 - share) / RUNS)
 
 
-@pytest.mark.parametrize("shares", [(1.0,), (0.25,) * 4, (0.1, 0.3, 0.6)])
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize(("shares", "confidence"), [((1.0,), 0.95), ((0.1, 0.3, 0.6), 0.8)])
 def test_independent_draws_are_covered_as_often_as_it_says(shares, confidence):
     assert abs(coverage(0.0, shares, confidence) - confidence) < error_of(confidence)
 
@@ -163,14 +162,9 @@ def test_by_default_the_second_half_of_a_run_counts():
         (lambda: interval(torch.ones(1, 3)), "at least two checkpoints, got 1"),
         (lambda: interval(torch.ones(3), 1.0), "confidence must lie strictly between"),
         (lambda: interval(torch.ones(3), shares=[0.5, 0.4]), "shares must sum to 1"),
-        (lambda: interval(torch.ones(3), shares=[]), "shares must sum to 1"),
         (lambda: interval(torch.ones(3), widening=0.5), "widening must be at least 1, got 0.5"),
         (lambda: spaced([1, 2], 4), "an interval can use 0 of them: those after step 2"),
-        (lambda: spaced([3, 4], 4, spacing=2), "an interval can use 1"),
         (lambda: spaced([4, 3], 4), "kept steps must ascend"),
-        (lambda: spaced([3, 5], 4), "from 0 to at most 4"),
-        (lambda: spaced([3, 4], 4, burn_in=4), "burn_in must be a number of steps below 4"),
-        (lambda: spaced([3, 4], 4, spacing=0), "spacing must be at least 1"),
     ],
 )
 def test_what_gives_no_interval_is_refused(call, words):

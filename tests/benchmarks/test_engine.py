@@ -44,16 +44,6 @@ def test_growth_counts_what_is_kept_from_step_to_step():
     assert (growth.first, growth.later) == (16 * MEBIBYTE, 7 * MEBIBYTE)
 
 
-def test_rounds_are_interleaved_with_the_plain_step_right_before_each_way(monkeypatch: pytest.MonkeyPatch):
-    called = []
-    monkeypatch.setattr(measuring, "_SHORTEST", 1e-9)
-    steps = {name: (lambda name=name: called.append(name)) for name in ("plain", "one", "other")}
-    pairs = {name: (steps["plain"], steps[name]) for name in ("one", "other")}
-    timings = measuring.interleaved(pairs, rounds=3, device="cpu")
-    assert called[-24:] == 3 * ["plain", "plain", "one", "one", "plain", "plain", "other", "other"]
-    assert {name: len(found.ratios) for name, found in timings.items()} == {"one": 3, "other": 3}
-
-
 def small_problem(*, views: int = 1):
     return problems.build(problems.Row(model="lenet5", batch=5, size=28, channels=1, views=views), "cpu")
 

@@ -9,7 +9,7 @@ from benchmarks.trust import fuzz
 from sfumato import SfumatoError
 
 NEEDS = {"dicom": "pydicom", "parquet": "pyarrow"}
-SLOW = {"run": 4, "unfinished run": 4, "figures": 4}
+SLOW = {"run": 2, "unfinished run": 2, "figures": 2}
 """Parsers that take long, with how many files they get."""
 
 
@@ -18,7 +18,7 @@ def test_a_hostile_file_is_read_or_refused(name, tmp_path, monkeypatch):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    found = fuzz.fuzz(name, tmp_path, files=SLOW.get(name, 20))
+    found = fuzz.fuzz(name, tmp_path, files=SLOW.get(name, 10))
     assert found["findings"] == {}
     assert found["files"] == found["read"] + found["refused"]
 

@@ -54,23 +54,3 @@ def test_a_kind_keeps_its_row_where_another_recipe_comes_before_the_one_that_was
         recipes.main(options)
     (machine,) = json.loads(options.json.read_text()).values()
     assert {name: row["recipes"] for name, row in machine["rows"].items()} == {"digits": ["before", "digits"]}
-
-
-def test_what_was_measured_on_this_machine_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    called = []
-
-    def apart(function, what: str, kind, device: str):
-        called.append(what)
-        if len(called) == 2:
-            raise measuring.CannotError("killed, probably for want of memory")
-        return {"seconds": 2.0, "training_seconds": 1.0, "peak_bytes": 2**30}
-
-    monkeypatch.setattr(measuring, "apart", apart)
-    options = recipes.Options(only=("digits", "mnist"), device="cpu", json=tmp_path / "figures.json")
-    recipes.main(options)
-    recipes.main(options)
-    recipes.main(options)
-    assert called == ["recipe:digits", "recipe:mnist", "recipe:mnist"]
-    (machine,) = json.loads(options.json.read_text()).values()
-    assert machine["rows"]["digits"]["recipes"] == ["digits"]
-    assert machine["rows"]["mnist"]["peak_bytes"] == 2**30

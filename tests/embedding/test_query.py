@@ -27,7 +27,7 @@ def generator() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     max_norm=st.floats(1e-9, 1e6),
     rate=st.sampled_from([1e-20, 1e-5, 0.05, 3.0, 1e4]),

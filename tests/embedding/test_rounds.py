@@ -16,7 +16,7 @@ from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 
 USERS, CLIENTS, PER_USER = 24, 5, 6
-QUIET = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUIET = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DRAWN = st.sets(st.integers(0, USERS - 1), min_size=1).map(sorted).map(np.array)
 
 

@@ -44,7 +44,7 @@ CHANGED = {
 """Of each choice a value that is no default."""
 RECORDED = {"far", "grouping"}
 """What names or measures something, and need not move a weight."""
-METHODS = ("fedemb", "fedavg", "dpsgd", "central", "fedemb-noiseless", "fedavg-noiseless")
+METHODS = ("fedemb", "dpsgd", "central", "fedavg-noiseless")
 
 
 @pytest.fixture(scope="module")

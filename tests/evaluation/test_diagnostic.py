@@ -46,7 +46,7 @@ def test_figures_are_those_of_plain_counting(records, threshold, prevalence):
     assert np.allclose(np.array(found.curve), np.stack([false_rates, true_rates], 1))
 
 
-@pytest.mark.parametrize("shift", [0.5, 1.5, 2.5])
+@pytest.mark.parametrize("shift", [0.5, 2.5])
 def test_intervals_hold_the_truth(shift):
     generator, repeats, prevalence = np.random.default_rng(int(10 * shift)), 400, 0.05
     sensitivity, specificity = norm.sf(0.5, loc=shift), norm.cdf(0.5)

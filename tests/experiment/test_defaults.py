@@ -19,7 +19,7 @@ def plan(examples: int = 1000, epsilon: float = 3.0) -> PrivacyPlan:
     return PrivacyPlan.calibrate(examples=examples, epsilon=epsilon, delta=1e-5, **sizes)
 
 
-@pytest.mark.parametrize("examples", [1, 40, 20_000, 20_001, 60_000, 1_281_167])
+@pytest.mark.parametrize("examples", [1, 20_000, 20_001, 1_281_167])
 def test_batch_and_steps_make_a_plan(examples):
     rules = defaults.plan_rules(examples)
     assert 1 <= rules["batch_size"].value <= examples
@@ -92,7 +92,7 @@ def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
         assert (rules["steps"].value == features.steps) == (examples <= features.full_batch_up_to)
 
 
-@pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam"}, {"views": 4}, {"momentum": 0.5}])
+@pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam", "views": 4}])
 def test_every_setting_is_chosen(given):
     rules = defaults.training_rules(plan(), given=given, size=28, channels=3)
     values = {name: rule.value for name, rule in rules.items()} | given

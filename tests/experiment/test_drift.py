@@ -48,7 +48,7 @@ def gradients(source: Source, plan: PrivacyPlan) -> list[torch.Tensor]:
 # -- one record's part -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("last", [0, 1, 2, 3])
+@pytest.mark.parametrize("last", [1, 2])
 def test_a_record_moves_its_own_group_s_steps_alone_and_those_by_c_at_most(spots, last):
     """Steps in which its group has probability 0 are the same with and without it; nobody else comes or goes."""
     plan, moved = drifting(), []
@@ -131,12 +131,9 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
         ({}, 200, "drift_size is missing, and the number of examples is declared as 200"),
         ({"drift_size": 200}, 200, "drift_size must be below the 200 examples, got 200"),
         ({"drift_size": 40}, 200, "batch_size must not exceed the smaller of the two groups, got 50 for 160 and 40"),
-        ({"drift": 1}, None, "drift must be at least 2 steps, got 1"),
-        ({"drift_shape": "square"}, None, "drift_shape must be one of linear, cosine; got 'square'"),
         ({"mechanism": "blt"}, None, "no theorem here covers blt noise under drifting participation"),
         ({"participation": "poisson"}, None, "drift 4 is of participation drifting, and participation is poisson"),
         ({"drift": None}, None, r"drift_groups \('2', '3'\) is of participation drifting"),
-        ({"drift": None, "participation": "drifting"}, None, "drift must be given for drifting participation"),
     ],
 )
 def test_what_cannot_be_is_refused(arrays, asked, examples, problem):

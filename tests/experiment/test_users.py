@@ -151,7 +151,7 @@ def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):
         torch.testing.assert_close(empty[name], value / 6)
 
 
-@pytest.mark.parametrize(("views", "micro_batch"), [(1, 1), (1, 9), (2, 3), (2, 64)])
+@pytest.mark.parametrize(("views", "micro_batch"), [(1, 1), (2, 3), (2, 64)])
 def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_batch):
     settings = replace(SETTINGS, views=views, shift=views - 1)
     plan = plan_for(people, "users", at_most=None)
@@ -223,7 +223,7 @@ def test_delta_is_small_against_the_number_of_users(people, drawn, population):
     assert (plan.population, plan.users, plan.delta) == (population, 200_000, 1e-7)
 
 
-@pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
+@pytest.mark.parametrize("mechanism", ["tree"])
 def test_noise_that_remembers_draws_users(people, mechanism, tmp_path):
     run = train(
         "linear",
@@ -364,9 +364,10 @@ def test_what_cannot_be_asked_for(people, asked, words):
         Experiment(**asked).decide(people)
 
 
-@pytest.mark.parametrize("count", [2, 30, 117, 1200, 40_001])
-@pytest.mark.parametrize("of_each", [1, 2.5, 3.4, 10])
-@pytest.mark.parametrize("share", [0.02, 0.4, 0.999, 1.0, 1.5])
+@pytest.mark.parametrize(
+    ("count", "of_each", "share"),
+    [(2, 2.5, 0.4), (30, 1, 1.5), (117, 3.4, 0.999), (1200, 10, 0.02), (40_001, 2.5, 1.0)],
+)
 def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     """For the same gradients in a step, whatever rounding would make of records that do not divide evenly."""
     monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 1.0)  # the noise is of no concern
@@ -381,7 +382,7 @@ def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
 
 
-@pytest.mark.parametrize("size", [10, 61, 200])
+@pytest.mark.parametrize("size", [61])
 def test_plan_recommends_what_train_takes(people, size, capsys, monkeypatch):
     """The same batch for what sfumato plan compares and sfumato train then decides."""
     monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 2.0)  # the noise is of no concern

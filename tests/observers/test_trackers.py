@@ -106,14 +106,11 @@ def looked_on(tracker, *rows):
     ("address", "public", "exact", "told"),
     [
         (ELSEWHERE, False, None, OPEN),
-        ("databricks", False, None, OPEN),
         ("file://host/share", False, None, OPEN),
         (ELSEWHERE, True, None, EVERYTHING),
         (ELSEWHERE, False, True, MARKED),
         ("file:///runs", False, None, MARKED),
-        ("./mlruns", False, None, MARKED),
         ("sqlite:///mlflow.db", False, None, MARKED),
-        ("file:///runs", False, False, OPEN),
         ("postgresql://host/db", False, None, OPEN),
     ],
 )
@@ -145,7 +142,7 @@ def test_settings_and_plan_are_told_and_a_seed_to_nobody(client, run):
     assert (told["plan.delta"], told["plan.unit"], told["plan.noise_multiplier"]) == (1e-5, "example", 4.0)
 
 
-@pytest.mark.parametrize(("mode", "told"), [(None, OPEN), ("online", OPEN), ("offline", MARKED), ("dryrun", MARKED)])
+@pytest.mark.parametrize(("mode", "told"), [(None, OPEN), ("online", OPEN), ("dryrun", MARKED)])
 def test_weights_and_biases_likewise(client, run, monkeypatch, mode, told):
     seen = client("")
     if mode is not None:
@@ -174,7 +171,7 @@ def test_another_one_is_refused():
         trackers.tracker("mlfow")
 
 
-@pytest.mark.parametrize("down", [(0, 99), (0, 3), (2, 4), (2, 99)])
+@pytest.mark.parametrize("down", [(0, 3), (2, 99)])
 def test_a_tracker_that_fails_stops_nothing_and_gets_what_it_missed(client, run, down):
     seen, reported = client(ELSEWHERE), []
     tracker = trackers.MLflow(run, public=False, report=reported.append)

@@ -9,7 +9,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 
 from sfumato import SfumatoError
 from sfumato.privacy import PrivateChoice
@@ -36,21 +35,6 @@ def test_its_law_is_permute_and_flip_s(scores, epsilon):
     found = PrivateChoice(epsilon=epsilon, candidates=len(scores)).probabilities(scores)
     assert sum(found) == pytest.approx(1)
     assert found == pytest.approx(permuted_and_flipped(scores, epsilon), rel=1e-12)
-
-
-def test_its_law_is_that_of_the_largest_with_exponential_noise():
-    scores, epsilon = [4, 3, 1], 0.8
-
-    def chosen(place: int) -> float:
-        def density(noise: float) -> float:
-            own = scores[place] + noise
-            others = (max(own - score, 0.0) for other, score in enumerate(scores) if other != place)
-            return epsilon * math.exp(-epsilon * noise) * math.prod(-math.expm1(-epsilon * gap) for gap in others)
-
-        return quad(density, 0, 60, limit=500, points=(1, 2, 3))[0]
-
-    found = PrivateChoice(epsilon=epsilon, candidates=3).probabilities(scores)
-    assert found == pytest.approx([chosen(place) for place in range(3)], rel=1e-6)
 
 
 def largest_ratio(candidates: int, epsilon: float, most: int = 3) -> float:

@@ -193,7 +193,7 @@ def exact_delta(sigma: float, epsilon: float, mean: float, shape: float) -> floa
     return worst
 
 
-CASES = [(mean, shape) for mean in (1.5, 10, 30) for shape in (-0.5, 0.0, 1.0, 3.0, math.inf)]
+CASES = [(1.5, -0.5), (1.5, math.inf), (10, 0.0), (10, 3.0), (30, 1.0), (30, math.inf)]
 
 
 @pytest.mark.parametrize(("mean", "shape"), CASES)
@@ -236,22 +236,6 @@ def test_a_record_is_in_one_part_and_each_part_is_paid_for(part):
 
 
 # -- laws -------------------------------------------------------------------------------------------------------------
-
-
-@given(
-    sigma=st.floats(1.0, 20.0),
-    mean=st.floats(1.5, 40.0),
-    shape=st.sampled_from([-0.5, 0.0, 1.0, math.inf]),
-)
-@settings(max_examples=4, deadline=None)
-def test_laws(sigma, mean, shape):
-    plan = replace(SMALL, mechanism=Gaussian(noise_multiplier=sigma))
-    here = public(plan, mean, shape).epsilon()
-    assert here >= plan.epsilon()
-    assert public(replace(plan, mechanism=Gaussian(noise_multiplier=1.1 * sigma)), mean, shape).epsilon() <= here
-    assert public(plan, 1.1 * mean, shape).epsilon() >= here
-    assert public(replace(plan, steps=60), mean, shape).epsilon() >= here
-    assert public(plan, mean, shape).epsilon(1e-6) >= here
 
 
 def test_plain_composition_counts_scores_too():
@@ -355,8 +339,7 @@ def test_a_privacy_loss_distribution_is_refused():
 # -- identity ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [-0.5, 0, 1, math.inf])
-@pytest.mark.parametrize("score_noise", [None, 20, 7.5])
+@pytest.mark.parametrize(("shape", "score_noise"), [(-0.5, None), (math.inf, 7.5)])
 def test_it_survives_json(shape, score_noise):
     selection = PrivateSelection(plan=SMALL, draws=CandidateCount(mean=10, shape=shape), score_noise=score_noise)
     again = PrivateSelection.from_dict(json.loads(json.dumps(selection.to_dict(), allow_nan=False)))

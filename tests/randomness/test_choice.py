@@ -35,7 +35,7 @@ def test_choices_have_their_law_and_no_other(scores, epsilon):
         assert len(set(scores)) == 1 or not fits(found, law)
 
 
-@pytest.mark.parametrize("exponent", [0, "1/7", "1/2", 1, "3/2", 2, "13/5"], ids=str)
+@pytest.mark.parametrize("exponent", [0, "1/7", 1, "13/5"], ids=str)
 def test_coins_show_heads_with_e_to_the_minus_x(exponent):
     bits, draws = Bits(KEYS[0]), 12_000
     exponent = Fraction(exponent)
@@ -45,7 +45,7 @@ def test_coins_show_heads_with_e_to_the_minus_x(exponent):
     assert exponent == 0 or abs(heads - draws * math.exp(-exponent * 4 / 5)) > 5 * math.sqrt(draws) / 2
 
 
-@pytest.mark.parametrize("bound", [1, 2, 3, 6, 8, 13])
+@pytest.mark.parametrize("bound", [1, 3, 8, 13])
 def test_whole_numbers_are_uniform(bound):
     bits = Bits(KEYS[1])
     counts = Counter(bits.below(bound) for _ in range(300 * bound))

@@ -84,7 +84,7 @@ buffered = decays.flatmap(
 
 
 @given(mechanism=banded | buffered, steps=st.integers(1, 45), max_norm=st.floats(0.1, 10), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism, steps, max_norm, seed):
     key = RunKey.from_seed(seed)
     noise = Noise(mechanism, max_norm=max_norm, key=key)
@@ -216,7 +216,7 @@ def wrong_ones(mechanism: Mechanism) -> list[Mechanism]:
 
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, Gaussian(noise_multiplier=2.0)])
-@pytest.mark.parametrize("killed", [1, 7, 8, 10, 11])
+@pytest.mark.parametrize("killed", [1, 8, 11])
 def test_a_state_that_went_through_a_checkpoint_gives_the_same_bytes(tmp_path, mechanism, killed):
     noise = Noise(mechanism, max_norm=0.5, key=KEY)
     total = {"layer.weight": torch.full((3, 2), 0.25), "layer.gain": torch.tensor(1.0)}

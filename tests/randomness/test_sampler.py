@@ -78,7 +78,7 @@ def test_another_key_draws_others_and_the_same_key_the_same():
 
 
 @pytest.mark.parametrize(
-    "far", [*(2**power for power in range(1, 21)), *(10**power for power in range(1, 7)), 999, 1001]
+    "far", [*(2**power for power in (1, 8, 16, 20)), *(10**power for power in range(1, 7)), 999, 1001]
 )
 def test_no_participants_come_again(far):
     sampler = Sampler(poisson(100, 20), RunKey.from_seed(0), records=100)

@@ -66,31 +66,6 @@ def test_without_sampling_gaps_grow_with_the_users(mechanism):
     assert few.batch_size >= many.batch_size
 
 
-def test_what_not_even_everybody_meets_has_no_plan():
-    everybody = replace(SIMULATED, participation=FullBatch())
-    (row,) = extrapolate(everybody, epsilons=(0.01,), populations=(7000,), delta=1e-6, accountants=("pld",))
-    assert row.plan is None
-    order = replace(SIMULATED, participation=FixedOrder(batch_size=256))
-    (row,) = extrapolate(order, epsilons=(0.001,), populations=(7000,), delta=1e-6, accountants=("pld",))
-    assert (row.plan, row.batch_size, row.noise_multiplier, row.zcdp) == (None,) * 4
-
-
-def test_users_grow_with_their_records():
-    unit = User(drawn="examples", at_most=4, users=2000)
-    plan = PrivacyPlan(
-        population=6800,
-        participation=FullBatch(),
-        mechanism=Gaussian(noise_multiplier=400.0),
-        steps=200,
-        delta=1e-4,
-        unit=unit,
-    )
-    (row,) = extrapolate(plan, epsilons=(8.0,), populations=(1_000_000,), delta=1e-7, accountants=("pld",))
-    assert row.plan.users == 294_118
-    with pytest.raises(SfumatoError, match="accountants must be one of"):
-        extrapolate(plan, epsilons=(8.0,), delta=1e-7, accountants=("zcdp",))
-
-
 def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():
     """Participants and noise grow in proportion; one user moves the sum by twice the norm."""
     sizes, populations = (512, 4096), (3_000_000, 10_000_000)

@@ -49,17 +49,6 @@ def test_predictions_are_what_replays_of_the_noise_leave_in_the_weights(pairs):
         assert np.sqrt(squares) == pytest.approx(pair.all_steps, rel=0.03)
 
 
-def test_memory_is_what_the_noise_keeps(pairs):
-    for pair in pairs:
-        if pair.plan is not None:
-            noise = Noise(pair.plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
-            state = noise.begin()
-            for step in range(STEPS):
-                _, state = noise.add({"w": torch.zeros(3)}, step, state)
-            kept = state.tensors.get("w")
-            assert pair.buffers == noise.buffers(STEPS) == (0 if kept is None else len(kept))
-
-
 def test_more_steps_than_can_be_compared_are_refused():
     with pytest.raises(SfumatoError, match="pairs are compared over at most 1000000 steps, got 1000001"):
         compare(examples=200, batch_size=25, steps=1_000_001, epsilon=5.0, delta=1e-5)

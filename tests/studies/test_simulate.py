@@ -6,8 +6,6 @@ import json
 import shlex
 from pathlib import Path
 
-import pytest
-
 from sfumato.privacy import PrivacyPlan
 
 QUICK = "--model linear --steps 4 --noise-multiplier 16 --batch-size 256 --ema 0 --threads 1 --device cpu --seed 3"
@@ -54,15 +52,7 @@ def test_a_dry_run_says_what_each_run_is_and_stands_for(study, workplace):
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--private --factor 8", "digits is private, and a simulated run spends far more"),
-        ("--factor 1", "--factor must be at least 2"),
-        ("--factor 500", "give at most 256"),
-        ("--factor 8 --confirm -1", "--confirm must be at least 1"),
-    ],
-)
-def test_refusals(study, workplace, options, words):
-    assert words in study(f"simulate digits {QUICK} {VARIED} {options}", status=1)
+def test_private_data_are_refused(study, workplace):
+    said = study(f"simulate digits {QUICK} {VARIED} --private --factor 8", status=1)
+    assert "digits is private, and a simulated run spends far more" in said
     assert not Path("runs").exists()

@@ -97,26 +97,6 @@ def test_with_a_validation_part_curves_and_rates_are_of_it_and_accuracies_of_the
         Design(models=["linear"], validation_fraction=1.0)
 
 
-def test_it_goes_on_where_it_was_cut(arrays, place, tmp_path, monkeypatch):
-    whole = noise_study(arrays, "linear", directory=tmp_path / "whole", public=True, **SMALL)
-    real, left = module.course, [3]
-
-    def cut(job, deviation, **rest):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return real(job, deviation, **rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "course", cut)
-        with pytest.raises(KeyboardInterrupt):
-            noise_study(arrays, "linear", directory=place, public=True, **SMALL)
-    with open(place / "runs.jsonl", "a") as file:
-        file.write('{"model": "linear", "devia')  # killed while it wrote
-    assert noise_study(arrays, "linear", directory=place, public=True, **SMALL) == whole
-    assert rows(place) == rows(tmp_path / "whole")
-
-
 def test_what_is_there_is_not_run_again_and_more_is_added(arrays, place, taken):
     noise_study(arrays, "linear", directory=place, public=True, **SMALL)
     assert len(taken) == 4

@@ -28,7 +28,6 @@ def schedule(name: str, n: int) -> tuple[float, ...] | None:
         "linear": 1 - done,
         "step": np.where(done < 0.5, 1.0, np.where(done < 0.75, 0.1, 0.01)),
         "cosine": 0.5 + 0.5 * np.cos(np.pi * done),
-        "warm-up": np.minimum(1, 10 * (np.arange(n) + 1) / n) * (1 - done),
     }
     return None if name == "constant" else tuple(shapes[name].tolist())
 
@@ -39,12 +38,10 @@ WORKLOADS = {
     )
     for separation, momentum, name in [
         (N, 0.0, "constant"),
-        (100, 0.0, "constant"),
         (70, 0.9, "constant"),
         (N, 0.9, "linear"),
         (50, 0.9, "step"),
         (400, 0.5, "cosine"),
-        (100, 0.95, "warm-up"),
     ]
 }
 
@@ -146,7 +143,7 @@ def test_more_buffers_are_better_until_they_are_not_worth_it():
     buffers=st.integers(1, 4),
     bands=st.integers(1, 60),
 )
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_always_admissible_and_never_worse_than_independent(steps, separation, momentum, name, buffers, bands):
     workload = Workload(steps=steps, separation=separation, momentum=momentum, rates=schedule(name, steps))
     scales, decays = optimal_blt(workload, buffers)

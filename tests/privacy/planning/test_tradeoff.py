@@ -6,12 +6,11 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato import PrivacyPlan, SfumatoError
 from sfumato.privacy.planning.tradeoff import (
     ENOUGH,
     FLAT,
@@ -115,28 +114,6 @@ def test_the_table_of_the_documentation_is_this_one(cifar):
         plan, share = point.plan, f"{100 * cifar.share(point):.1f}%"
         row = f"| {plan.noise_multiplier:g} | {plan.steps:,} | {plan.expected_epochs:,.1f} |"
         assert f"{row} {point.signal_to_noise_step:,.0f} | {point.signal_to_noise_run:,.0f} | {share} |" in page
-
-
-# -- the figures -------------------------------------------------------------------------------------------------------
-
-
-def test_signal_to_noise_is_that_of_sums_with_gaussian_noise():
-    """Measured: T sums of B equal unit vectors with noise of standard deviation sigma, in 500 repetitions."""
-    batch, sigma, steps, repeats = 40, 5.0, 9, 4000
-    plan = PrivacyPlan(
-        population=1000,
-        participation=Poisson(batch_size=batch),
-        mechanism=Gaussian(noise_multiplier=sigma),
-        steps=steps,
-        delta=1e-5,
-    )
-    point = Point(plan=plan)
-    noisy = batch + sigma * np.random.default_rng(5).standard_normal((repeats, steps))
-    assert point.signal_to_noise_step == pytest.approx(batch / noisy[:, 0].std(), rel=0.05)
-    run = noisy.sum(1)
-    assert point.signal_to_noise_run == pytest.approx(run.mean() / run.std(), rel=0.05)
-    wrong = point.signal_to_noise_step * steps
-    assert wrong != pytest.approx(run.mean() / run.std(), rel=0.05), "steps add up by their square root"
 
 
 # -- rules of thumb ----------------------------------------------------------------------------------------------------

@@ -75,20 +75,6 @@ def test_the_column_of_buffers_is_what_they_hold():
     assert matrix(BLT.column(50)) @ correlated == pytest.approx(np.array(made))
 
 
-@given(steps=st.integers(1, 60), gap=st.integers(1, 30), bands=st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
-def test_more_steps_and_more_participations_never_cost_less(steps, gap, bands):
-    """Square-root coefficients."""
-    column = np.zeros(steps + 1)
-    column[:bands] = np.cumprod([1, *((2 * k - 1) / (2 * k) for k in range(1, bands))])[: steps + 1]
-    here = squared_sensitivity(column[:-1], gap)
-    assert squared_sensitivity(column, gap) >= here
-    assert squared_sensitivity(column[:-1], gap + 1) <= here * (1 + 1e-12)
-    times = -(-steps // gap)
-    if bands <= gap:
-        assert here <= times * (column @ column) * (1 + 1e-12)
-
-
 def plan(participation, mechanism, steps=60) -> PrivacyPlan:
     return PrivacyPlan(population=1000, participation=participation, mechanism=mechanism, steps=steps, delta=1e-5)
 
