@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -270,26 +271,35 @@ def test_it_says_what_to_expect_and_its_command_is_its_own(name: str):
 
 
 @each_recipe
-def test_its_source_model_and_optimizer_exist(name: str):
+def test_its_source_and_optimizer_exist(name: str):
     for label in labels(name):
         options = options_of((name, label))
-        kind, argument = kinds.parse(options["source"])
-        if kind == "features":
-            model: nn.Module = models.create_head(options["model"], classes=1000, width=1280)
-        elif "vocabulary" in options:
-            facts = {"classes": len(options["classes"]), "vocabulary": options["vocabulary"]}
-            model = models.create_for_texts(options["model"], **facts, length=options["length"])
-        else:
-            channels, size = SHAPES.get(argument or kind) or (options.get("channels", 3), options["size"])
-            model = build(options["model"], CLASSES.get(argument, 10), channels, size)
+        kind, _ = kinds.parse(options["source"])
         has = set(choices_of(Settings))
-        settings = Settings(**{option: value for option, value in options.items() if option in has})
-        choices = {"learning_rate": settings.descent.learning_rate, "momentum": settings.descent.momentum}
-        optim.create(
-            settings.descent.optimizer, model.parameters(), weight_decay=settings.descent.weight_decay, **choices
-        )
-        optim.schedule(settings.descent.schedule, steps=options["steps"], warmup=settings.descent.warmup)
+        descent = Settings(**{option: value for option, value in options.items() if option in has}).descent
+        choices = {"learning_rate": descent.learning_rate, "momentum": descent.momentum}
+        optim.create(descent.optimizer, nn.Linear(1, 1).parameters(), weight_decay=descent.weight_decay, **choices)
+        optim.schedule(descent.schedule, steps=options["steps"], warmup=descent.warmup)
         assert verb_of(name) != "pretrain" or kinds.KINDS[kind].published or options["public"]
+
+
+MODELS = {options_of((name, labels(name)[0]))["model"]: name for name in NAMES}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_its_model_exists(model: str):
+    options = options_of((MODELS[model], labels(MODELS[model])[0]))
+    kind, argument = kinds.parse(options["source"])
+    if model.startswith("timm:"):
+        assert timm.is_model(model.removeprefix("timm:").partition(",")[0])
+    elif kind == "features":
+        models.create_head(model, classes=1000, width=1280)
+    elif "vocabulary" in options:
+        facts = {"classes": len(options["classes"]), "vocabulary": options["vocabulary"]}
+        models.create_for_texts(model, **facts, length=options["length"])
+    else:
+        channels, size = SHAPES.get(argument or kind) or (options.get("channels", 3), options["size"])
+        build(model, CLASSES.get(argument, 10), channels, size)
 
 
 def test_a_recipe_that_overstates_its_privacy_would_be_found():

@@ -40,7 +40,9 @@ def test_a_private_run_shows_no_figure_but_in_its_card(one_run: Run):
 
 
 def test_a_public_run_shows_its_accuracy(tmp_path: Path):
-    run = sfumato.train("linear", "digits", epsilon=3.0, steps=4, batch_size=512, directory=tmp_path / "digits")
+    run = sfumato.train(
+        "linear", "digits", noise_multiplier=8.0, steps=4, batch_size=512, directory=tmp_path / "digits"
+    )
     assert f"test accuracy {run.accuracy:.1%}" in said(run)
     assert "private data" not in run._repr_html_()
     assert said(read(RunDirectory(run.directory))) == said(run)

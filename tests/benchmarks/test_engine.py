@@ -72,13 +72,7 @@ def test_the_truth_clips_each_example():
 def test_the_table_is_printed_and_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The method's memory is measured in a process of its own, as all is; the plain step's here, which takes less."""
-    genuine = measuring.apart
-
-    def apart(function, name, method, options):
-        return function(name, method, options) if method == "plain" else genuine(function, name, method, options)
-
-    monkeypatch.setattr(measuring, "apart", apart)
+    monkeypatch.setattr(measuring, "apart", lambda function, *given: function(*given))  # else in processes of their own
     path = tmp_path / "figures.json"
     line = f"--models lenet5 --ways sfumato --rounds 2 --threads 1 --json {path}"
     clipping.main(tyro.cli(clipping.Options, args=line.split()))

@@ -298,7 +298,7 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
             prepare(source, Decided(plan, job.settings, clients, []))
 
 
-def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source, tmp_path):
+def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source):
     even = {"grouping": "even", "adjacency": "zero-out", "batch_size": 12, "clients": 3}
     asked = EmbeddingExperiment(**{**ALONE, **even})
     job, _ = job_of(asked, source)
@@ -309,8 +309,6 @@ def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source, tmp_pa
         drawn = Sampler(job.plan, RunKey.from_seed(0), records=USERS).draw(step)
         sizes = [len(np.unique(rounds.users[found])) for found in rounds.clients(step, drawn).values()]
         assert max(sizes) - min(sizes) <= 1
-    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
-    assert verify(run.directory).holds
 
 
 def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_is_spent(source, tmp_path):

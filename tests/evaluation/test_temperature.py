@@ -43,7 +43,7 @@ def others(arrays, tmp_path_factory) -> str:
 @pytest.fixture
 def plan(spots) -> PrivacyPlan:
     mechanism, drawn = Gaussian(noise_multiplier=2.0), Poisson(batch_size=50)
-    return PrivacyPlan(mechanism=mechanism, population=spots.examples, participation=drawn, steps=20, delta=1e-3)
+    return PrivacyPlan(mechanism=mechanism, population=spots.examples, participation=drawn, steps=8, delta=1e-3)
 
 
 def trained(source, plan, place, **others):

@@ -151,13 +151,13 @@ def test_blocks_and_pieces_change_nothing_but_the_streams(monkeypatch, mechanism
 
 # -- its distribution ----------------------------------------------------------------------------------------------
 
-STEPS, REPLAYS = 8, 3000
-TOTAL = {"weight": torch.zeros(2), "bias": torch.zeros(2)}
+STEPS, REPLAYS, COORDINATES = 8, 1500, 8
+TOTAL = {"weight": torch.zeros(4), "bias": torch.zeros(4)}
 
 
 def replays(mechanism: Mechanism) -> np.ndarray:
     """(replays, steps, coordinates) of both parameters, each with a key of its own."""
-    found = np.empty((REPLAYS, STEPS, 4))
+    found = np.empty((REPLAYS, STEPS, COORDINATES))
     for seed in range(REPLAYS):
         noise = Noise(mechanism, max_norm=0.5, key=RunKey.from_seed(seed, "replays"))
         for step, noisy in enumerate(all_steps(noise, TOTAL, STEPS)):
@@ -177,10 +177,9 @@ def fits(values: np.ndarray, covariance: np.ndarray) -> bool:
 def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other(mechanism):
     """And parameters, coordinates and keys are independent of each other: theirs is zero."""
     found = replays(mechanism)
-    assert fits(found.reshape(REPLAYS, -1), np.kron(covariance := over_steps(mechanism), np.eye(4)))
-    assert fits(
-        found.reshape(REPLAYS // 2, -1)[:, [*range(0, 32, 4), *range(32, 64, 4)]], np.kron(np.eye(2), covariance)
-    )
+    assert fits(found.reshape(REPLAYS, -1), np.kron(covariance := over_steps(mechanism), np.eye(COORDINATES)))
+    pairs = found[:, :, 0].reshape(REPLAYS // 2, 2 * STEPS)
+    assert fits(pairs, np.kron(np.eye(2), covariance))
     samples = found.transpose(0, 2, 1).reshape(-1, STEPS)
     assert fits(samples, covariance)
     for wrong in wrong_ones(mechanism):
@@ -188,8 +187,8 @@ def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other(mechanism
     assert not fits(samples, np.eye(STEPS))
     assert not fits(samples, 1.1 * covariance)
     shared = found.copy()
-    shared[:, :, 2:] = shared[:, :, :2]
-    assert not fits(shared.reshape(REPLAYS, -1), np.kron(covariance, np.eye(4)))
+    shared[:, :, 4:] = shared[:, :, :4]
+    assert not fits(shared.reshape(REPLAYS, -1), np.kron(covariance, np.eye(COORDINATES)))
 
 
 def over_steps(mechanism: Mechanism) -> np.ndarray:
