@@ -135,3 +135,11 @@ def test_an_unknown_keyword_of_train_is_refused_with_the_one_that_was_meant(spot
     with pytest.raises(SfumatoError, match=f"^{given} is no field of Experiment; did you mean {meant}$"):
         train("linear", spots, plan if planned else None, directory=tmp_path / "run", **{given: 1})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_bound_is_none_to_a_thousandth_below(spots):
+    asked = Experiment(epsilon=90.0, noise_multiplier=1.0, steps=5, batch_size=200)
+    cost = asked.decide(spots).plan.epsilon()
+    assert replace(asked, epsilon=cost).decide(spots).plan.epsilon() == cost
+    with pytest.raises(SfumatoError, match=r"give epsilon .*, above epsilon"):
+        replace(asked, epsilon=0.999 * cost).decide(spots)

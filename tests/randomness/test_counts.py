@@ -50,3 +50,8 @@ def test_counts_are_checked_before_anything_is_drawn():
     for wrong in ([1] * 7, [1.0] * 8, [-1] * 8, [True] * 8):
         with pytest.raises(SfumatoError):
             noisy_counts(TABLE, wrong, RunKey.from_seed(0))
+
+
+def test_draws_are_those_of_the_whole_key():
+    first, again, other = (noisy_counts(TABLE, [0] * 8, RunKey(bytes(31) + bytes([last]))) for last in (0, 0, 1))
+    assert first == again != other
