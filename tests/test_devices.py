@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from contextlib import contextmanager
 from unittest import mock
@@ -19,14 +18,6 @@ from sfumato._checks import SfumatoError
 def test_what_is_no_name_is_refused(name):
     with pytest.raises(SfumatoError, match=r"device must be cpu, cuda or cuda:N, or as torch names it, got"):
         _devices.checked(name)
-
-
-def test_an_error_before_torch_is_there_is_told_apart_without_it(monkeypatch):
-    assert _devices.exhausted(torch.OutOfMemoryError())
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "torch", None)
-        assert not _devices.exhausted(ImportError("libtorch.so is missing"))
-        assert _devices.exhausted(MemoryError())
 
 
 def test_a_device_is_asked_whether_it_has_bfloat16_in_hardware_and_the_cpu_is_not(monkeypatch):
@@ -135,18 +126,6 @@ def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
     step(told)  # which would be an error here
     with pytest.warns(UserWarning, match="something else"):
         step("something else")
-
-
-def test_processes_take_turns_at_the_accelerators(seen, monkeypatch):
-    taken: list[int] = []
-    monkeypatch.setattr(torch.accelerator, "set_device_index", taken.append)
-    seen("cuda", float64=True)
-    for number in range(3):
-        _devices.take_turn(number)
-    assert taken == [0, 1, 0]
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    _devices.take_turn(1)
-    assert len(taken) == 3
 
 
 def test_each_process_needs_an_accelerator_of_its_own(seen):

@@ -165,50 +165,6 @@ def split(tmp_path: Path) -> Path:
     return place
 
 
-def test_landmarks(convert, split: Path, tmp_path: Path):
-    assert "5 images, 2 users to train on" in convert("gld", split, tmp_path)
-    found = rows(tmp_path / "gld.csv")
-    assert [(row["label"], row["user"], row["split"]) for row in found] == [
-        ("0", "7", "train"),
-        ("1", "7", "train"),
-        ("1", "9", "train"),
-        ("0", "test image ba4", "test"),
-        ("0", "test image bb5", "test"),
-    ]
-    source = open_source(f"csv:{tmp_path / 'gld.csv'}", owner_key=bytes(32), open_set=True)
-    assert (source.users, len(source.train), len(source.test)) == (2, 3, 2)
-
-
-def test_absent_images_are_refused_or_left_out(convert, split: Path, tmp_path: Path):
-    (split / "images" / "a" / "b" / "ab2.jpg").unlink()
-    with pytest.raises(
-        SystemExit, match=r"1 of 5 images are not below .*, the first ab2.jpg; fetch them, or give --skip"
-    ):
-        convert("gld", split, tmp_path)
-    assert "4 images, 2 users to train on, 1 left out" in convert("gld", split, tmp_path, "--skip-missing")
-
-
-def test_what_is_no_such_data_is_refused(convert, faces: Path, split: Path, tmp_path: Path):
-    refused = {
-        ("emnist", tmp_path / "nowhere"): "nowhere is not there; name where the data lie",
-        ("emnist", split): "holds 0 of the files fed_emnist_train.h5; put one of them there",
-        ("emnist", split / "test.csv"): "is not TensorFlow Federated's emnist_all",
-        ("digiface", split): r"holds no folders such as 0/0.png; unpack DigiFace-1M there",
-        ("gld", faces): "holds 0 of the files federated_train.csv",
-    }
-    for words, line in refused.items():
-        with pytest.raises(SystemExit, match=line):
-            convert(*words, tmp_path / "out")
-    (split / "test.csv").write_text("id,class\n")
-    with pytest.raises(SystemExit, match="has no column image_id; fetch the split anew"):
-        convert("gld", split, tmp_path)
-    (faces / "subjects_0-1999_72_imgs" / "3" / "71.png").unlink()
-    with pytest.raises(SystemExit, match="has 71 images, and an identity of DigiFace 72 or 5"):
-        convert("digiface", faces, tmp_path)
-    with pytest.raises(SystemExit):
-        convert("gld", split, tmp_path, "--one-name")
-
-
 def test_recipes_read_the_files_that_are_written():
     sources = {recipe.table_of(f"{recipe.SCHEME}{name}")["source"] for name in recipe.names() if name.startswith("xu")}
     assert sources - {"folder:imagenet"} == {

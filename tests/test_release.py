@@ -41,21 +41,6 @@ def test_the_image_of_a_container_has_a_user_without_rights_and_the_needed_extra
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_the_forms_of_other_tools_parse_and_name_what_is_there():
-    import yaml  # comes with timm
-
-    read = {
-        name: yaml.safe_load((ROOT / name).read_text("utf-8"))
-        for name in ("conda/meta.yaml", "CITATION.cff", "mkdocs.yml")
-    }
-    recipe = read["conda/meta.yaml"]
-    assert recipe["build"]["entry_points"] == [f"{name} = {place}" for name, place in PROJECT["scripts"].items()]
-    assert recipe["about"]["summary"] == PROJECT["description"]
-    assert recipe["about"]["license"] == read["CITATION.cff"]["license"] == PROJECT["license"]
-    assert read["mkdocs.yml"]["strict"] is True
-    assert "search" in read["mkdocs.yml"]["plugins"]
-
-
 def test_every_extra_that_is_named_exists():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
     named = {extra for page in pages for extra in re.findall(r"sfumato\[([\w,-]+)\]", page.read_text("utf-8"))}

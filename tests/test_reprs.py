@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sfumato
 from sfumato import search
-from sfumato.privacy import CandidateCount, PrivateSelection, Search
+from sfumato.privacy import Search
 from sfumato.privacy.statements.presented import rounded_up
 from sfumato.runs import Run
 from sfumato.runs.directory import RunDirectory
@@ -125,11 +125,3 @@ def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: R
     )
     found = said(replace(repeated, open=True))
     assert f"median accuracy {one_run.accuracy:.1%}, standard deviation 0.0%" in found
-
-
-def test_a_private_selection_shows_its_winner_and_the_promise_for_all(one_run: Run, plan):
-    selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=2, shape=1), score_noise=None)
-    selected = search.Selected(selection=selection, run=one_run, settings={"learning_rate": 0.5}, score=31)
-    assert said(selected).startswith(f"Selected(learning rate 0.5, {one_run!r}; epsilon ")
-    assert said(selected).endswith("at delta 0.001 for the whole search)")
-    assert said(search.Selected(selection=selection)).startswith("Selected(no winner; epsilon ")

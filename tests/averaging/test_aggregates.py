@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
-from sfumato.averaging import EMA, exponential, mean
+from sfumato.averaging import exponential, mean
 
 
 def one(*values: float, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
@@ -28,19 +28,6 @@ def test_the_mean_is_rounded_once(values):
     assert abs(Fraction(found) - exact) <= abs(exact) * Fraction(1, 2**24) + Fraction(1, 2**26)
 
 
-def test_the_bytes_are_those_of_float64_in_the_order_given():
-    generator = torch.Generator().manual_seed(0)
-    weights = [{"w": torch.randn(5000, generator=generator)} for _ in range(37)]
-    expected = []
-    for place in range(5000):
-        total = 0.0
-        for each in weights:
-            total += each["w"][place].item()
-        expected.append(total / 37)
-    assert torch.equal(mean(weights)["w"], torch.tensor(expected, dtype=torch.float64).float())
-    assert torch.equal(mean(iter(weights))["w"], mean(weights)["w"])
-
-
 @given(
     values=st.lists(floats, min_size=1, max_size=12),
     decay=st.sampled_from([0.0, 0.3, 0.9, 0.9999]),
@@ -55,17 +42,6 @@ def test_exponential_weights_are_the_decay_to_the_distance(values, decay, first,
     exact = sum(share * Fraction(value) for share, value in zip(shares, values, strict=True)) / sum(shares)
     weights = [one(value, dtype=torch.float64) for value in values]
     assert exponential(weights, steps, decay)["w"].item() == pytest.approx(float(exact), rel=1e-9, abs=1e-6)
-
-
-def test_of_every_step_it_is_the_moving_average():
-    generator = torch.Generator().manual_seed(1)
-    weights = [{"w": torch.randn(3, generator=generator, dtype=torch.float64)} for _ in range(400)]
-    ema, moving = EMA(0.9), {"w": torch.zeros(3, dtype=torch.float64)}
-    for step, each in enumerate(weights):
-        moving = ema.update(moving, each, step)
-    late = exponential(weights, range(400), 0.9)
-    torch.testing.assert_close(late["w"], moving["w"], rtol=0, atol=1e-8)
-    torch.testing.assert_close(exponential(weights, range(400), 0.0)["w"], weights[-1]["w"])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -75,17 +75,6 @@ def test_a_wrong_scale_would_be_found():
         assert abs(((other - found.mean).abs() <= half).double().mean().item() - 0.95) > error_of(0.95)
 
 
-def test_dependent_draws_make_it_a_lower_bound():
-    widths = []
-    for correlation in (0.0, 0.5, 0.9):
-        values = torch.from_numpy(runs(correlation, 0).T.copy())
-        widths.append(interval(values).deviation.square().mean().item())
-    assert widths[0] == pytest.approx(1, abs=0.02)
-    assert widths[0] > widths[1] > widths[2]
-    assert coverage(0.9) < coverage(0.5) < 0.95 - error_of(0.95)
-    assert coverage(0.9, (0.25,) * 4) < 0.95 - error_of(0.95)
-
-
 TAKEN, COORDINATES = 64, 4000
 CORRELATED = {
     "tree": Tree(noise_multiplier=1.0),

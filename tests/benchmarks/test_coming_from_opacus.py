@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from pathlib import Path
@@ -37,23 +36,6 @@ def test_the_loop_is_opacuss_with_at_most_ten_lines_changed():
         assert line in ours.splitlines()
     assert "epsilon=3.0" in ours
     assert "target_epsilon=3.0" in theirs
-
-
-def test_both_codes_name_the_same_budget_rate_and_clipping():
-    def given(section: str) -> dict[str, Any]:
-        calls = [node for node in ast.walk(ast.parse(coming_from_opacus.block(section))) if isinstance(node, ast.Call)]
-        named = [word for call in calls for word in call.keywords if isinstance(word.value, ast.Constant)]
-        return {word.arg: word.value.value for word in named if word.arg}
-
-    theirs, ours = (given(coming_from_opacus.WAYS[place]) for place in (0, 2))
-    assert theirs["target_epsilon"] == ours["epsilon"]
-    assert theirs["target_delta"] == ours["delta"]
-    assert theirs["lr"] == ours["learning_rate"]
-    assert theirs["momentum"] == ours["momentum"]
-    batches = -(-1438 // theirs["batch_size"])
-    assert ours["steps"] == theirs["epochs"] * batches
-    assert ours["batch_size"] == round(1438 / batches)
-    assert theirs["max_grad_norm"] == 1.0
 
 
 def test_the_table_of_the_page_is_what_was_measured():

@@ -31,19 +31,6 @@ def test_growth_is_the_peak_not_the_sum_of_a_step():
     assert measuring.growth(step, "cpu") == measuring.Growth(first=7 * MEBIBYTE, later=7 * MEBIBYTE)
 
 
-def test_growth_counts_what_is_kept_from_step_to_step():
-    kept: list[torch.Tensor] = []
-
-    def step():
-        if not kept:
-            block(16)
-            kept.append(block(5))
-        block(2)
-
-    growth = measuring.growth(step, "cpu")
-    assert (growth.first, growth.later) == (16 * MEBIBYTE, 7 * MEBIBYTE)
-
-
 def small_problem(*, views: int = 1):
     return problems.build(problems.Row(model="lenet5", batch=5, size=28, channels=1, views=views), "cpu")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.scale import recipes
-from benchmarks.shared import measuring
 from sfumato.cli.options import recipe
 
 
@@ -41,16 +39,3 @@ def test_the_command_takes_the_recipe_with_few_images_and_steps(
         row = recipes.measure("recipe:digits", kind, "cpu")
         assert row["peak_bytes"] > 2**20
         assert 0 < row["training_seconds"] <= row["seconds"]
-
-
-def test_a_kind_keeps_its_row_where_another_recipe_comes_before_the_one_that_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(measuring, "apart", lambda *_: {"seconds": 2.0, "training_seconds": 1.0, "peak_bytes": 2**30})
-    (kind,) = [kind for kind, names in recipes.kinds().items() if "digits" in names]
-    options = recipes.Options(only=("digits",), device="cpu", json=tmp_path / "figures.json")
-    for names in (["digits"], ["before", "digits"]):
-        monkeypatch.setattr(recipes, "kinds", lambda names=names: {kind: names})
-        recipes.main(options)
-    (machine,) = json.loads(options.json.read_text()).values()
-    assert {name: row["recipes"] for name, row in machine["rows"].items()} == {"digits": ["before", "digits"]}

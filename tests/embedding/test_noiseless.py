@@ -24,7 +24,6 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.preparation import recorded
 from sfumato.training.preparation.start import Start
-from sfumato.training.step import NORM
 
 USERS, NOISELESS = 24, "fedemb-noiseless"
 QUICK = {"model": "linear", "dimension": 8, "steps": 3, "batch_size": 12, "clients": 3, "max_norm": 0.2}
@@ -151,28 +150,6 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
             expected = noisy[name].double() - noise[name].double() / one.clients.count
             torch.testing.assert_close(value.double(), expected, rtol=0, atol=1e-6)
     assert sum(value.square().sum() for value in found.values()).sqrt() <= 0.2 * (1 + 1e-6)
-
-
-def test_the_norm_follows_the_exact_quantile(source: Source):
-    """Andrew et al. 2021, equation 2, with b the share of clients whose update is no longer than C."""
-    job, _ = job_of(asked(quantile=0.4, client_rate=0.5), source, start=Start(device="cpu", threads=1))
-    key, state, bounds, shares = RunKey.from_seed(0), NoiseState(step=0), [0.2], []
-    steps = NoiselessSteps(job, key)
-    for step in range(8):
-        norms = []
-        coins = key.generator("sampling", step).random(USERS)
-        for client in steps._clients.micro_batches(step, np.flatnonzero(coins < 12 / USERS)):
-            update = job.gradient.local.update(*client)
-            norms.append(float(torch.cat([value.flatten() for value in update.values()]).double().norm()))
-        empty = job.clients.count - len(norms)
-        shares.append((sum(norm <= bounds[-1] for norm in norms) + empty / 2) / job.clients.count)
-        bounds.append(bounds[-1] * np.exp(-0.2 * (shares[-1] - 0.4)))
-        gradient, state = steps(step, state)
-        assert float(state.tensors[NORM]) == pytest.approx(bounds[-1])
-        assert steps.figures(step + 1) == {"max_norm": pytest.approx(bounds[-2])}
-        whole = sum(value.square().sum() for value in gradient.values()).sqrt()
-        assert whole <= bounds[-2] * (1 + 1e-6)
-    assert len(set(shares)) > 1
 
 
 def test_it_goes_on_with_the_same_clipping_or_not_at_all(source: Source, tmp_path: Path, monkeypatch):

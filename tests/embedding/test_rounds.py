@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -76,48 +75,6 @@ def test_all_records_of_a_drawn_user_are_in_one_client_in_their_order(rounds, dr
         owners = rounds.users[records]
         assert (rounds.assign(step, owners) == client).all()
         assert np.array_equal(np.lexsort((records, owners)), np.arange(len(records)))
-
-
-class InOrder(Rounds):
-    """Planted: the drawn users fill one client after the other."""
-
-    def clients(self, step, drawn):
-        users = dict(enumerate(np.array_split(drawn, CLIENTS)))
-        return {client: np.concatenate([*map(self.records, some)]) for client, some in users.items() if len(some)}
-
-
-class Split(Rounds):
-    """Planted: a user's records go to two clients."""
-
-    def clients(self, step, drawn):
-        found = super().clients(step, drawn)
-        halves = {client: np.array_split(records, 2) for client, records in found.items()}
-        moved = {(client + 1) % CLIENTS: second for client, (_, second) in halves.items()}
-        return {
-            client: np.concatenate([halves[client][0] if client in halves else [], moved.get(client, [])]).astype(int)
-            for client in sorted(halves | moved)
-        }
-
-
-class Balanced(Rounds):
-    """Planted: a user goes where the fewest are so far, which depends on the others."""
-
-    def clients(self, step, drawn):
-        sizes, found = np.zeros(CLIENTS), {}
-        for user in drawn:
-            client = int(np.lexsort((self.key.generator("places", step).random(CLIENTS), sizes))[0])
-            sizes[client] += 1
-            found.setdefault(client, []).append(self.records(user))
-        return {client: np.concatenate(records) for client, records in sorted(found.items())}
-
-
-@pytest.mark.parametrize("planted", [InOrder, Split, Balanced])
-def test_groupings_in_which_one_user_reaches_several_clients_are_caught(rounds, planted):
-    wrong = planted(
-        key=rounds.key, assign=rounds.assign, users=rounds.users, labels=rounds.labels, inputs=rounds.inputs
-    )
-    assert caught(wrong)
-    assert not caught(rounds)
 
 
 def test_of_even_clients_a_user_who_leaves_moves_others_and_one_who_falls_silent_moves_nobody(rounds):

@@ -262,15 +262,6 @@ def test_public_weights_that_have_seen_the_private_records_are_refused_whatever_
             job_of(private, source)
 
 
-def test_what_stands_behind_pretrained_weights_is_stated_whatever_the_method(people, source, tmp_path):
-    first = embed(people, directory=tmp_path / "first", model="linear", dimension=8, **QUICK)
-    for method in ("fedemb", "dpsgd"):
-        clients = {} if method != "dpsgd" else {"clients": None}
-        asked = {**ALONE, **clients, "method": method, "model": "linear", "dimension": 8}
-        job, _ = job_of(EmbeddingExperiment(**asked, pretrained=str(first.directory)), source)
-        assert job.circumstances.origins == ("private run",)
-
-
 def test_runs_with_one_seed_that_differ_in_anything_have_keys_of_their_own(source):
     def key(source=source, **further):
         asked = {**ALONE, "model": "linear", "dimension": 8, "seed": 7, **further}

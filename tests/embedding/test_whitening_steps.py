@@ -213,18 +213,6 @@ def test_weights_that_have_seen_the_private_records_are_refused_without_training
             job_of(asked, source)
 
 
-def test_an_untrained_model_may_begin_a_private_training_on_the_same_data(source, tmp_path):
-    """Nothing of the data is in it, so they are not remembered as public ones."""
-    run = begin(
-        EmbeddingExperiment(method="untrained"), source, RunDirectory(tmp_path / "a"), progress=Silence(), **HOW
-    )
-    whitened, _ = job_of(EmbeddingExperiment(**WHITEN), source, start=Start(**HOW))
-    assert whitened.circumstances.origins == ()
-    from sfumato.runs.checkpoint import stored_materials
-
-    assert stored_materials(str(run.directory)) == ()
-
-
 def test_the_statement_names_the_number_of_images_that_the_rule_read(source):
     """The rule looks at the number of images for each person: where nobody declared it, it is a fact of the data."""
     job, _ = job_of(EmbeddingExperiment(epsilon=200.0), source, start=Start(**HOW))

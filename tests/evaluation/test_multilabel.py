@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from sfumato import PrivacyPlan, RunKey, SfumatoError, aggregate, load, open_source, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verify
 from sfumato.data import Records
 from sfumato.evaluation import accuracy, multilabel
 from sfumato.experiment.settings import Settings
-from sfumato.models import Ensemble
 from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson
 from sfumato.report import MultilabelEvaluation
 from sfumato.runs import directory as names
@@ -138,31 +137,6 @@ def test_padding_has_no_labels(spec):
     assert targets[weights].tolist() == few.train.labels[rows].tolist()
     assert not targets[~weights].any()
     assert estimate(job).micro_batches == 3
-
-
-def test_a_public_source_calibrates_it(spec, source, tmp_path):
-    (x, y), (x_test, y_test) = pictures(60, 2), pictures(60, 3)
-    names = np.array(NAMES)
-    np.savez(tmp_path / "public.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, classes=names)
-    public = open_source(f"npz:{tmp_path / 'public.npz'}", owner_key=bytes(32), label_columns=NAMES, public=True)
-    place = {"directory": tmp_path / "run", "threads": 1, "device": "cpu"}
-    found = train("linear", source, plan(source), calibrate_on=public, **place, **CHOICES)
-    assert found.load().reading.temperature not in (None, 1)
-    turned = open_source(spec, owner_key=bytes(32), label_columns=NAMES[::-1], public=True)
-    with pytest.raises(SfumatoError, match="the same classes in the same order"):
-        train("linear", source, plan(source), calibrate_on=turned, directory=tmp_path / "other", **CHOICES)
-
-
-def test_aggregates_that_know_no_majority(run, source, spec):
-    made = aggregate(run.directory, "opa")
-    found = load(made.path).predict(source.test.images)
-    assert ((found >= 0.5).numpy() == source.test.labels).mean() > 0.9
-    with pytest.raises(SfumatoError, match="takes a majority of classes, but the model predicts several labels"):
-        aggregate(run.directory, "omv")
-    with pytest.raises(SfumatoError, match="score_on counts right classes"):
-        aggregate(run.directory, "upa", score_on=spec, public=True)
-    with pytest.raises(SfumatoError, match="a majority vote needs exclusive classes"):
-        Ensemble([torch.nn.Linear(2, 2)], method="omv", loss="multilabel")
 
 
 def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_path, digits):

@@ -107,14 +107,6 @@ def test_a_resumed_run_is_calibrated_on_the_same(spots, others, plan, tmp_path, 
     assert load(run.directory).reading.temperature == load(whole.directory).reading.temperature
 
 
-def test_both_ways_at_once_spend_all_on_the_counts(spots, others, plan, tmp_path):
-    run = trained(spots, plan, tmp_path / "run", calibrate_on=others, report_epsilon=20.0)
-    figures = run.published
-    assert not figures.table.temperature
-    assert figures.table.noise_epsilon == 20
-    assert figures.temperature == load(run.directory).reading.temperature != 1.0
-
-
 def test_other_records_are_refused(spots, arrays, tmp_path):
     with np.load(arrays.removeprefix("npz:")) as held:
         given = dict(held)

@@ -59,29 +59,12 @@ def test_the_model_follows_from_size_and_colour(given, size, channels, expected)
     assert defaults.training_rules(plan(), given=given, size=size, channels=channels)["model"].value == expected
 
 
-@pytest.mark.parametrize(("size", "said"), [(40, False), (41, True)])
-def test_the_rule_says_where_images_are_averaged_down(size, said):
-    for channels in (1, 3):
-        reason = fixed_features.model_rule(given={}, size=size, channels=channels).reason
-        assert ("downsampled to 32 pixels" in reason) == said
-    wavelets = fixed_features.model_rule(given={"flip": False}, size=size, channels=3)  # have sides of their own
-    assert "averaged" not in wavelets.reason
-
-
 @pytest.mark.parametrize("model", [fixed_features.SCATTERING, fixed_features.DICTIONARY, fixed_features.BOTH])
 def test_the_norm_that_the_rules_know_is_that_of_the_features(model):
     some = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)) * 2 - 1
     network = create(model, classes=2, channels=1, size=28)
     norms = network.features(some).norm(dim=1)
     torch.testing.assert_close(norms, torch.full((4,), fixed_features.FIXED[model].norm), rtol=0.1, atol=0)
-
-
-def test_the_rate_of_a_grey_dictionary_alone_has_a_bound():
-    """At 60,000 digits and rate 9.6 every step overshot what they have in common, and nothing was learnt."""
-    many = PrivacyPlan.calibrate(examples=20_000, epsilon=8, delta=1e-5, batch_size=20_000, steps=100)
-    given = {"model": "dictionary"}
-    assert defaults.training_rules(many, given=given, size=28, channels=1)["learning_rate"].value == 6
-    assert defaults.training_rules(many, given=given, size=28, channels=3)["learning_rate"].value > 6
 
 
 def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
@@ -97,17 +80,6 @@ def test_every_setting_is_chosen(given):
     rules = defaults.training_rules(plan(), given=given, size=28, channels=3)
     values = {name: rule.value for name, rule in rules.items()} | given
     assert Settings(**values)
-
-
-def test_colour_photographs_are_mirrored_unless_that_was_ruled_out():
-    for given, expected in (
-        ({"model": "scattering"}, (2, 0, True)),
-        ({"model": "scattering", "flip": False}, (1, 0, False)),
-        ({"model": "cnn"}, (1, 0, False)),
-        ({}, (1, 0, False)),  # the dictionary's features of a mirror image are the same
-    ):
-        rules = defaults.training_rules(plan(), given=given, size=32, channels=3)
-        assert tuple(rules[name].value for name in ("views", "shift", "flip")) == expected
 
 
 @drawn(st.integers(1, 3000), st.integers(1, 200), st.sampled_from(["position", "time"]))

@@ -52,7 +52,7 @@ def gradients(source: Source, plan: PrivacyPlan) -> list[torch.Tensor]:
 def test_a_record_moves_its_own_group_s_steps_alone_and_those_by_c_at_most(spots, last):
     """Steps in which its group has probability 0 are the same with and without it; nobody else comes or goes."""
     plan, moved = drifting(), []
-    for seen in range(197 + last, 120, -48):  # several records of this class, each of them the last one
+    for seen in range(197 + last, 120, -24):  # several records of this class, each of them the last one
         both = np.arange(200) < seen
         with_it, without = gradients(of(spots, both), plan), gradients(of(spots, np.arange(200) < seen - 1), plan)
         lengths = [float((one - other).norm()) * BATCH for one, other in zip(with_it, without, strict=True)]

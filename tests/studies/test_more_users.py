@@ -9,7 +9,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import BufferedToeplitz, FixedOrder, Quantile, Tree, User
+from sfumato.privacy import BufferedToeplitz, FixedOrder, Tree, User
 from studies.extrapolation import extrapolate, spent_by
 
 SIMULATED = PrivacyPlan(
@@ -79,13 +79,6 @@ def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():
         assert row.plan.delta == 1e-8
     few, many = rows[:2]
     assert many.epsilon < few.epsilon
-
-
-def test_the_noise_of_a_count_grows_with_the_round():
-    adaptive = replace(SIMULATED, clipping=Quantile(max_norm=1.0, count_noise=1.6))
-    (row,) = spent_by(adaptive, batch_sizes=(2560,), populations=(10**6,), delta=1e-7, accountants=("rdp",))
-    assert row.plan.clipping.noise_of_count == pytest.approx(16.0)
-    assert row.plan.noise_multiplier == pytest.approx(6.2)
 
 
 def test_rounds_that_cannot_be_are_refused():

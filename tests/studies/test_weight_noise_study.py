@@ -6,7 +6,6 @@ import stat
 import pytest
 
 from sfumato import SfumatoError, open_source, owner_key
-from studies.weight_noise import course as training
 from studies.weight_noise import study as module
 from studies.weight_noise.design import Design
 from studies.weight_noise.results import summarised
@@ -65,36 +64,6 @@ def test_it_has_a_cell_for_each_form_and_deviation(arrays, place):
     assert "Nothing here is private" in written["statement"]
     assert [cell["accuracy"] for cell in written["cells"]] == [cell.accuracy for cell in found.cells]
     assert "Nothing here is private" in (place / "report.html").read_text()
-
-
-def test_with_a_validation_part_curves_and_rates_are_of_it_and_accuracies_of_the_test_part(arrays, place, monkeypatch):
-    parts = []
-    real = training.accuracy_of
-
-    def counted(job, deviation, step, part):
-        parts.append((len(part), len(job.source.train)))
-        # Rates are told apart by the validation part alone: on the test part all are wrong.
-        return 0.0 if part is job.source.test else 1 - job.settings.descent.learning_rate
-
-    monkeypatch.setattr(training, "accuracy_of", counted)
-    source = public(arrays)
-    more = {**SMALL, "deviations": (0.0,), "runs": 1, "learning_rates": (0.1, 0.01), "validation_fraction": 0.3}
-    found = noise_study(arrays, "linear", directory=place, public=True, **more)
-    (cell,) = found.cells
-    assert cell.learning_rate == 0.01
-    assert cell.accuracy == 0.0
-    assert [accuracy for _, accuracy in cell.curve] == pytest.approx([0.99] * len(cell.curve))
-    assert cell.slowdown == 1.0
-    left = {train for _, train in parts}.pop()
-    assert {len(source.train) - left, len(source.test)} == {measured for measured, _ in parts}
-    assert 0.5 < left / len(source.train) < 0.9
-    assert found.test_examples == len(source.test)
-    assert [row["last"] for row in rows(place)] == [0.9, 0.99, 0.99]
-    monkeypatch.setattr(training, "accuracy_of", real)
-    with pytest.raises(SfumatoError, match="data"):
-        noise_study(arrays, "linear", directory=place, public=True, **{**more, "validation_fraction": 0.0})
-    with pytest.raises(SfumatoError, match="validation_fraction must be below 1, got 1"):
-        Design(models=["linear"], validation_fraction=1.0)
 
 
 def test_what_is_there_is_not_run_again_and_more_is_added(arrays, place, taken):
@@ -193,12 +162,6 @@ def test_no_convergence_is_when_most_runs_never_exceed_chance_and_the_margin(spo
     found = study_of({5.0: runs}, spots)
     assert found.cell("m", 5.0).converges == converges
     assert "35.0%" in found.rule
-
-
-def test_a_run_that_diverged_counts_as_nothing_right(spots):
-    cell = study_of({1.0: [[], [(1.0, 0.8)], []]}, spots).cell("m", 1.0)
-    assert (cell.accuracy, cell.converged, cell.converges) == (pytest.approx(0.8 / 3), 1, False)
-    assert cell.curve == ()
 
 
 def test_the_slow_down_is_how_much_later_the_share_of_the_noiseless_accuracy_is_reached(spots):

@@ -52,18 +52,6 @@ def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
         assert told == pytest.approx((min(shares), statistics.median(shares), max(shares)), abs=0.006)
 
 
-def test_a_forecast_falls_with_epsilon():
-    lines = [remarks.forecast(by_rule(examples=1438, epsilon=epsilon), 10) for epsilon in (8.0, 0.3, 0.05)]
-    assert lines == [
-        f"about {gain} of the non-private gain over chance ({runs}). Rare classes may learn nothing."
-        for gain, runs in (
-            ("88%", "8 comparable runs: 66 to 99%"),
-            ("63%", "13 comparable runs: 19 to 98%"),
-            ("10%", "15 comparable runs: 3 to 36%"),
-        )
-    ]
-
-
 def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
     found = by_rule(examples=1438, epsilon=3.0)
     even, rare = (remarks.forecast(found, 4, rarest) for rarest in (0.25, 0.01))

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.privacy.planning.tradeoff import (
-    ENOUGH,
-    FLAT,
     Frontier,
     Point,
     chosen,
@@ -144,14 +142,6 @@ def test_epochs_cut_the_steps_only_where_the_rule_does_not_fit():
     assert free.best in tight.points
 
 
-def test_full_batches_gain_nothing_by_more_steps():
-    full = small(batch_size=2000, epsilon=8.0)
-    enough = [point.plan.steps for point in full.points if full.share(point) >= FLAT and point.plan.steps >= ENOUGH]
-    assert full.best.plan.steps == min(enough) < 250
-    assert small(batch_size=2000, epsilon=8.0, epochs=40.0).best.plan.steps == 40
-    assert small(batch_size=2000, epsilon=8.0, epochs=1000.0).best == full.best
-
-
 def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
     def single(batch_size: int) -> Frontier:
         plan = PrivacyPlan.calibrate(examples=50_000, batch_size=batch_size, steps=9, noise_multiplier=9.0, delta=1e-5)
@@ -161,15 +151,6 @@ def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
     for epochs, taken in ((None, 16_384), (1000.0, 16_384), (150.0, 4096)):
         assert chosen(frontiers, epochs).plan.expected_batch_size == taken
     assert chosen(frontiers[:2], 1.0).plan.expected_batch_size == 512, "nearest to 2,048, in proportion"
-
-
-def test_the_grid_by_rule_spans_what_somebody_would_take():
-    found = small(batch_size=2000, noise_multipliers=None)
-    grid = [point.plan for point in found.points if point.rule is None]
-    assert 7 <= len(grid) <= 14
-    assert all(30 <= plan.steps <= 30_000 for plan in grid)
-    for before, after in pairwise(grid):
-        assert after.noise_multiplier / before.noise_multiplier == pytest.approx(math.sqrt(2), rel=0.01)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
