@@ -16,7 +16,6 @@ from sfumato.audit import epsilon_of, one_run, one_run_gaussian
 from sfumato.audit.one_run import epsilon_by_guesses, epsilon_by_guesses_gaussian, p_value
 
 PUBLISHED = [
-    ((1000, 100, 100, 1e-5), 3.465376, 5.549028),
     ((1000, 100, 90, 1e-5), 1.626144, 2.456405),
     ((1000, 1000, 900, 1e-5), 2.020646, 3.779339),
     ((5000, 500, 480, 1e-5), 2.783021, 4.062678),

