@@ -1,4 +1,4 @@
-"""Private selection: the theorems written out anew, a search whose divergence is known exactly, and golden values."""
+"""Private selection: golden values, and a search whose divergence is known exactly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from sfumato.privacy import CandidateCount, PrivateSelection, least_score_noise
 from sfumato.privacy.mechanism import BandedToeplitz, Tree
 from sfumato.privacy.participation import CyclicPoisson, FixedOrder
 from sfumato.privacy.statements.presented import rounded_up
-from sfumato.privacy.theorems.selection import SELECTION_ORDERS
 
 DE_2022 = PrivacyPlan(  # table 13, epsilon 1
     population=50_000,
@@ -76,30 +75,7 @@ def test_the_table_of_the_documentation_is_true():
     assert f"where one run costs {rounded_up(DE_2022.epsilon())}:" in page
 
 
-# -- the theorems, written out from the paper -------------------------------------------------------------------------
-
-
-def converted(curve: dict[float, float], delta: float) -> float:
-    """Canonne, Kamath and Steinke 2020, proposition 12."""
-    return max(
-        0.0,
-        min(
-            eps + math.log((order - 1) / order) - (math.log(delta) + math.log(order)) / (order - 1)
-            for order, eps in curve.items()
-            if order > 1.01
-        ),
-    )
-
-
-def delta_of(curve: dict[float, float], epsilon: float) -> float:
-    """The same proposition the other way round, or sqrt(1 - e^-KL) where that is less."""
-    logs = [0.5 * math.log(-math.expm1(-eps)) for eps in curve.values()]
-    logs += [
-        (order - 1) * (eps - epsilon + math.log((order - 1) / order)) - math.log(order)
-        for order, eps in curve.items()
-        if order > 1.01
-    ]
-    return math.exp(min(0.0, *logs))
+# -- a search whose outcome is known exactly --------------------------------------------------------------------------
 
 
 def gamma_of(mean: float, shape: float) -> float:
@@ -113,50 +89,6 @@ def gamma_of(mean: float, shape: float) -> float:
         )
         low, high = (low, middle) if average < mean else (middle, high)
     return low
-
-
-def by_theorem_2(curve: dict[float, float], mean: float, shape: float) -> dict[float, float]:
-    gamma = gamma_of(mean, shape)
-    return {
-        order: eps
-        + min(
-            (1 + shape) * (1 - 1 / hat) * eps_hat + (1 + shape) * math.log(1 / gamma) / hat
-            for hat, eps_hat in curve.items()
-        )
-        + math.log(mean) / (order - 1)
-        for order, eps in curve.items()
-    }
-
-
-def by_theorem_6(curve: dict[float, float], mean: float) -> dict[float, float]:
-    return {
-        order: eps + mean * delta_of(curve, math.log(1 + 1 / (order - 1))) + math.log(mean) / (order - 1)
-        for order, eps in curve.items()
-    }
-
-
-@given(
-    sigma=st.floats(1.0, 60.0),
-    mean=st.floats(1.5, 60.0),
-    shape=st.sampled_from([-0.5, -0.2, 0.0, 0.5, 1.0, 3.0]),
-    delta=st.sampled_from([1e-3, 1e-5, 1e-8]),
-)
-@settings(max_examples=8, deadline=None)
-def test_theorem_2_as_the_paper_has_it(sigma, mean, shape, delta):
-    curve = {order: order / (2 * sigma**2) for order in SELECTION_ORDERS}
-    expected = converted(by_theorem_2(curve, mean, shape), delta)
-    assert public(full_batch(sigma, delta=delta), mean, shape).epsilon() == pytest.approx(expected, rel=1e-7)
-
-
-@given(sigma=st.floats(1.0, 60.0), mean=st.floats(1.5, 60.0), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
-@settings(max_examples=4, deadline=None)
-def test_theorem_6_as_the_paper_has_it(sigma, mean, delta):
-    curve = {order: order / (2 * sigma**2) for order in SELECTION_ORDERS}
-    expected = converted(by_theorem_6(curve, mean), delta)
-    assert public(full_batch(sigma, delta=delta), mean, math.inf).epsilon() == pytest.approx(expected, rel=1e-7)
-
-
-# -- a search whose outcome is known exactly --------------------------------------------------------------------------
 
 
 def generating(share: np.ndarray, mean: float, shape: float) -> np.ndarray:

@@ -21,12 +21,6 @@ SHAPES = {"MNIST": (1, 28), "CIFAR10": (3, 32)}
 SMALL = "--deviations 0,5 --runs 1 --epochs 1 --batch-size 200 --learning-rates 0.1 --threads 1 --device cpu"
 
 
-@pytest.fixture(autouse=True)
-def no_page(monkeypatch):
-    """Drawn in `test_noise_page.py`."""
-    monkeypatch.setattr("studies.weight_noise.study.page_of_noise", lambda study: "<html></html>")
-
-
 def test_it_prints_both_tables_the_rule_and_that_nothing_is_private(study, workplace):
     printed = study(f"noise_study digits --model 'linear lenet-300-100' {SMALL}")
     assert "test accuracy, %" in printed
@@ -42,6 +36,9 @@ def test_it_prints_both_tables_the_rule_and_that_nothing_is_private(study, workp
         "report.html",
         "runs.jsonl",
     }
+    page = Path("runs/digits-noise-study/report.html").read_text("utf-8")
+    assert page.count('<svg class="plot"') == 2
+    assert "Nothing here is private." in page
 
 
 def test_a_recipe_says_what_is_studied_and_options_change_it(study, workplace):
