@@ -63,10 +63,13 @@ def people(tmp_path_factory):
 
 
 def trained(people, place, method, **more):
+    """By an owner who has no other run, whose epsilons would be added up."""
     given = {"method": method, "model": "linear", "seed": 1, "steps": 2, "dimension": 8, "learning_rate": 0.5}
     given |= {"batch_size": 12, "noise_multiplier": 1.0} | ({} if method == "dpsgd" else {"max_norm": 0.01}) | more
-    source = sfumato.open_source(f"npz:{people}", owner_key=sfumato.owner_key(), public=False)
-    sfumato.embed(source, **given, directory=place, threads=1, device="cpu")
+    source = sfumato.open_source(f"npz:{people}", owner_key=bytes(32), public=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", f"{place}-home")
+        sfumato.embed(source, **given, directory=place, threads=1, device="cpu")
 
 
 @pytest.mark.parametrize("method", ["fedemb", "dpsgd"])
