@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.linalg import toeplitz
 
 from sfumato import SfumatoError
 from sfumato.averaging import last_k, squared_distances
@@ -87,25 +86,6 @@ def test_the_picked_k_is_close_to_the_best_one():
     for other in ("last", "all"):
         assert np.quantile(found[other], 0.9) > 1.3
         assert found[other].max() > 2
-
-
-def test_correlated_noise_is_known_by_its_covariance():
-    """Noise that takes most of itself back in the next step: counted as independent it hides what moves."""
-    rng = np.random.default_rng(1)
-    inverse = np.tril(toeplitz(np.array([1.0, -0.9] + [0.0] * (STEPS - 2))))
-    rates, h = 0.5 * SHAPES["constant"], CURVATURES["many decades"]
-    noise = DEVIATION * inverse @ rng.standard_normal((STEPS, DIRECTIONS))
-    errors = descended(h, rates, 0.0, noise, 0.1 * rng.standard_normal(DIRECTIONS))
-    steps = np.arange(5, STEPS + 1, 5)
-    by_search, distances = losses(errors[steps], h), distances_of(errors[steps])
-    covariance = DEVIATION**2 * inverse @ inverse.T
-
-    def excess(noise: np.ndarray) -> float:
-        k = last_k(distances, steps, rates=rates, noise=noise, parameters=DIRECTIONS)
-        return by_search[k - 1] / by_search.min()
-
-    assert excess(covariance) < 1.1 < excess(np.diagonal(covariance).copy())
-    assert by_search[0] > 5 * by_search.min()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -29,16 +29,6 @@ def test_it_is_student_s_prediction_interval():
     assert found.low[1] == found.high[1] == 10
 
 
-def test_an_average_s_interval_has_the_rescaled_variance():
-    values = torch.tensor([1.0, 2.0, 4.0, 5.0])
-    uniform = interval(values, shares=[0.25] * 4)
-    half = stats.t.ppf(0.975, 3) * values.double().std().item() * math.sqrt(1 / 4 + 1 / 4)
-    assert uniform.high.item() == pytest.approx(3 + half)
-    exponential = [0.5, 0.3, 0.2]
-    half = stats.t.ppf(0.975, 3) * values.double().std().item() * math.sqrt(1 / 4 + 0.25 + 0.09 + 0.04)
-    assert interval(values, shares=exponential).low.item() == pytest.approx(3 - half)
-
-
 RUNS, K = 20_000, 6
 
 

@@ -12,8 +12,7 @@ import torch
 
 from sfumato import PrivacyPlan, SfumatoError, aggregate, load, open_source, train, verify
 from sfumato.evaluation import accuracy
-from sfumato.evaluation import temperature as calibration
-from sfumato.evaluation.temperature import fitted, public_calibration
+from sfumato.evaluation.temperature import fitted
 from sfumato.experiment.settings import Settings
 from sfumato.observers.progress import Silence
 from sfumato.privacy import Gaussian, Poisson
@@ -105,19 +104,6 @@ def test_a_resumed_run_is_calibrated_on_the_same(spots, others, plan, tmp_path, 
     run = trained(spots, plan, tmp_path / "run", calibrate_on=others)
     whole = trained(spots, plan, tmp_path / "whole", calibrate_on=others)
     assert load(run.directory).reading.temperature == load(whole.directory).reading.temperature
-
-
-def test_other_records_are_refused(spots, arrays, tmp_path):
-    with np.load(arrays.removeprefix("npz:")) as held:
-        given = dict(held)
-    np.savez(tmp_path / "fewer.npz", **{name: value % 2 if "y_" in name else value for name, value in given.items()})
-    fewer = open_source(f"npz:{tmp_path / 'fewer.npz'}", owner_key=bytes(32))
-    with pytest.raises(SfumatoError, match="calibrate_on has the classes 0, 1, but the source 0, 1, 2, 3"):
-        public_calibration(fewer, spots, None)
-    with pytest.raises(SfumatoError, match="records of shape"):
-        public_calibration(replace(spots, size=9), spots, None)
-    assert public_calibration(None, spots, None) is None
-    assert len(calibration._spread(spots.train, 7)) == 7
 
 
 def test_the_private_data_themselves_are_refused_and_data_that_were_private_are_told_of(arrays, plan, tmp_path):

@@ -8,7 +8,6 @@ import types
 import pytest
 
 from sfumato import train
-from sfumato._checks import SfumatoError
 from sfumato.observers import notebook
 from sfumato.observers.notebook import NotebookBar, in_notebook, shown
 from sfumato.observers.progress import Silence
@@ -62,19 +61,6 @@ def test_a_run_shows_its_steps_in_one_bar_that_goes(kernel: Kernel, spots, plan,
     assert "evaluating; writing the model and its report" in capsys.readouterr().out
     values = [one["text/html"] for one in kernel.displayed if 'max="12"' in one["text/html"]]
     assert 'value="11"' in values[-1]
-
-
-def test_the_bar_keeps_its_note_and_escapes_what_it_shows(kernel: Kernel):
-    bar = NotebookBar()
-    with pytest.raises(SfumatoError, match="the progress bar has not been started; call begin first"):
-        bar.advance(1)
-    bar.begin("<b>", 3)
-    bar.advance(1, "loss 2")
-    bar.advance(2)
-    assert kernel.displayed[-1]["text/plain"] == "<b>: 2 of 3, loss 2"
-    assert "&lt;b&gt;" in kernel.displayed[-1]["text/html"]
-    bar.begin("again", 5, done=2)
-    assert kernel.displayed[-1]["text/plain"] == "again: 2 of 5"
 
 
 def test_the_bar_does_not_move_for_every_step(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):

@@ -107,16 +107,6 @@ def test_gradients_of_both_searches():
         np.testing.assert_allclose(loss(objective, point)[1], moved, rtol=1e-6, atol=1e-8)
 
 
-def test_where_the_last_turn_is_cut_short_neighbours_are_held_equal():
-    """A unit's last participation has 100 steps left: later coefficients are cheaper, and alone would jump up."""
-    workload = Workload(steps=500, separation=400)
-    found = np.array(optimal_banded(workload, 300))
-    assert np.any(np.diff(found) == 0)
-    assert np.all(np.diff(found) <= 0)
-    assert error(workload, found) < error(workload, square_root(300))
-    assert error(workload, found) < 1.0001 * min(errors_nearby(workload, found, 30))
-
-
 def test_where_every_step_sees_everyone_independent_noise_is_best():
     workload = Workload(steps=100, separation=1)
     assert optimal_banded(workload, 5) == (1.0, 0.0, 0.0, 0.0, 0.0)
