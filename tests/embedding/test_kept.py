@@ -23,7 +23,7 @@ ALONE = {
     "batch_size": 6,
     "clients": 3,
     "noise_multiplier": 2.0,
-    "max_norm": 0.5,
+    "max_norm": 0.8,
     "delta": 1e-3,
     "seed": 1,
     "model": "linear",
@@ -48,8 +48,8 @@ def test_the_rule_is_told_the_noise_that_a_round_has(source, tmp_path, monkeypat
     monkeypatch.setattr(denoising, "last_k", last_k)
     run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence(), keep=3)
     aggregating.last_by_rule(RunDirectory(run.directory), tuple(kept_of(RunDirectory(run.directory))))
-    assert told["noise"] ** 0.5 == pytest.approx(2.0 * 0.5 / 3)
-    assert measured == pytest.approx(2.0 * 0.5 / 3, rel=0.15)
+    assert told["noise"] ** 0.5 == pytest.approx(2.0 * 0.8 / 3)
+    assert measured == pytest.approx(2.0 * 0.8 / 3, rel=0.15)
 
 
 def test_methods_without_rounds_of_a_plan_keep_none():

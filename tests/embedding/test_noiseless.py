@@ -137,7 +137,7 @@ def test_whatever_belongs_to_a_promise_is_refused(source: Source, promised: dict
 )
 def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[str, Any]):
     """With one key: the same users, clients, local training and clipping; the private round has its noise besides."""
-    private = EmbeddingExperiment(**{**QUICK, **choice, "noise_multiplier": 0.5, "seed": 1})
+    private = EmbeddingExperiment(**{**QUICK, **choice, "noise_multiplier": 0.5, "seed": 1, "client_rate": 0.5})
     without = replace(private, method=f"{private.chosen}-noiseless", noise_multiplier=None)
     start = Start(device="cpu", threads=1)
     one, (other, _) = job_of(private, source, start=start)[0], job_of(without, source, start=start)
