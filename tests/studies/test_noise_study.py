@@ -38,7 +38,7 @@ def test_it_prints_both_tables_the_rule_and_that_nothing_is_private(study, workp
     }
     page = Path("runs/digits-noise-study/report.html").read_text("utf-8")
     assert page.count('<svg class="plot"') == 2
-    assert "Nothing here is private." in page
+    assert "Nothing here is private" in page
 
 
 def test_a_recipe_says_what_is_studied_and_options_change_it(study, workplace):
