@@ -34,11 +34,11 @@ def test_a_fine_grid_that_never_has_enough_is_a_refusal():
 
 
 def test_truncated_sampling_at_the_smallest_delta_is_planned_in_few_compositions():
-    """Their epsilons on the fine grid fall by no rule there."""
+    """It took 195, and 43 seconds; their epsilons on the fine grid fall by no rule there."""
     loss._epsilon.cache_clear()
     plan = PrivacyPlan.calibrate(
         examples=75_000,
-        steps=200,
+        steps=1000,
         epsilon=1.0,
         delta=1e-15,
         batch_size=25,

@@ -88,7 +88,7 @@ def test_rounds_that_cannot_be_are_refused():
         spent_by(replace(SIMULATED, participation=FullBatch()), batch_sizes=(7,), populations=(7000,), delta=1e-6)
 
 
-RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
+RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 5 --noise-multiplier 1"
 
 
 def test_a_budget_among_more_users(study, tmp_path, once):

@@ -20,7 +20,7 @@ EXPERIMENT = Experiment(
     model="linear", noise_multiplier=16.0, batch_size=256, steps=5, delta=1e-5, ema=0.0, max_norm=1.0, seed=3
 )
 TRIAL = search.Trial(experiment=EXPERIMENT, source="digits", threads=1, device="cpu", micro_batch=256)
-RATES = {"learning_rate": Choice(values=(0.001, 0.1, 2.0))}
+RATES = {"learning_rate": Choice(values=(0.001, 0.1))}
 
 
 def fixed_records_and_no_images(home: Path, patch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def simulated(tmp_path_factory) -> tuple[Simulation, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(home))
         fixed_records_and_no_images(home, patch)
-        return simulation.simulate(TRIAL, RATES, 8, directory=place / "s", confirm=3), place
+        return simulation.simulate(TRIAL, RATES, 8, directory=place / "s", confirm=2), place
 
 
 def plan_of(run: str | Path) -> PrivacyPlan:
@@ -62,7 +62,7 @@ def test_every_run_has_its_own_plan_and_promise(simulated):
     sizes = {"": (32, 2.0), "simulated-4": (64, 4.0), "full-size": (256, 16.0)}
     for folder, (batch, noise) in sizes.items():
         runs = [path for path in (place / "s" / folder).iterdir() if path.name.isdigit()]
-        assert len(runs) == (2 if folder == "simulated-4" else 3)
+        assert len(runs) == 2
         for run in runs:
             plan, said = plan_of(run), statement(run)
             epsilon = said["planned"]["epsilon"]
@@ -96,7 +96,7 @@ def test_what_was_predicted_is_compared_with_what_was_found(simulated):
     kept = json.loads((place / "s/sweep.json").read_text())
     assert kept["larger_runs"] == json.loads(json.dumps([larger.to_dict() for larger in found.larger_runs]))
     assert kept["full_size"]["noise_multiplier"] == 16.0
-    assert found.cost.runs == 8
+    assert found.cost.runs == 6
 
 
 def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
@@ -109,10 +109,10 @@ def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
     assert again.rows == first.rows
     assert [path.parent.name for path in trained] == ["full-size"]
     assert again.best == first.best
-    assert again.cost.runs == 6
+    assert again.cost.runs == 5
     fewer = simulation.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
     assert len(trained) == 1
-    assert fewer.cost.runs == 6, "what was trained counts, however few are asked for"
+    assert fewer.cost.runs == 5, "what was trained counts, however few are asked for"
     with pytest.raises(SfumatoError, match="simulate"):
         simulation.simulate(TRIAL, RATES, 4, directory=tmp_path / "s")
     with pytest.raises(SfumatoError, match="plan"):
