@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from contextlib import contextmanager
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,28 +14,10 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 
 
-@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", "xpu"])
-def test_names_of_devices(name):
-    assert _devices.checked(name) == name
-
-
 @pytest.mark.parametrize("name", ["", "gpu 0", "cuda:", "cuda:x", "cpu:0", "0"])
 def test_what_is_no_name_is_refused(name):
     with pytest.raises(SfumatoError, match=r"device must be cpu, cuda or cuda:N, or as torch names it, got"):
         _devices.checked(name)
-
-
-def test_a_device_that_torch_does_not_know_is_refused():
-    with pytest.raises(SfumatoError, match=r"device must be cpu, cuda or cuda:N, or as torch names it, got 'tpu'"):
-        _devices.chosen("tpu")
-
-
-def test_an_error_before_torch_is_there_is_told_apart_without_it(monkeypatch):
-    assert _devices.exhausted(torch.OutOfMemoryError())
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "torch", None)
-        assert not _devices.exhausted(ImportError("libtorch.so is missing"))
-        assert _devices.exhausted(MemoryError())
 
 
 def test_a_device_is_asked_whether_it_has_bfloat16_in_hardware_and_the_cpu_is_not(monkeypatch):
@@ -108,14 +88,6 @@ def test_whether_a_device_has_float64_is_tried():
     assert not _devices._has_float64("meta")  # gives no number back
 
 
-def test_global_randomness_is_as_it_was():
-    before = torch.get_rng_state()
-    with _devices.own_randomness("cpu", torch.device("cpu")):
-        torch.rand(3)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert len(_devices.random_states(torch.device("cpu"))) == 1
-
-
 @pytest.mark.parametrize("before", [(False, False), (True, True)])
 def test_steps_on_a_device_repeat_themselves_where_it_can(before):
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
@@ -154,28 +126,6 @@ def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
     step(told)  # which would be an error here
     with pytest.warns(UserWarning, match="something else"):
         step("something else")
-
-
-def test_on_the_cpu_they_do_anyway():
-    with _devices.computing("cpu", "float32"):
-        assert not torch.are_deterministic_algorithms_enabled()
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_values_are_sent(device):
-    assert _devices.sent(np.arange(3), torch.device(device)).device.type == device
-
-
-def test_processes_take_turns_at_the_accelerators(seen, monkeypatch):
-    taken: list[int] = []
-    monkeypatch.setattr(torch.accelerator, "set_device_index", taken.append)
-    seen("cuda", float64=True)
-    for number in range(3):
-        _devices.take_turn(number)
-    assert taken == [0, 1, 0]
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    _devices.take_turn(1)
-    assert len(taken) == 3
 
 
 def test_each_process_needs_an_accelerator_of_its_own(seen):

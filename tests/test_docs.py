@@ -74,11 +74,6 @@ def test_every_command_parses(path: Path, capsys: pytest.CaptureFixture[str]):
         assert parsed == 0 if "--help" in text else not isinstance(parsed, int), f"{text}: {capsys.readouterr().err}"
 
 
-def test_a_command_that_does_not_parse_would_be_found():
-    (text,) = commands("$ pip install . && sfumato train digits --no-such-option 1  # a remark")
-    assert cli.parse(shlex.split(text, comments=True)[1:]) == 2
-
-
 def test_every_study_is_a_command_with_help(capsys: pytest.CaptureFixture[str]):
     scripts = {path.stem for path in (ROOT / "studies").glob("*.py") if "__main__" in path.read_text("utf-8")}
     assert {*command.NAMES} == scripts
@@ -237,9 +232,3 @@ def test_no_file_names_a_path_or_a_host_of_some_machine():
         assert not found, f"{path.relative_to(ROOT)} names {found[0] if found else ''}"
         foreign = set(HOST.findall(text)) - PUBLIC_HOSTS
         assert not foreign, f"{path.relative_to(ROOT)} names the hosts {foreign}"
-
-
-def test_a_machine_path_would_be_found():
-    assert MACHINE_PATH.search("see " + "/" + "tmp/run-3 for it")
-    assert MACHINE_PATH.search("'" + "/" + "work'")
-    assert not MACHINE_PATH.search("tests/work/page and framework/x")

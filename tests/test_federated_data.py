@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import doctest
 import importlib.util
 import lzma
 import sqlite3
@@ -112,27 +111,6 @@ def test_emnist_is_that_of_the_authors_code(convert, database: Path, tmp_path: P
     assert (source.users, source.size, source.channels) == (5, 28, 1)
 
 
-def test_its_docstring_examples_hold(module: ModuleType):
-    failed, tried = doctest.testmod(module)
-    assert (failed, tried) == (0, 1)
-
-
-def test_a_writer_may_be_one_user(convert, database: Path, tmp_path: Path):
-    assert "of 3 users" in convert("emnist", database, tmp_path, "--one-name")
-    assert set(np.load(tmp_path / "emnist.npz")["users_train"]) == set(WRITERS)
-
-
-def test_emnist_in_hdf5(convert, tmp_path: Path):
-    h5py = pytest.importorskip("h5py", reason="needs h5py")
-    for split in ("train", "test"):
-        with h5py.File(tmp_path / f"fed_emnist_{split}.h5", "w") as file:
-            for writer, labels in WRITERS.items():
-                group = file.create_group(f"examples/{writer}")
-                group["pixels"] = np.stack([pixels_of(writer, label) for label in labels]).astype(np.float32)
-                group["label"] = np.array(labels, np.int32)
-    assert "66 images of 6 users, 2 to test on" in convert("emnist", tmp_path, tmp_path)
-
-
 def picture(path: Path, shade: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 8), (shade % 256, shade // 256, 0)).save(path)
@@ -185,61 +163,6 @@ def split(tmp_path: Path) -> Path:
     (place / "federated_train_user_120k.csv").write_text(train.replace("class", "class,label").replace("\n7", ",5\n7"))
     (place / "test.csv").write_text("image_id,class\nba4,0\nbb5,0\n")
     return place
-
-
-def test_landmarks(convert, split: Path, tmp_path: Path):
-    assert "5 images, 2 users to train on" in convert("gld", split, tmp_path)
-    found = rows(tmp_path / "gld.csv")
-    assert [(row["label"], row["user"], row["split"]) for row in found] == [
-        ("0", "7", "train"),
-        ("1", "7", "train"),
-        ("1", "9", "train"),
-        ("0", "test image ba4", "test"),
-        ("0", "test image bb5", "test"),
-    ]
-    source = open_source(f"csv:{tmp_path / 'gld.csv'}", owner_key=bytes(32), open_set=True)
-    assert (source.users, len(source.train), len(source.test)) == (2, 3, 2)
-
-
-def test_species_in_both_layouts(convert, split: Path, tmp_path: Path):
-    convert("inaturalist", split, tmp_path)
-    first = rows(tmp_path / "inaturalist.csv")
-    (split / "federated_train_user_120k.csv").unlink()
-    own = "image_id,class,user_120k,geo_100\naa1,0,7,1\nab2,1,7,1\nac3,1,9,2\nba4,0,NA,3\n"
-    (split / "iNaturalist_train.csv").write_text(own)
-    (split / "test.csv").rename(split / "iNaturalist_test.csv")
-    convert("inaturalist", split, tmp_path)
-    assert rows(tmp_path / "inaturalist.csv") == first
-
-
-def test_absent_images_are_refused_or_left_out(convert, split: Path, tmp_path: Path):
-    (split / "images" / "a" / "b" / "ab2.jpg").unlink()
-    with pytest.raises(
-        SystemExit, match=r"1 of 5 images are not below .*, the first ab2.jpg; fetch them, or give --skip"
-    ):
-        convert("gld", split, tmp_path)
-    assert "4 images, 2 users to train on, 1 left out" in convert("gld", split, tmp_path, "--skip-missing")
-
-
-def test_what_is_no_such_data_is_refused(convert, faces: Path, split: Path, tmp_path: Path):
-    refused = {
-        ("emnist", tmp_path / "nowhere"): "nowhere is not there; name where the data lie",
-        ("emnist", split): "holds 0 of the files fed_emnist_train.h5; put one of them there",
-        ("emnist", split / "test.csv"): "is not TensorFlow Federated's emnist_all",
-        ("digiface", split): r"holds no folders such as 0/0.png; unpack DigiFace-1M there",
-        ("gld", faces): "holds 0 of the files federated_train.csv",
-    }
-    for words, line in refused.items():
-        with pytest.raises(SystemExit, match=line):
-            convert(*words, tmp_path / "out")
-    (split / "test.csv").write_text("id,class\n")
-    with pytest.raises(SystemExit, match="has no column image_id; fetch the split anew"):
-        convert("gld", split, tmp_path)
-    (faces / "subjects_0-1999_72_imgs" / "3" / "71.png").unlink()
-    with pytest.raises(SystemExit, match="has 71 images, and an identity of DigiFace 72 or 5"):
-        convert("digiface", faces, tmp_path)
-    with pytest.raises(SystemExit):
-        convert("gld", split, tmp_path, "--one-name")
 
 
 def test_recipes_read_the_files_that_are_written():

@@ -191,33 +191,11 @@ def runs_listed(copy: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_owner_s_list_has_a_line_of_each_kind(version):
-    lines = [
-        json.loads(line) for line in (HERE / version / "home" / "uses.jsonl").read_text("utf-8").split("\n") if line
-    ]
-    uses = {kind: [line for line in lines if line["kind"] == kind] for kind in ("run", "search", "codes", "opening")}
-    assert {line["use"]["sampling"] for line in uses["run"]} == {"Poisson", "FullBatch"}
-    assert {line["use"]["draws"]["shape"] for line in uses["search"]} == {1.0, "Poisson"}
-    assert {line["seeded"] for line in uses["run"]} == {True, False}
-    assert (len(uses["codes"]), len(uses["opening"])) == (2, 1)
-    assert len(list((HERE / version / "home" / "trained-on").iterdir())) == 1
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_records_of_public_training_are_still_known(copies, at, version, capsys):
     at(copies[version])
     command = "train npz:public.npz --pretrained runs/public --steps 2 --noise-multiplier 9 --dry-run"
     assert main(shlex.split(command)) == 1
     assert "were trained without privacy on 48 of these 64 private records" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_source_is_still_known_by_its_codes(copies, at, version):
-    place = at(copies[version])
-    data = read(place / "runs" / "sigmoid" / "settings.json")["data"]
-    source = open_source("npz:spots.npz", owner_key=owner_key())
-    known = {"fingerprint": source.fingerprint, "material": source.stored_digest, "pixels": source.pixels}
-    assert known.items() <= data.items()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -201,28 +201,3 @@ def test_every_row_says_what_came_out_here_and_when_or_why_not(title: str):
         ran = not line.here.startswith("not run: ")
         assert bool(re.fullmatch(r"\d{4}-\d\d-\d\d, .*\w.*", line.when)) == ran, f"{title}, {line.where}: {line.when!r}"
         assert all((ROOT / name).exists() for name in line.files), line.files
-
-
-@pytest.mark.parametrize(
-    ("where", "wanted"),
-    [
-        ("table 13", {"table 13"}),
-        ("figure 1(b)", {"figure 1b"}),
-        ("figures 6(a) to (c)", {"figure 6a", "figure 6c"}),
-        ("figures 1b, 2 and 3; table 4", {"figure 1b", "figure 2", "figure 3", "table 4"}),
-        ("tables 16 to 19", {"table 16", "table 17", "table 18", "table 19"}),
-        ("Figures 5(a) and (b)", {"figure 5a", "figure 5b"}),
-        ("appendix C.3", set()),
-    ],
-)
-def test_a_cell_names_its_tables_and_figures(where: str, wanted: set[str]):
-    assert labels(where) == wanted
-
-
-def test_a_row_without_an_answer_or_of_another_table_would_be_found():
-    line = Line(where="table 1", command="", value="", here="not run: a GPU is needed for it", when="")
-    assert [label for label in ("table 1", "table 13", "figure 1") if covers(line, label)] == ["table 1"]
-    assert answers(line)
-    assert not answers(Line(where="table 1", command="", value="", here="not run: later", when=""))
-    assert covers(Line(where="figures 5(a) and (b)", command="", value="", here="", when=""), "figure 5")
-    assert not covers(Line(where="figure 1(a)", command="", value="", here="", when=""), "figure 1b")

@@ -7,8 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import sfumato
-
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 CALLED = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
@@ -31,11 +29,6 @@ def test_one_version_everywhere():
     assert f"license: {PROJECT['license']}" in citation
 
 
-def test_the_package_is_typed():
-    package = Path(sfumato.__file__).parent
-    assert (package / "py.typed").exists()
-
-
 def test_the_image_of_a_container_has_a_user_without_rights_and_the_needed_extra():
     lines = (ROOT / "deploy" / "Dockerfile").read_text("utf-8").splitlines()
     assert "USER 10001" in lines
@@ -46,21 +39,6 @@ def test_the_image_of_a_container_has_a_user_without_rights_and_the_needed_extra
         word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
     ]
     assert all((ROOT / name).exists() for name in copied)
-
-
-def test_the_forms_of_other_tools_parse_and_name_what_is_there():
-    import yaml  # comes with timm
-
-    read = {
-        name: yaml.safe_load((ROOT / name).read_text("utf-8"))
-        for name in ("conda/meta.yaml", "CITATION.cff", "mkdocs.yml")
-    }
-    recipe = read["conda/meta.yaml"]
-    assert recipe["build"]["entry_points"] == [f"{name} = {place}" for name, place in PROJECT["scripts"].items()]
-    assert recipe["about"]["summary"] == PROJECT["description"]
-    assert recipe["about"]["license"] == read["CITATION.cff"]["license"] == PROJECT["license"]
-    assert read["mkdocs.yml"]["strict"] is True
-    assert "search" in read["mkdocs.yml"]["plugins"]
 
 
 def test_every_extra_that_is_named_exists():

@@ -140,16 +140,6 @@ def test_macos_is_asked_for_the_whole_way_to_the_disk(monkeypatch, file, refusal
     assert asked == [51] if refusal is None else [51, "fsync"]
 
 
-def test_folders_are_synced_where_a_system_opens_them(monkeypatch, tmp_path):
-    synced = []
-    monkeypatch.setattr(_systems, "durable", synced.append)
-    _systems.durable_names(tmp_path)
-    assert len(synced) == 1
-    monkeypatch.setattr(_systems, "on_windows", lambda: True)
-    _systems.durable_names(tmp_path)
-    assert len(synced) == 1
-
-
 def test_a_file_is_closed_while_windows_renames_it(windows, tmp_path, monkeypatch):
     opened = []
     path, to = tmp_path / "a", tmp_path / "b"
@@ -190,16 +180,6 @@ def test_names_that_windows_forbids(name):
 @pytest.mark.parametrize("name", ["con1", "console", "com", ".hidden", "..", ".", "ward 3", "naïve", "a.b", "nul-1"])
 def test_names_that_windows_allows(name):
     assert _systems.forbidden(name) is None
-
-
-def test_a_run_at_a_forbidden_place_is_refused_on_windows_alone(monkeypatch, tmp_path):
-    from sfumato.runs.directory import RunDirectory
-
-    run = RunDirectory(tmp_path / "aux" / "run")
-    run.require_free()
-    monkeypatch.setattr(_systems, "on_windows", lambda: True)
-    with pytest.raises(SfumatoError, match=r"part 'aux'.*the name of a device; rename it"):
-        run.require_free()
 
 
 def test_drive_letters_and_backslashes_are_part_of_the_path():

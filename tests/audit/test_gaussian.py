@@ -34,18 +34,12 @@ def test_what_5000_observations_can_show(nominal, by_halves, shown):
 
 
 @given(mu=st.floats(0.05, 8), delta=st.sampled_from([1e-9, 1e-5, 1e-2]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_epsilon_delta_and_mu_are_each_other_s_inverse(mu, delta):
     epsilon = epsilon_of(mu, delta)
     if epsilon:
         assert mu_of(epsilon, delta) == pytest.approx(mu, rel=1e-6)
         assert delta_of(mu, epsilon) == pytest.approx(delta, rel=1e-6)
-
-
-def test_the_curve_is_the_accountant_s():
-    for sigma in (0.5, 1.0, 4.0):
-        plan = PrivacyPlan.calibrate(examples=10, batch_size=10, steps=1, noise_multiplier=sigma, delta=1e-5)
-        assert epsilon_of(1 / sigma, 1e-5) == pytest.approx(plan.epsilon(), rel=1e-3)
 
 
 @pytest.mark.parametrize("q", [1.0, 0.3])
@@ -138,13 +132,6 @@ def test_the_smallest_fault_is_noticed():
 
     assert accused(fault * 0.995) >= 0.8 * 60
     assert accused(1.0) <= 0.1 * 60
-
-
-def test_steps_compose_by_their_square_root():
-    one, _ = white_box(*observed(0.5, 5000), delta=1e-5, thresholds=0.25)
-    many, plain = white_box(*observed(0.5, 5000), delta=1e-5, thresholds=0.25, steps=16)
-    assert many.epsilon == pytest.approx(epsilon_of(4 * one.mu, 1e-5))
-    assert "one release" in plain.method
 
 
 def test_a_probability_of_nothing_is_refused():

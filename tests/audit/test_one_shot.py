@@ -14,7 +14,7 @@ from sfumato.audit.one_shot import _delta, epsilon_between
 
 
 @given(mean=st.floats(-3, 3), scale=st.floats(0.3, 3), epsilon=st.floats(0, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_delta_of_two_gaussians_is_the_integral(mean, scale, epsilon):
     first, second = norm(mean, scale), norm(0, 1)
     grid = np.linspace(-20, 20, 20_001)

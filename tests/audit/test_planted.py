@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from torch import nn
 
-from sfumato import ClippedGradient, SfumatoError
 from sfumato.audit import at_least, at_most, white_box
 from tests.audit import scenes
 
@@ -73,9 +71,3 @@ def test_the_right_code_uses_what_the_clipping_allows():
     for bug in ("noise scale halved", "clipping after the sum", "a user cut in two", "the realised batch as divisor"):
         inside, outside = CAUGHT_BY[bug][1](None)
         assert inside.mean() - outside.mean() == pytest.approx(scenes.MU, abs=0.15)
-
-
-def test_private_batch_statistics_are_refused_by_the_real_gradient():
-    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
-    with pytest.raises(SfumatoError, match="normalises by the private batch"):
-        ClippedGradient(model, scenes.mean)

@@ -27,7 +27,7 @@ def test_the_largest_provable(runs: int, most: float):
 
 
 @given(n=st.integers(1, 2000), data=st.data(), alpha=st.floats(1e-6, 0.4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_clopper_pearson_is_scipy_s_and_covers_the_share(n, data, alpha):
     k = data.draw(st.integers(0, n))
     low, high = at_least(k, n, alpha), at_most(k, n, alpha)
@@ -86,19 +86,13 @@ def test_scores_that_chose_the_threshold_are_not_counted():
 
 
 @given(seed=st.integers(0, 100), mu=st.floats(0, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_more_confidence_shows_less_and_never_more_than_could_be_shown(seed, mu):
     inside, outside = worlds(mu, 400, seed)
     found = [two_worlds(inside, outside, delta=1e-5, confidence=c) for c in (0.5, 0.9, 0.95, 0.999)]
     at_one = [two_worlds(inside, outside, delta=1e-5, confidence=c, threshold=mu / 2) for c in (0.5, 0.9, 0.999)]
     assert [one.epsilon for one in at_one] == sorted((one.epsilon for one in at_one), reverse=True)
     assert all(0 <= one.epsilon <= one.at_most for one in found + at_one)
-
-
-def test_the_order_of_the_scores_is_nothing_to_a_threshold_given():
-    inside, outside = worlds(2.0, 500)
-    once = two_worlds(inside, outside, delta=1e-5, threshold=(0.5, 1.0))
-    assert two_worlds(inside[::-1], np.sort(outside), delta=1e-5, threshold=(1.0, 0.5)) == once
 
 
 def test_both_directions_are_looked_at():
@@ -121,13 +115,6 @@ def test_the_smallest_fault_is_noticed_nine_times_of_ten():
         inside, outside = worlds(mu / fault * 0.99, n, seed)
         noticed += two_worlds(inside, outside, delta=1e-5, threshold=mu / fault / 2).refutes(nominal)
     assert noticed >= 32
-
-
-def test_phase_one_takes_the_first_scores():
-    inside, outside = worlds(3.0, 1000)
-    found = two_worlds(inside, outside, delta=1e-3, choosing=100)
-    assert found.observations["models_in"] == 900
-    assert 1 < found.epsilon < found.at_most
 
 
 @pytest.mark.parametrize(

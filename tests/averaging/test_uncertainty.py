@@ -29,16 +29,6 @@ def test_it_is_student_s_prediction_interval():
     assert found.low[1] == found.high[1] == 10
 
 
-def test_an_average_s_interval_has_the_rescaled_variance():
-    values = torch.tensor([1.0, 2.0, 4.0, 5.0])
-    uniform = interval(values, shares=[0.25] * 4)
-    half = stats.t.ppf(0.975, 3) * values.double().std().item() * math.sqrt(1 / 4 + 1 / 4)
-    assert uniform.high.item() == pytest.approx(3 + half)
-    exponential = [0.5, 0.3, 0.2]
-    half = stats.t.ppf(0.975, 3) * values.double().std().item() * math.sqrt(1 / 4 + 0.25 + 0.09 + 0.04)
-    assert interval(values, shares=exponential).low.item() == pytest.approx(3 - half)
-
-
 RUNS, K = 20_000, 6
 
 
@@ -60,14 +50,9 @@ def error_of(share: float) -> float:
     return 4.5 * math.sqrt(share * (1 - share) / RUNS)
 
 
-@pytest.mark.parametrize("shares", [(1.0,), (0.25,) * 4, (0.1, 0.3, 0.6)])
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize(("shares", "confidence"), [((1.0,), 0.95), ((0.1, 0.3, 0.6), 0.8)])
 def test_independent_draws_are_covered_as_often_as_it_says(shares, confidence):
     assert abs(coverage(0.0, shares, confidence) - confidence) < error_of(confidence)
-
-
-def test_nearly_independent_draws_are_nearly_so():
-    assert abs(coverage(0.02) - 0.95) < 0.01
 
 
 def test_a_wrong_scale_would_be_found():
@@ -78,27 +63,6 @@ def test_a_wrong_scale_would_be_found():
     for scale in (math.sqrt(1 / K), 1.0):
         half = (found.high - found.mean) * scale / math.sqrt(1 + 1 / K)
         assert abs(((other - found.mean).abs() <= half).double().mean().item() - 0.95) > error_of(0.95)
-
-
-def test_dependent_draws_make_it_a_lower_bound():
-    widths = []
-    for correlation in (0.0, 0.5, 0.9):
-        values = torch.from_numpy(runs(correlation, 0).T.copy())
-        widths.append(interval(values).deviation.square().mean().item())
-    assert widths[0] == pytest.approx(1, abs=0.02)
-    assert widths[0] > widths[1] > widths[2]
-    assert coverage(0.9) < coverage(0.5) < 0.95 - error_of(0.95)
-    assert coverage(0.9, (0.25,) * 4) < 0.95 - error_of(0.95)
-
-
-def test_spacing_brings_back_what_dependence_takes():
-    series = runs(0.8, 3, length=60)
-    kept = spaced(range(1, 61), 60, burn_in=0, spacing=12)
-    assert kept == (12, 24, 36, 48, 60)
-    near = torch.from_numpy(series[:, -len(kept) :].T.copy())
-    far = torch.from_numpy(series[:, [step - 1 for step in kept]].T.copy())
-    variance = {name: interval(values).deviation.square().mean().item() for name, values in (("n", near), ("f", far))}
-    assert abs(variance["f"] - 1) < 0.1 < 0.3 < abs(variance["n"] - 1)
 
 
 TAKEN, COORDINATES = 64, 4000
@@ -165,14 +129,6 @@ def test_the_widening_is_that_of_the_worst_curvature():
     assert worst > 1.05
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 4)])
-def test_shapes(shape):
-    found = interval(torch.rand(shape))
-    assert all(part.shape == torch.Size(shape[1:]) and part.dtype == torch.float64 for part in found)
-    assert (found.low <= found.mean).all()
-    assert (found.mean <= found.high).all()
-
-
 def test_by_default_the_second_half_of_a_run_counts():
     assert spaced([100, 500, 501, 700, 1000], 1000) == (501, 700, 1000)
     assert spaced([100, 500, 501, 700, 1000], 1000, burn_in=0, spacing=300) == (100, 700, 1000)
@@ -185,14 +141,9 @@ def test_by_default_the_second_half_of_a_run_counts():
         (lambda: interval(torch.ones(1, 3)), "at least two checkpoints, got 1"),
         (lambda: interval(torch.ones(3), 1.0), "confidence must lie strictly between"),
         (lambda: interval(torch.ones(3), shares=[0.5, 0.4]), "shares must sum to 1"),
-        (lambda: interval(torch.ones(3), shares=[]), "shares must sum to 1"),
         (lambda: interval(torch.ones(3), widening=0.5), "widening must be at least 1, got 0.5"),
         (lambda: spaced([1, 2], 4), "an interval can use 0 of them: those after step 2"),
-        (lambda: spaced([3, 4], 4, spacing=2), "an interval can use 1"),
         (lambda: spaced([4, 3], 4), "kept steps must ascend"),
-        (lambda: spaced([3, 5], 4), "from 0 to at most 4"),
-        (lambda: spaced([3, 4], 4, burn_in=4), "burn_in must be a number of steps below 4"),
-        (lambda: spaced([3, 4], 4, spacing=0), "spacing must be at least 1"),
     ],
 )
 def test_what_gives_no_interval_is_refused(call, words):

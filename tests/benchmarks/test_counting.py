@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -81,27 +80,6 @@ def test_tensors_of_two_devices_are_refused_as_cuda_refuses_them(found):
     assert "Use Tensor.cpu()" in found["numpy"]
 
 
-STEP = """
-import json, sys
-sys.path.insert(0, {root!r})
-from benchmarks.shared.counting import counting_device, of_a_step
-
-with counting_device():
-    pass  # before the first backward pass
-print(json.dumps(of_a_step("train digits {options} --device counting --output counted")))
-"""
-STEPS = {
-    "cnn": ("--model cnn --batch-size 64 --steps 30 --micro-batch 256", 2),
-    "wrn with views": (
-        "--model wrn-10-1 --views 4 --shift 1 --batch-size 32 --steps 24 --micro-batch 256 "
-        "--noise-multiplier 4 --delta 1e-5",
-        3,
-    ),
-}
-"""By name: options of a run whose steps have one micro-batch, and how many copies to the device a step has: positions,
-moves where there are views, and noise."""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # each of its operations goes through Python
 def test_a_command_of_each_kind_runs_on_it_without_a_tensor_on_the_wrong_side(tmp_path):
@@ -120,18 +98,3 @@ def test_a_command_of_each_kind_runs_on_it_without_a_tensor_on_the_wrong_side(tm
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert len(rows) == len(smoke.COMMANDS) - 1 + 2, "it has no bfloat16"
     assert rows["killed, resumed"]["weights"] == rows["repeated"]["weights"] == "the same bits"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "copies"), STEPS.values(), ids=STEPS)
-def test_a_whole_step_waits_for_the_device_once(options, copies, tmp_path):
-    script = STEP.format(root=str(RESULTS.parents[1]), options=options)
-    environment = os.environ | {"SFUMATO_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    step = json.loads(done.stdout.splitlines()[-1])
-    assert step["stops"] == 1, "where the sum is read"
-    assert step["there"] == copies
-    assert step["back"] >= 1, "the release, to be hashed"

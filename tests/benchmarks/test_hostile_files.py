@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
-
 import pytest
 
 from benchmarks.shared import hostile
@@ -12,7 +9,7 @@ from benchmarks.trust import fuzz
 from sfumato import SfumatoError
 
 NEEDS = {"dicom": "pydicom", "parquet": "pyarrow"}
-SLOW = {"run": 4, "unfinished run": 4, "figures": 4}
+SLOW = {"run": 2, "unfinished run": 2, "figures": 2}
 """Parsers that take long, with how many files they get."""
 
 
@@ -21,7 +18,7 @@ def test_a_hostile_file_is_read_or_refused(name, tmp_path, monkeypatch):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    found = fuzz.fuzz(name, tmp_path, files=SLOW.get(name, 20))
+    found = fuzz.fuzz(name, tmp_path, files=SLOW.get(name, 10))
     assert found["findings"] == {}
     assert found["files"] == found["read"] + found["refused"]
 
@@ -51,18 +48,3 @@ def test_what_a_parser_must_not_come_to_is_named(monkeypatch):
     assert hostile.outcome(hang).startswith("HangError at ")
     with hostile.limited():
         assert hostile.outcome(lambda: bytearray(2 * hostile.MEMORY)).startswith("MemoryError at ")
-
-
-def test_json_is_changed_as_what_it_means():
-    content = json.dumps({"a": 1, "b": [1, {"c": 2}]}).encode()
-    dice = random.Random(0)
-    found = [hostile.changed(content, [content], dice) for _ in range(200)]
-    assert len(set(found)) > 50
-
-    def valid(one):
-        try:
-            return json.loads(one) is not hostile
-        except ValueError:
-            return False
-
-    assert 100 < sum(map(valid, found)) < 200

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.scale import recipes
-from benchmarks.shared import measuring
 from sfumato.cli.options import recipe
 
 
@@ -28,15 +25,6 @@ def test_every_private_recipe_is_of_one_kind():
     assert of_name["table23-classifier"].trainable == ("classifier",)
 
 
-def test_all_rows_of_a_recipe_are_of_its_kind():
-    for kind, names in recipes.kinds().items():
-        for name in names:
-            table = recipe.table_of(f"recipe:{name}")
-            of_rows = {recipes.kind_of(table | row) for row in table.get("row", [{}])}
-            assert kind in of_rows
-            assert {replace(one, several=kind.several) for one in of_rows} == {kind}
-
-
 @pytest.mark.parametrize("name", ["digits", "de2022/table13", "de2022/figure3"])
 def test_the_command_takes_the_recipe_with_few_images_and_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -51,45 +39,3 @@ def test_the_command_takes_the_recipe_with_few_images_and_steps(
         row = recipes.measure("recipe:digits", kind, "cpu")
         assert row["peak_bytes"] > 2**20
         assert 0 < row["training_seconds"] <= row["seconds"]
-
-
-def test_a_refusal_is_the_row_s_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
-    (kind,) = [kind for kind, names in recipes.kinds().items() if names[0] == "digits"]
-    odd = tmp_path / "odd.toml"
-    odd.write_text("no-such-option = 1\n")
-    with pytest.raises(measuring.CannotError, match=r"^error: .*no_such_option"):
-        recipes.measure(str(odd), kind, "cpu")
-
-
-def test_a_kind_keeps_its_row_where_another_recipe_comes_before_the_one_that_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(measuring, "apart", lambda *_: {"seconds": 2.0, "training_seconds": 1.0, "peak_bytes": 2**30})
-    (kind,) = [kind for kind, names in recipes.kinds().items() if "digits" in names]
-    options = recipes.Options(only=("digits",), device="cpu", json=tmp_path / "figures.json")
-    for names in (["digits"], ["before", "digits"]):
-        monkeypatch.setattr(recipes, "kinds", lambda names=names: {kind: names})
-        recipes.main(options)
-    (machine,) = json.loads(options.json.read_text()).values()
-    assert {name: row["recipes"] for name, row in machine["rows"].items()} == {"digits": ["before", "digits"]}
-
-
-def test_what_was_measured_on_this_machine_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    called = []
-
-    def apart(function, what: str, kind, device: str):
-        called.append(what)
-        if len(called) == 2:
-            raise measuring.CannotError("killed, probably for want of memory")
-        return {"seconds": 2.0, "training_seconds": 1.0, "peak_bytes": 2**30}
-
-    monkeypatch.setattr(measuring, "apart", apart)
-    options = recipes.Options(only=("digits", "mnist"), device="cpu", json=tmp_path / "figures.json")
-    recipes.main(options)
-    recipes.main(options)
-    recipes.main(options)
-    assert called == ["recipe:digits", "recipe:mnist", "recipe:mnist"]
-    (machine,) = json.loads(options.json.read_text()).values()
-    assert machine["rows"]["digits"]["recipes"] == ["digits"]
-    assert machine["rows"]["mnist"]["peak_bytes"] == 2**30

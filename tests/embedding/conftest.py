@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import RunKey
+from sfumato import RunKey, Source, open_source
 from sfumato.embedding import LocalSGD, Rounds, anew
 
 USERS, CLIENTS, PER_USER, WIDTH, CLASSES = 24, 5, 6, 4, 9
@@ -38,3 +38,16 @@ def rounds() -> Rounds:
         labels=(users + generator.integers(2, size=len(users))) % CLASSES,
         inputs=lambda records: inputs[records],
     )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Source:
+    """12 people to train on, 4 others to test on."""
+    generator, path = np.random.default_rng(0), tmp_path_factory.mktemp("people") / "people.npz"
+    held = {}
+    for part, first, count in (("train", 0, 12), ("test", 12, 4)):
+        labels = np.repeat(np.arange(first, first + count), 3)
+        images = generator.integers(256, size=(len(labels), 8, 8)).astype(np.uint8)
+        held |= {f"x_{part}": images, f"y_{part}": labels, f"users_{part}": np.array([f"p{one:02}" for one in labels])}
+    np.savez(path, **held)
+    return open_source(f"npz:{path}", owner_key=bytes(32), open_set=True, classes=[f"c{one:02}" for one in range(16)])

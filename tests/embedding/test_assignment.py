@@ -65,15 +65,15 @@ def test_even_clients_have_as_many_users_as_each_other(drawn, clients):
     assert (assigned == evenly(KEY, clients=clients)(3, numbers)).all()
 
 
-def test_each_user_of_a_round_is_in_any_even_client_alike():
-    found = np.array([evenly(KEY, clients=4)(step, ALL) for step in range(400)])
-    assert stats.chisquare(np.bincount(found[:, 7], minlength=4)).pvalue > 1e-6
-    together = (found[:, 0] == found[:, 1]).mean()
-    assert abs(together - 12 / 49) < 0.12
-
-
 def test_what_cannot_be_assigned_is_refused():
     with pytest.raises(SfumatoError, match="clients must be at least 1"):
         anew(KEY, 5, clients=0)
     with pytest.raises(SfumatoError, match=r"groups must hold a text for each user, got int64 of shape \(3,\)"):
         by_group(KEY, np.arange(3), clients=2)
+
+
+def test_each_user_of_a_round_is_in_any_even_client_alike():
+    found = np.array([evenly(KEY, clients=4)(step, ALL) for step in range(400)])
+    assert stats.chisquare(np.bincount(found[:, 7], minlength=4)).pvalue > 1e-6
+    together = (found[:, 0] == found[:, 1]).mean()
+    assert abs(together - 12 / 49) < 0.12

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from sfumato import RunKey, SfumatoError, Source, open_source, verify
+from sfumato import RunKey, SfumatoError, verify
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.steps import EmbeddingSteps
@@ -33,19 +32,6 @@ ALONE = {
     "model": "linear",
     "dimension": 8,
 }
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Source:
-    """12 people to train on, 4 others to test on."""
-    generator, path = np.random.default_rng(0), tmp_path_factory.mktemp("people") / "people.npz"
-    held = {}
-    for part, first, count in (("train", 0, USERS), ("test", USERS, 4)):
-        labels = np.repeat(np.arange(first, first + count), 3)
-        images = generator.integers(256, size=(len(labels), 8, 8)).astype(np.uint8)
-        held |= {f"x_{part}": images, f"y_{part}": labels, f"users_{part}": np.array([f"p{one:02}" for one in labels])}
-    np.savez(path, **held)
-    return open_source(f"npz:{path}", owner_key=bytes(32), open_set=True, classes=[f"c{one:02}" for one in range(16)])
 
 
 def job(source, audit: int | None = CANARIES, **further):
@@ -101,7 +87,7 @@ def test_of_several_workers_the_leader_adds_them(source):
     assert not flat(sums[1]).any()
 
 
-@pytest.mark.parametrize("method", ["fedemb", "fedavg", "dpsgd"])
+@pytest.mark.parametrize("method", ["fedavg", "dpsgd"])
 def test_what_a_run_shows_is_written_down_and_verified(source, tmp_path, method):
     few = {"clients": None} if method == "dpsgd" else {}
     run = run_of(source, tmp_path / "run", method=method, seed=None, **few)

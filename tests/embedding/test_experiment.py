@@ -31,14 +31,6 @@ def test_a_drift_of_records_is_refused_where_users_take_part():
         experiment.decide(SOURCE)
 
 
-def test_users_may_take_part_in_a_secret_order():
-    experiment = EmbeddingExperiment(
-        noise_multiplier=4.0, steps=4, batch_size=200, mechanism="tree", participation="fixed-order", order="random"
-    )
-    plan = experiment.decide(SOURCE).plan
-    assert (plan.participation.assignment, plan.users, plan.unit.drawn) == ("random", 400, "clients")
-
-
 def test_a_quantile_of_few_clients_is_refused_by_what_can_be_changed():
     asked = {"epsilon": 8.0, "steps": 10, "batch_size": 256, "quantile": 0.5}
     with pytest.raises(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -29,7 +27,7 @@ def generator() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     max_norm=st.floats(1e-9, 1e6),
     rate=st.sampled_from([1e-20, 1e-5, 0.05, 3.0, 1e4]),
@@ -83,11 +81,6 @@ def test_an_update_that_is_not_finite_counts_as_zero(backbone, settings, bad):
     assert found.within == 0.5
 
 
-def test_training_that_diverges_counts_as_zero(backbone, settings):
-    local = LocalTraining(backbone, replace(settings, learning_rate=1e30))
-    assert length(ClippedUpdates(local=local)(*records(), generator()).gradients) == 0
-
-
 @pytest.mark.parametrize("adjacency", ["add-or-remove", "zero-out", "replace-one"])
 def test_one_user_moves_the_sum_by_two_bounds(backbone, settings, adjacency):
     query = ClippedUpdates(local=LocalTraining(backbone, settings), max_norm=0.3)
@@ -114,14 +107,3 @@ def test_one_user_s_presence_may_turn_a_client_s_update_around():
     alone = query(inputs[small], labels[small], generator()).gradients
     moved = length({name: value - alone[name] for name, value in both.items()})
     assert 1.9 * query.max_norm < moved <= query.sensitivity("add-or-remove")
-
-
-def test_with_a_local_head_too_one_user_moves_the_sum_by_more_than_the_bound(backbone, settings):
-    query = ClippedUpdates(local=LocalTraining(backbone, settings), max_norm=1e-3)
-    moved = []
-    for seed in range(20):
-        inputs, labels = torch.randn(16, 6, generator=torch.Generator().manual_seed(seed)), torch.arange(16) % 4
-        with_user = query(torch.cat([8 * inputs[:8], inputs[8:]]), labels, np.random.default_rng(seed)).gradients
-        without = query(inputs[8:], labels[8:], np.random.default_rng(seed)).gradients
-        moved.append(length({name: value - without[name] for name, value in with_user.items()}))
-    assert query.max_norm < max(moved) <= query.sensitivity("add-or-remove")

@@ -26,7 +26,7 @@ def user(seed: int, count: int = 7, scale: float = 1.0) -> tuple[torch.Tensor, t
     return scale * drawn, torch.arange(count) % 2
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     max_norm=st.floats(1e-9, 1e6),
     scale=st.sampled_from([0.0, 1e-25, 1e-3, 1.0, 1e8, 1e19, 1e30]),
@@ -41,7 +41,7 @@ def test_no_user_exceeds_the_bound_as_computed(max_norm, scale, count, seed):
     assert length(found) <= max_norm * (1 - grid.allowance(elements))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     users=st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9), st.sampled_from([1e-2, 1.0, 1e3])), min_size=2),
     bad=st.sampled_from([None, float("nan"), float("inf"), 1e38]),
@@ -83,13 +83,6 @@ def test_the_scatter_is_that_within_classes_and_the_mean_that_of_all_images():
     within = np.concatenate([vectors[labels == c].numpy() - vectors[labels == c].numpy().mean(0) for c in (0, 1)])
     np.testing.assert_allclose(symmetric(found[SCATTER]).numpy(), within.T @ within / 8, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found[MEAN].numpy(), MEAN_SHARE * vectors.numpy().mean(0), rtol=1e-5, atol=1e-7)
-
-
-def test_a_user_with_each_image_twice_counts_as_before():
-    vectors, labels = user(1)
-    once, twice = QUERY(vectors, labels), QUERY(vectors.repeat(2, 1), labels.repeat(2))
-    for name, value in once.gradients.items():
-        torch.testing.assert_close(twice.gradients[name], value)
 
 
 def test_one_image_of_each_class_has_no_scatter():

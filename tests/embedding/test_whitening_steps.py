@@ -10,16 +10,14 @@ import torch
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, whitening_steps
-from sfumato.embedding.run import begin, job_of, recorded
+from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.whitening import MEAN, SCATTER
 from sfumato.embedding.whitening_steps import WhiteningSteps
 from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.conclusion import finish
 from sfumato.training.preparation.start import Start
-from sfumato.training.run import execute
 
 USERS, WIDTH = 50, 8
 HOW = {"device": "cpu", "threads": 1}
@@ -185,15 +183,6 @@ def test_a_killed_run_goes_on_to_the_same_bytes_and_pays_once(people, source, tm
     assert verify(resumed.directory).holds
 
 
-def test_a_run_goes_on_from_its_own_record(people, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
-    with pytest.raises(StopError):
-        embed(people, directory=tmp_path / "run", **WHITEN, **HOW)
-    job, _ = recorded(str(tmp_path / "run"))
-    assert (job.clients.method, job.clients.dimension, job.plan.steps) == ("whiten", WIDTH, 1)
-    assert job.further == {"embedding": {"method": "whiten", "dimension": WIDTH, "far": 1e-3, "mapped": WIDTH}}
-
-
 def test_untrained_it_is_the_same_whatever_the_data_hold_and_claims_nothing(people, source, tmp_path):
     asked = EmbeddingExperiment(method="untrained", dimension=WIDTH)
     run = begin(asked, source, RunDirectory(tmp_path / "a"), progress=Silence(), **HOW)
@@ -214,27 +203,6 @@ def test_untrained_it_is_the_same_whatever_the_data_hold_and_claims_nothing(peop
     assert 'id="pairs"' not in load_public(run.directory)
 
 
-def test_an_untrained_run_that_was_cut_is_completed_from_its_own_record(people, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(finish, "conclude", lambda *given, **named: (_ for _ in ()).throw(StopError()))
-        with pytest.raises(StopError):
-            embed(people, directory=tmp_path / "run", method="untrained", **HOW)
-    job, run = recorded(str(tmp_path / "run"))
-    assert (job.steps, job.uses_data, job.clients.method) == (0, False, "untrained")
-    done = execute(job, run, progress=Silence())
-    assert done.steps == 0
-    assert "has used no private data" in done.statement.sentence
-
-
-def test_untrained_reads_no_training_image(source, tmp_path, monkeypatch):
-    def refused(*given):
-        raise AssertionError("a training image was read")
-
-    part = source.train
-    monkeypatch.setattr(type(part), "take", lambda self, rows: refused() if self is part else self.images[rows])
-    begin(EmbeddingExperiment(method="untrained"), source, RunDirectory(tmp_path / "a"), progress=Silence(), **HOW)
-
-
 def test_weights_that_have_seen_the_private_records_are_refused_without_training_too(source, tmp_path):
     public = replace(source, public=True)
     seen = EmbeddingExperiment(model="linear", dimension=WIDTH, method="central", steps=2)
@@ -243,25 +211,6 @@ def test_weights_that_have_seen_the_private_records_are_refused_without_training
         asked = EmbeddingExperiment(method=method, model="linear", dimension=WIDTH, pretrained=str(tmp_path / "seen"))
         with pytest.raises(SfumatoError, match="were trained without privacy on"):
             job_of(asked, source)
-
-
-def test_an_untrained_model_may_begin_a_private_training_on_the_same_data(source, tmp_path):
-    """Nothing of the data is in it, so they are not remembered as public ones."""
-    run = begin(
-        EmbeddingExperiment(method="untrained"), source, RunDirectory(tmp_path / "a"), progress=Silence(), **HOW
-    )
-    whitened, _ = job_of(EmbeddingExperiment(**WHITEN), source, start=Start(**HOW))
-    assert whitened.circumstances.origins == ()
-    from sfumato.runs.checkpoint import stored_materials
-
-    assert stored_materials(str(run.directory)) == ()
-
-
-def test_a_user_whose_images_are_one_of_each_class_leaves_the_identity(source):
-    other = replace(source, train=replace(source.train, labels=np.arange(len(source.train)) % 300))
-    job, _ = job_of(EmbeddingExperiment(**WHITEN), other, start=Start(**HOW))
-    vectors = torch.randn(6, WIDTH)
-    assert job.gradient(vectors, torch.arange(6)).gradients[SCATTER].abs().max() == 0
 
 
 def test_the_statement_names_the_number_of_images_that_the_rule_read(source):

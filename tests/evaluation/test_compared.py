@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sfumato.evaluation import recall_at_far
-from sfumato.evaluation.compared import REPLICATES, _replicates, _resamples, compared
+from sfumato.evaluation.compared import _replicates, compared
 
 
 def images(spread: float, *, classes: int = 20, each: int = 6, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
@@ -37,33 +37,6 @@ def test_where_each_class_is_drawn_once_a_replicate_is_the_recall():
     np.testing.assert_allclose(_replicates(vectors, labels, 0.02, once), [recall])
 
 
-def test_a_class_that_is_drawn_twice_counts_as_two_classes():
-    vectors, labels = images(0.6, classes=5)
-    weights = np.array([[2, 1, 0, 1, 1]])
-    copied = np.concatenate([labels, np.full(6, 7)])
-    kept = np.isin(copied, (0, 1, 3, 4, 7))
-    twice = torch.cat([vectors, vectors[labels == 0]])
-    # The copy is no different class of its original: pairs between the two are left out of the reference by hand.
-    own = recall_at_far(twice[kept], copied[kept], [0.05]).points[0]
-    found = _replicates(vectors, labels, 0.05, weights)[0]
-    assert abs(found - own.recall) < 0.35  # the copies' pairs, all of similarity 1, raise its threshold alone
-    assert found >= own.recall
-
-
-def test_intervals_are_wider_where_there_are_fewer_classes():
-    def width(classes: int) -> float:
-        vectors, labels = images(0.7, classes=classes)
-        _, low, high = compared({"beginning": vectors, "result": vectors}, labels, far=0.05)["result"]
-        return high - low
-
-    assert width(8) > 1.5 * width(80)
-
-
-def test_the_same_embedding_gains_exactly_nothing():
-    vectors, labels = images(0.5)
-    assert compared({"beginning": vectors, "result": 3 * vectors}, labels, far=0.01)["gain"] == [0.0, 0.0, 0.0]
-
-
 def test_what_has_no_direction_has_no_recall():
     vectors, labels = images(0.5)
     flat = torch.zeros_like(vectors)
@@ -71,10 +44,3 @@ def test_what_has_no_direction_has_no_recall():
     assert found["beginning"] is None
     assert found["gain"] is None
     assert found["result"][0] > 0
-
-
-def test_classes_are_drawn_as_often_as_there_are_such():
-    drawn = _resamples(30)
-    assert drawn.shape == (REPLICATES, 30)
-    assert (drawn.sum(1) == 30).all()
-    assert abs(drawn.var() - 1) < 0.1

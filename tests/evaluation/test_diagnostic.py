@@ -46,7 +46,7 @@ def test_figures_are_those_of_plain_counting(records, threshold, prevalence):
     assert np.allclose(np.array(found.curve), np.stack([false_rates, true_rates], 1))
 
 
-@pytest.mark.parametrize("shift", [0.5, 1.5, 2.5])
+@pytest.mark.parametrize("shift", [0.5, 2.5])
 def test_intervals_hold_the_truth(shift):
     generator, repeats, prevalence = np.random.default_rng(int(10 * shift)), 400, 0.05
     sensitivity, specificity = norm.sf(0.5, loc=shift), norm.cdf(0.5)
@@ -68,18 +68,6 @@ def test_a_perfect_test_has_an_interval_all_the_same():
     assert 0.1 < low < 0.9
     assert share(10, 10) == (1.0, pytest.approx(0.6915, abs=1e-4), 1.0)
     assert share(0, 10)[0] == 0.0 < share(0, 10)[2]
-
-
-def test_few_positives_say_little():
-    wide, narrow = (auc(np.linspace(0.3, 1, count), np.linspace(0, 0.7, 10 * count)) for count in (5, 500))
-    assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
-
-
-def test_without_a_prevalence_there_are_no_predictive_values():
-    found = diagnostic(np.array([0.2, 0.7]), np.array([False, True]))
-    assert found.positive_value is None
-    assert found.negative_value is None
-    assert found.to_dict()["auc"][0] == 1.0
 
 
 def test_what_cannot_be_is_refused():

@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from sfumato import PrivacyPlan, RunKey, SfumatoError, aggregate, load, open_source, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verify
 from sfumato.data import Records
 from sfumato.evaluation import accuracy, multilabel
-from sfumato.evaluation.temperature import fitted
 from sfumato.experiment.settings import Settings
-from sfumato.models import Ensemble
-from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson, User
+from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson
 from sfumato.report import MultilabelEvaluation
 from sfumato.runs import directory as names
 from sfumato.training.inputs import Inputs
@@ -95,15 +93,6 @@ def test_figures_are_those_of_plain_counting(records, width, threshold, seed):
     assert scored["accuracy"] == pytest.approx(np.mean((scores >= 0.5) == truth))
 
 
-def test_outputs_that_are_no_numbers_have_no_area():
-    outputs = torch.tensor([[0.0, float("nan")], [1.0, 2.0]])
-    found = multilabel.evaluation(outputs, torch.tensor([[0, 1], [1, 0]]), ["a", "b"])
-    assert found.labels[0].auc is not None
-    assert found.labels[1].auc is None
-    assert found.to_dict()["loss"] is None
-    assert np.isnan(MultilabelEvaluation.from_dict(found.to_dict()).loss)
-
-
 def test_each_label_is_learnt_and_kept(run, source, spec):
     figures = run.figures
     assert figures["accuracy"] > 0.85
@@ -136,13 +125,6 @@ def test_the_page_has_a_table_of_labels_and_its_public_version_none(run):
     assert not any(name in public for name in NAMES)
 
 
-def test_a_small_network_with_views(source, tmp_path):
-    few = {"directory": tmp_path / "run", "micro_batch": 50, "views": 2, "shift": 1, "device": "cpu", "threads": 1}
-    found = train("cnn", source, plan(source, steps=3), **few, **CHOICES)
-    assert found.figures["mean_auc"] is not None
-    assert verify(found.directory).holds
-
-
 def test_padding_has_no_labels(spec):
     """Steps of one shape, whoever takes part, with the labels of the records in their order."""
     few = open_source(spec, owner_key=bytes(32), label_columns=NAMES, examples=200)
@@ -155,43 +137,6 @@ def test_padding_has_no_labels(spec):
     assert targets[weights].tolist() == few.train.labels[rows].tolist()
     assert not targets[~weights].any()
     assert estimate(job).micro_batches == 3
-
-
-def test_persons_with_all_of_their_images(source, tmp_path):
-    own = plan(source, population=100, unit=User(drawn="users"), steps=12)
-    assert train("linear", source, own, directory=tmp_path / "run", threads=1, device="cpu", **CHOICES).accuracy > 0.8
-
-
-def test_a_temperature_is_that_of_each_label_by_itself():
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(20_000, 2, generator=generator, dtype=torch.double)
-    labels = (torch.rand(logits.shape, generator=generator) < (logits / 2.5).sigmoid()).long()
-    assert fitted(logits, labels, loss="multilabel") == pytest.approx(2.5, rel=0.05)
-
-
-def test_a_public_source_calibrates_it(spec, source, tmp_path):
-    (x, y), (x_test, y_test) = pictures(60, 2), pictures(60, 3)
-    names = np.array(NAMES)
-    np.savez(tmp_path / "public.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, classes=names)
-    public = open_source(f"npz:{tmp_path / 'public.npz'}", owner_key=bytes(32), label_columns=NAMES, public=True)
-    place = {"directory": tmp_path / "run", "threads": 1, "device": "cpu"}
-    found = train("linear", source, plan(source), calibrate_on=public, **place, **CHOICES)
-    assert found.load().reading.temperature not in (None, 1)
-    turned = open_source(spec, owner_key=bytes(32), label_columns=NAMES[::-1], public=True)
-    with pytest.raises(SfumatoError, match="the same classes in the same order"):
-        train("linear", source, plan(source), calibrate_on=turned, directory=tmp_path / "other", **CHOICES)
-
-
-def test_aggregates_that_know_no_majority(run, source, spec):
-    made = aggregate(run.directory, "opa")
-    found = load(made.path).predict(source.test.images)
-    assert ((found >= 0.5).numpy() == source.test.labels).mean() > 0.9
-    with pytest.raises(SfumatoError, match="takes a majority of classes, but the model predicts several labels"):
-        aggregate(run.directory, "omv")
-    with pytest.raises(SfumatoError, match="score_on counts right classes"):
-        aggregate(run.directory, "upa", score_on=spec, public=True)
-    with pytest.raises(SfumatoError, match="a majority vote needs exclusive classes"):
-        Ensemble([torch.nn.Linear(2, 2)], method="omv", loss="multilabel")
 
 
 def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_path, digits):

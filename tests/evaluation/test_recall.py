@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_curve
 
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import check_disjoint, recall, recall_at_far, roc, similarity, verify
@@ -50,7 +49,7 @@ def problems(draw):
     return torch.tensor(numbers, dtype=torch.float32), labels
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     problems(),
     st.lists(st.sampled_from([1e-9, 1e-3, 0.01, 0.1, 0.29, 0.3, 0.5, 0.999, 1.0]), min_size=1, max_size=4),
@@ -68,17 +67,7 @@ def test_thresholds_rates_and_recall_are_those_of_all_pairs(problem, fars, side)
         assert point.far <= point.at_far
 
 
-@settings(max_examples=40, deadline=None)
-@given(problems())
-def test_no_point_of_the_curve_of_scikit_learn_is_better(problem):
-    embeddings, labels = problem
-    similarities, same = all_pairs(embeddings, labels)
-    rates, recalls, _ = roc_curve(same, similarities, drop_intermediate=False)
-    for point in recall_at_far(embeddings, labels, [0.001, 0.05, 0.2, 0.7]).points:
-        assert point.recall == pytest.approx(recalls[rates <= point.at_far].max())
-
-
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(problems(), st.integers(2, 9), st.integers(1, 12))
 def test_within_minibatches_only_their_pairs_are_compared(problem, minibatch, side):
     embeddings, labels = problem
@@ -102,23 +91,6 @@ def test_where_all_embeddings_are_equal_nothing_can_be_told_apart(dtype):
     assert not verify(embeddings[0], embeddings[1], points[0].threshold)
 
 
-def test_classes_that_lie_apart_are_told_apart_without_a_mistake():
-    labels = [f"class {number % 4}" for number in range(40)]
-    embeddings = torch.eye(4).repeat(10, 1) + 0.01 * torch.randn(40, 4)
-    (point,) = recall_at_far(embeddings, labels).points
-    assert (point.at_far, point.recall) == (1e-3, 1.0)
-    assert 0.5 < point.threshold < 0.9
-
-
-def test_the_length_of_an_embedding_and_the_order_of_images_change_nothing():
-    generator = torch.Generator().manual_seed(0)
-    embeddings, labels = torch.randn(60, 5, generator=generator), torch.arange(60) % 7
-    order = torch.randperm(60, generator=generator)
-    first = recall_at_far(embeddings, labels, [0.01, 0.1], side=16)
-    assert recall_at_far(4 * embeddings, labels, [0.01, 0.1]) == first
-    assert recall_at_far(embeddings[order], labels[order].numpy(), [0.01, 0.1], side=7) == first
-
-
 def test_a_rate_is_the_decimal_that_was_written():
     assert recall._allowed(0.29, 100) == 29
     assert recall._allowed(1e-3, 1000) == 1
@@ -140,11 +112,8 @@ def test_a_curve_rises_at_rates_of_equal_distance_on_a_logarithmic_axis():
         ({"labels": [0, 0, 0, 0]}, "no two of 4 images are of different classes"),
         ({"labels": [0, 0, 1]}, r"labels must be one for each of 4 embeddings, got shape \(3,\)"),
         ({"fars": [0.0]}, "far must be positive"),
-        ({"fars": [1.5]}, "far must be at most 1"),
         ({"minibatch": 0}, "minibatch must be at least 1"),
-        ({"minibatch": 1}, "within minibatches of 1"),
         ({"embeddings": torch.ones(4)}, r"embeddings must be real numbers \(N, D\), got float32 \(4,\)"),
-        ({"embeddings": torch.ones(4, 2, dtype=torch.int64)}, "got int64"),
         ({"embeddings": torch.tensor([[1.0], [0.0], [1.0], [1.0]])}, "1 of 4 .* embedding 1 are all zero"),
         ({"embeddings": torch.tensor([[1.0], [1.0], [math.nan], [math.inf]])}, "2 of 4 .* embedding 2 are not finite"),
     ],
@@ -153,12 +122,6 @@ def test_what_cannot_be_measured_is_refused(change, words):
     given = {"embeddings": torch.ones(4, 2), "labels": [0, 0, 1, 1], **change}
     with pytest.raises(SfumatoError, match=words):
         recall_at_far(**given)
-
-
-@pytest.mark.parametrize("lowest", [0.5, 1.0, 0.002, -1])
-def test_a_curve_begins_at_a_power_of_ten(lowest):
-    with pytest.raises(SfumatoError, match="lowest must be"):
-        roc(torch.ones(4, 2), [0, 0, 1, 1], lowest=lowest)
 
 
 def test_classes_of_training_are_no_classes_of_the_test():

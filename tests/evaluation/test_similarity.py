@@ -42,7 +42,7 @@ def test_two_images_are_the_same_from_the_threshold_on():
         verify(first, second, None)
 
 
-@pytest.mark.parametrize(("images", "within", "side"), [(1, None, 3), (10, None, 3), (10, 4, 3), (11, 3, 8), (9, 9, 9)])
+@pytest.mark.parametrize(("images", "within", "side"), [(1, None, 3), (10, 4, 3), (11, 3, 8)])
 def test_each_pair_lies_in_one_block(images, within, side):
     seen = torch.zeros(images, images, dtype=torch.int64)
     for rows, columns in blocks(images, within=within, side=side):

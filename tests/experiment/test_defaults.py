@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from hypothesis import given as drawn
@@ -21,7 +19,7 @@ def plan(examples: int = 1000, epsilon: float = 3.0) -> PrivacyPlan:
     return PrivacyPlan.calibrate(examples=examples, epsilon=epsilon, delta=1e-5, **sizes)
 
 
-@pytest.mark.parametrize("examples", [1, 40, 20_000, 20_001, 60_000, 1_281_167])
+@pytest.mark.parametrize("examples", [1, 20_000, 20_001, 1_281_167])
 def test_batch_and_steps_make_a_plan(examples):
     rules = defaults.plan_rules(examples)
     assert 1 <= rules["batch_size"].value <= examples
@@ -61,35 +59,12 @@ def test_the_model_follows_from_size_and_colour(given, size, channels, expected)
     assert defaults.training_rules(plan(), given=given, size=size, channels=channels)["model"].value == expected
 
 
-@pytest.mark.parametrize(("size", "said"), [(40, False), (41, True)])
-def test_the_rule_says_where_images_are_averaged_down(size, said):
-    for channels in (1, 3):
-        reason = fixed_features.model_rule(given={}, size=size, channels=channels).reason
-        assert ("downsampled to 32 pixels" in reason) == said
-    wavelets = fixed_features.model_rule(given={"flip": False}, size=size, channels=3)  # have sides of their own
-    assert "averaged" not in wavelets.reason
-
-
 @pytest.mark.parametrize("model", [fixed_features.SCATTERING, fixed_features.DICTIONARY, fixed_features.BOTH])
 def test_the_norm_that_the_rules_know_is_that_of_the_features(model):
     some = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)) * 2 - 1
     network = create(model, classes=2, channels=1, size=28)
     norms = network.features(some).norm(dim=1)
     torch.testing.assert_close(norms, torch.full((4,), fixed_features.FIXED[model].norm), rtol=0.1, atol=0)
-
-
-def test_any_share_of_wavelets_has_the_rules_of_both():
-    both = fixed_features.FIXED[fixed_features.BOTH]
-    assert all(fixed_features.fixed_features("dictionary,wavelets=0.3", channels) == both for channels in (1, 3))
-    assert fixed_features.fixed_features("cnn", 3) is None
-
-
-def test_the_rate_of_a_grey_dictionary_alone_has_a_bound():
-    """At 60,000 digits and rate 9.6 every step overshot what they have in common, and nothing was learnt."""
-    many = PrivacyPlan.calibrate(examples=20_000, epsilon=8, delta=1e-5, batch_size=20_000, steps=100)
-    given = {"model": "dictionary"}
-    assert defaults.training_rules(many, given=given, size=28, channels=1)["learning_rate"].value == 6
-    assert defaults.training_rules(many, given=given, size=28, channels=3)["learning_rate"].value > 6
 
 
 def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
@@ -100,41 +75,11 @@ def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
         assert (rules["steps"].value == features.steps) == (examples <= features.full_batch_up_to)
 
 
-@pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam"}, {"views": 4}, {"momentum": 0.5}])
+@pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam", "views": 4}])
 def test_every_setting_is_chosen(given):
     rules = defaults.training_rules(plan(), given=given, size=28, channels=3)
     values = {name: rule.value for name, rule in rules.items()} | given
     assert Settings(**values)
-
-
-def test_views_bring_a_shift_and_colour_a_flip():
-    rules = defaults.training_rules(plan(), given={"views": 8}, size=32, channels=3)
-    assert (rules["shift"].value, rules["flip"].value) == (4, True)
-    rules = defaults.training_rules(plan(), given={"views": 8}, size=8, channels=1)
-    assert (rules["shift"].value, rules["flip"].value) == (1, False)
-
-
-def test_colour_photographs_are_mirrored_unless_that_was_ruled_out():
-    for given, expected in (
-        ({"model": "scattering"}, (2, 0, True)),
-        ({"model": "scattering", "flip": False}, (1, 0, False)),
-        ({"model": "cnn"}, (1, 0, False)),
-        ({}, (1, 0, False)),  # the dictionary's features of a mirror image are the same
-    ):
-        rules = defaults.training_rules(plan(), given=given, size=32, channels=3)
-        assert tuple(rules[name].value for name in ("views", "shift", "flip")) == expected
-
-
-def test_reasons_are_given_for_what_was_not_asked_for():
-    rules = defaults.training_rules(plan(), given={}, size=28, channels=1)
-    lines = defaults.reasons(rules, {"model": "cnn"})
-    assert not any(line.startswith("by rule: model") for line in lines)
-    assert any(line.startswith("by rule: learning rate") for line in lines)
-
-
-def test_the_rules_take_nothing_that_holds_images():
-    for rule in (defaults.plan_rules, defaults.training_rules):
-        assert "source" not in inspect.signature(rule).parameters
 
 
 @drawn(st.integers(1, 3000), st.integers(1, 200), st.sampled_from(["position", "time"]))
@@ -149,8 +94,3 @@ def test_what_comes_in_an_order_is_seen_once(examples, steps, order):
     batch = min(steps, examples)
     for rules in (defaults.plan_rules(examples, request, batch_size=batch), defaults.plan_rules(examples, request)):
         assert -(-examples // rules["batch_size"].value) == rules["steps"].value
-
-
-def test_much_of_an_image_is_not_left_out_without_a_word():
-    assert defaults.cut_off(0.05) is None
-    assert "leaves out about 60% of each" in (defaults.cut_off(0.6) or "")

@@ -21,14 +21,12 @@ def test_the_command_line_asks_for_what_an_experiment_holds():
     assert set(choices_of(Settings)) < {one.name for one in fields(Experiment)}
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"epsilon": 1.0, "views": 4}, {"noise_multiplier": 4.0, "steps": 9, "model": "cnn", "shift": 2}]
-)
+@pytest.mark.parametrize("asked", [{}, {"noise_multiplier": 4.0, "steps": 9, "model": "cnn", "shift": 2}])
 def test_python_and_the_command_line_decide_alike(spots, asked):
     assert Experiment(**asked).decide(spots) == PrivateChoices(**asked).experiment.decide(spots)
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 100.0])
+@pytest.mark.parametrize("epsilon", [0.01, 2.0])
 def test_what_is_said_before_training_depends_on_public_facts_alone(spots, epsilon):
     alike = replace(spots.train, labels=np.zeros_like(spots.train.labels), images=spots.train.images[::-1] // 2)
     one, other = (Experiment(epsilon=epsilon).decide(each) for each in (spots, replace(spots, train=alike)))
@@ -94,21 +92,7 @@ def test_fields_that_are_none_are_refused():
     with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
         of_fields(Settings, {})
     settings = Settings(model="cnn", learning_rate=1.0)
-    with pytest.raises(SfumatoError, match="settings and views are both given"):
-        settings_of(settings, None, None, {"views": 2})
-    with pytest.raises(SfumatoError, match="the model is linear, but the settings have cnn"):
-        settings_of(settings, "linear", None, {})
     assert settings_of(settings, "cnn", None, {}) is settings
-
-
-def test_an_experiment_is_light():
-    import subprocess
-    import sys
-
-    script = (
-        "import sys, sfumato.experiment.experiment; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
-    )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_every_part_of_a_budget_is_heard(spots):
@@ -122,14 +106,6 @@ def test_every_part_of_a_budget_is_heard(spots):
     largest = Experiment(epsilon=0.5, noise_multiplier=3.0, steps=1, delta=1e-4).decide(spots).plan
     assert largest.expected_batch_size < 200
     assert 0.4 < largest.epsilon() <= 0.5
-
-
-def test_a_bound_is_none_to_a_thousandth_below(spots):
-    asked = Experiment(epsilon=90.0, noise_multiplier=1.0, steps=5, batch_size=200)
-    cost = asked.decide(spots).plan.epsilon()
-    assert replace(asked, epsilon=cost).decide(spots).plan.epsilon() == cost
-    with pytest.raises(SfumatoError, match=r"give epsilon .*, above epsilon"):
-        replace(asked, epsilon=0.999 * cost).decide(spots)
 
 
 def test_a_momentum_that_sgd_has_none_of_is_refused(spots):
@@ -151,14 +127,7 @@ def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [
-        ("titel", "title"),
-        ("treads", "threads"),
-        ("kep", "keep"),
-        ("reprt_epsilon", "report_epsilon"),
-        ("learnin_rate", "learning_rate"),
-        ("lr", "learning_rate"),
-    ],
+    [("treads", "threads"), ("reprt_epsilon", "report_epsilon"), ("lr", "learning_rate")],
 )
 @pytest.mark.parametrize("planned", [False, True])
 def test_an_unknown_keyword_of_train_is_refused_with_the_one_that_was_meant(spots, tmp_path, given, meant, planned):
@@ -166,3 +135,11 @@ def test_an_unknown_keyword_of_train_is_refused_with_the_one_that_was_meant(spot
     with pytest.raises(SfumatoError, match=f"^{given} is no field of Experiment; did you mean {meant}$"):
         train("linear", spots, plan if planned else None, directory=tmp_path / "run", **{given: 1})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_bound_is_none_to_a_thousandth_below(spots):
+    asked = Experiment(epsilon=90.0, noise_multiplier=1.0, steps=5, batch_size=200)
+    cost = asked.decide(spots).plan.epsilon()
+    assert replace(asked, epsilon=cost).decide(spots).plan.epsilon() == cost
+    with pytest.raises(SfumatoError, match=r"give epsilon .*, above epsilon"):
+        replace(asked, epsilon=0.999 * cost).decide(spots)

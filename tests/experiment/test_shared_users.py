@@ -159,14 +159,6 @@ def test_what_follows_by_rule_is_said(people):
     prepare(None, source, plan, SETTINGS, device="cpu", threads=1)
 
 
-def test_where_the_shared_ones_were_not_kept_the_promise_is_the_same(people):
-    """Which stay was decided by who is on which all the same."""
-    source = capped(people, bytes(32), 1)
-    alone = replace(source, train=source.train.chosen(owners(source.train).of_each_record == 1))
-    assert alone.shared
-    assert Experiment(unit="user", epsilon=8.0, per_user=1).decide(alone).plan.unit.shared
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -200,9 +192,3 @@ def test_the_cap_is_looked_at_for_every_user_of_an_image(people):
         SfumatoError, match=f"keeps at most 4 records of each user, but a user of the source has {len(whose)}"
     ):
         users.check(source, plan_for(source))
-
-
-def test_what_a_promise_for_single_images_is_worth_to_the_one_on_most(people):
-    plan = PrivacyPlan.calibrate(examples=120, batch_size=120, steps=10, epsilon=3.0, delta=1e-5)
-    most = owners(people.train).of_each_user.max()
-    assert f"the person with the most, {most} of them" in (users.several_of_one(people, plan) or "")

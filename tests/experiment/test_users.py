@@ -80,16 +80,6 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     assert "a private figure" not in told
 
 
-def test_of_public_images_single_ones_and_promises_for_users_nothing_is_said(people):
-    plan = PrivacyPlan.calibrate(
-        examples=people.examples, batch_size=people.examples, steps=10, epsilon=3.0, delta=1e-5
-    )
-    assert users.several_of_one(replace(people, public=True), plan) is None
-    one_each = replace(people.train, users=np.arange(len(people.train)).astype(np.str_))
-    assert users.several_of_one(replace(people, train=one_each), plan) is None
-    assert users.several_of_one(people, plan_for(people, "users")) is None
-
-
 def plan_for(source: Source, drawn: str, *, at_most: int | None = 5, **other) -> PrivacyPlan:
     unit = User(drawn="users", at_most=at_most)
     if drawn == "examples":
@@ -116,7 +106,7 @@ def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, **how) -> to
     return torch.cat([value.double().flatten() for value in found[0].values()])
 
 
-@pytest.mark.parametrize("micro_batch", [1, 4, 100])
+@pytest.mark.parametrize("micro_batch", [4, 100])
 def test_one_person_drawn_as_a_whole_moves_the_sum_by_no_more_than_the_norm(people, micro_batch):
     """Also where micro-batches are smaller than what the person has: a part clipped by itself would count again."""
     source = capped(people, bytes(32), 5)
@@ -161,7 +151,7 @@ def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):
         torch.testing.assert_close(empty[name], value / 6)
 
 
-@pytest.mark.parametrize(("views", "micro_batch"), [(1, 1), (1, 9), (2, 3), (2, 64)])
+@pytest.mark.parametrize(("views", "micro_batch"), [(1, 1), (2, 3), (2, 64)])
 def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_batch):
     settings = replace(SETTINGS, views=views, shift=views - 1)
     plan = plan_for(people, "users", at_most=None)
@@ -233,19 +223,9 @@ def test_delta_is_small_against_the_number_of_users(people, drawn, population):
     assert (plan.population, plan.users, plan.delta) == (population, 200_000, 1e-7)
 
 
-@pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
-def test_noise_that_remembers_draws_users(people, mechanism, tmp_path):
-    run = train(
-        "linear",
-        people,
-        directory=tmp_path / "run",
-        unit="user",
-        mechanism=mechanism,
-        epsilon=30.0,
-        steps=6,
-        threads=1,
-        learning_rate=0.5,
-    )
+def test_noise_that_remembers_draws_users(people, tmp_path):
+    asked = {"unit": "user", "mechanism": "tree", "epsilon": 30.0, "steps": 6, "learning_rate": 0.5}
+    run = train("linear", people, directory=tmp_path / "run", threads=1, **asked)
     plan = run.statement.plan
     assert plan.unit.drawn == "users"
     assert isinstance(plan.participation, FixedOrder)
@@ -286,10 +266,6 @@ def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
         (lambda source: plan_for(source, "users", at_most=2), "keeps at most 2 records of each user, but a user"),
         (lambda source: replace(plan_for(source, "users"), population=30), "is for 30 users, but the source has 24"),
         (
-            lambda source: replace(plan_for(source, "examples"), population=70),
-            "is for 70 examples, but the source has",
-        ),
-        (
             lambda source: plan_for(source, "users", participation=TruncatedPoisson(batch_size=6, largest=9),
                                     adjacency="zero-out"),
             "users have different numbers of records; use Poisson sampling",
@@ -298,12 +274,6 @@ def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
             lambda source: plan_for(source, "users", adjacency="zero-out",
                                     participation=FixedOrder(batch_size=6, assignment="position")),
             "order position is for records, but users are sampled",
-        ),
-        (
-            lambda source: plan_for(
-                source, "users", steps=2, participation=FixedOrder(batch_size=6, assignment="time")
-            ),
-            "order time is for records, but users are sampled",
         ),
         (
             lambda source: replace(plan_for(source, "users"), unit=User(drawn="clients")),
@@ -359,8 +329,6 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
     [
         ({"per_user": 3}, "per_user=3 applies to users, but the unit is an example; give unit=user"),
         ({"unit": "person"}, "unit must be one of example, user; got 'person'"),
-        ({"unit": "user", "drawn": "clients"}, "drawn must be one of examples, users; got 'clients'"),
-        ({"unit": "user", "per_user": 0}, "per_user must be at least 1, got 0"),
         ({"unit": "user", "noise_multiplier": 2.0}, "noise_multiplier 2 is given without drawn"),
         (
             {"unit": "user", "drawn": "examples", "participation": "cyclic"},
@@ -374,14 +342,10 @@ def test_what_cannot_be_asked_for(people, asked, words):
         Experiment(**asked).decide(people)
 
 
-def test_a_source_that_knows_no_users_is_refused(spots):
-    with pytest.raises(SfumatoError, match="does not say whose record each one is"):
-        Experiment(unit="user").decide(spots)
-
-
-@pytest.mark.parametrize("count", [2, 30, 117, 1200, 40_001])
-@pytest.mark.parametrize("of_each", [1, 2.5, 3.4, 10])
-@pytest.mark.parametrize("share", [0.02, 0.4, 0.999, 1.0, 1.5])
+@pytest.mark.parametrize(
+    ("count", "of_each", "share"),
+    [(2, 2.5, 0.4), (30, 1, 1.5), (117, 3.4, 0.999), (1200, 10, 0.02), (40_001, 2.5, 1.0)],
+)
 def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     """For the same gradients in a step, whatever rounding would make of records that do not divide evenly."""
     monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 1.0)  # the noise is of no concern
@@ -396,9 +360,9 @@ def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
 
 
-@pytest.mark.parametrize("size", [10, 61, 200])
-def test_plan_recommends_what_train_takes(people, size, capsys, monkeypatch):
+def test_plan_recommends_what_train_takes(people, capsys, monkeypatch):
     """The same batch for what sfumato plan compares and sfumato train then decides."""
+    size = 61
     monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 2.0)  # the noise is of no concern
     asked = Experiment(unit="user", per_user=4, batch_size=size, steps=3, epsilon=8.0, delta=1e-4)
     plan = asked.decide(asked.kept(people)).plan

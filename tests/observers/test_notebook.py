@@ -8,7 +8,6 @@ import types
 import pytest
 
 from sfumato import train
-from sfumato._checks import SfumatoError
 from sfumato.observers import notebook
 from sfumato.observers.notebook import NotebookBar, in_notebook, shown
 from sfumato.observers.progress import Silence
@@ -53,17 +52,6 @@ def test_without_ipython_it_is_not_imported_and_nothing_is_shown(monkeypatch: py
     assert "IPython" not in sys.modules
 
 
-def test_ipython_on_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "IPython", Kernel(None).ipython)
-    assert isinstance(shown(None), Silence)
-
-
-def test_what_is_given_is_taken_in_a_notebook_too(kernel: Kernel):
-    given = Silence()
-    assert shown(given) is given
-    assert isinstance(shown(None), NotebookBar)
-
-
 def test_a_run_shows_its_steps_in_one_bar_that_goes(kernel: Kernel, spots, plan, options, tmp_path, capsys):
     train("linear", spots, plan, directory=tmp_path / "run", **(options | {"views": 1, "shift": 0}))
     texts = [one["text/plain"] for one in kernel.displayed]
@@ -73,19 +61,6 @@ def test_a_run_shows_its_steps_in_one_bar_that_goes(kernel: Kernel, spots, plan,
     assert "evaluating; writing the model and its report" in capsys.readouterr().out
     values = [one["text/html"] for one in kernel.displayed if 'max="12"' in one["text/html"]]
     assert 'value="11"' in values[-1]
-
-
-def test_the_bar_keeps_its_note_and_escapes_what_it_shows(kernel: Kernel):
-    bar = NotebookBar()
-    with pytest.raises(SfumatoError, match="the progress bar has not been started; call begin first"):
-        bar.advance(1)
-    bar.begin("<b>", 3)
-    bar.advance(1, "loss 2")
-    bar.advance(2)
-    assert kernel.displayed[-1]["text/plain"] == "<b>: 2 of 3, loss 2"
-    assert "&lt;b&gt;" in kernel.displayed[-1]["text/html"]
-    bar.begin("again", 5, done=2)
-    assert kernel.displayed[-1]["text/plain"] == "again: 2 of 5"
 
 
 def test_the_bar_does_not_move_for_every_step(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):

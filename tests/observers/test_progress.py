@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from sfumato import SfumatoError
 from sfumato.observers import progress
-from sfumato.observers.progress import Bars, read_source
+from sfumato.observers.progress import Bars
 
 
 @pytest.fixture
@@ -38,50 +35,3 @@ def test_a_line_now_and_then_says_how_far_it_is_and_how_long_it_will_take(clock,
         clock.now += 1
         bars.advance(31)
     assert capsys.readouterr().err == ""
-
-
-def test_less_than_a_second_is_not_shown(clock, capsys):
-    with Bars() as bars:
-        bars.begin("steps", 100)
-        clock.now += 40
-        bars.advance(99)
-        assert capsys.readouterr().err == "steps: 99 of 100\n"
-
-
-def test_what_was_done_before_does_not_count_as_quick(clock, capsys):
-    with Bars() as bars:
-        bars.begin("steps", 100, done=80)
-        clock.now += 40
-        bars.advance(80)
-        assert capsys.readouterr().err == "steps: 80 of 100\n"
-        clock.now += 40
-        bars.advance(90)
-        assert capsys.readouterr().err == "steps: 90 of 100, about 80 s left\n"
-
-
-def test_nothing_advances_that_has_not_begun():
-    with Bars() as bars, pytest.raises(SfumatoError, match="the progress bar has not been started"):
-        bars.advance(1)
-
-
-def test_reading_many_files_is_shown_a_thousand_times_a_pass(monkeypatch):
-    told = []
-
-    class Watched:
-        def begin(self, what, total, done=0):
-            told.append((what, total))
-
-        def advance(self, done, note=""):
-            told.append(done)
-
-    class Spec:
-        def open(self, key, *, progress):
-            for _ in range(2):
-                for done in range(1, 5001):
-                    progress(done, 5000)
-            return SimpleNamespace(unreadable_files=())
-
-    monkeypatch.setattr("sfumato.randomness.owner_key", lambda: bytes(32))
-    read_source(Spec(), Watched())
-    once = [("reading files", 5000), *range(5, 5001, 5)]
-    assert told == [("reading", 1), *once, *once]

@@ -75,12 +75,11 @@ def test_each_optimizer_has_a_formula_and_mistakes():
     assert set(NAMES) == set(formulas.OPTIMIZERS) == set(formulas.MISTAKES)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_optimizer_is_its_formula_and_none_of_its_mistakes(name, decay, dtype, seed):
-    given = problem(seed)
+def test_an_optimizer_is_its_formula_and_none_of_its_mistakes(name, decay, dtype):
+    given = problem(0)
     found = walked(name, *given, dtype=dtype, decay=decay)
     formula = formulas.OPTIMIZERS[name]
     assert formulas.distance(found, formula(*given, decay=decay)) < TOLERANCE[dtype]
@@ -102,7 +101,7 @@ def test_a_tensor_of_zeros_takes_the_first_step_of_adam_by_lamb():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=10)
 def test_a_schedule_is_its_formula(name, data):
     steps = data.draw(st.integers(1, 300))
     warmup = data.draw(st.integers(0, steps - 1))
@@ -113,11 +112,11 @@ def test_a_schedule_is_its_formula(name, data):
         )
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(30, 6), (98, 2)])
 @pytest.mark.parametrize(
     ("name", "wrong"), [(name, wrong) for name, list_ in formulas.SCHEDULE_MISTAKES.items() for wrong in list_]
 )
-def test_no_mistake_passes_for_a_schedule(name, wrong, steps, warmup):
+def test_no_mistake_passes_for_a_schedule(name, wrong):
+    steps, warmup = 30, 6
     found = schedule(name, steps=steps, warmup=warmup)
     off = [abs(found(t) - formulas.schedule(name, t, steps=steps, warmup=warmup, wrong=wrong)) for t in range(steps)]
     assert max(off) > 1e-4

@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import stats
 
 from sfumato import SfumatoError
 from sfumato.privacy import CandidateCount
@@ -42,8 +42,7 @@ def by_definition(mean: float, shape: float, count: int) -> float:
     return (1 - gamma) ** count / (gamma**-shape - 1) * product
 
 
-@pytest.mark.parametrize("shape", [-0.9, -0.5, -0.01, 0.0, 0.3, 1.0, 4.0])
-@pytest.mark.parametrize("mean", [1.2, 2.5])
+@pytest.mark.parametrize(("mean", "shape"), [(1.2, -0.9), (2.5, -0.5), (1.2, 0.0), (2.5, 0.3), (1.2, 4.0)])
 def test_the_law_is_the_paper_s(mean, shape):
     masses = list(islice(CandidateCount(mean=mean, shape=shape).masses(), 12))
     expected = [by_definition(mean, shape, count) for count in range(len(masses))]
@@ -66,17 +65,12 @@ def test_named_laws_are_scipy_s():
 
 
 @given(mean=st.floats(1.001, 60), shape=st.sampled_from(SHAPES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_masses_add_up_to_one_and_have_the_mean(mean, shape):
     masses = list(CandidateCount(mean=mean, shape=shape).masses())
     assert min(masses) >= 0
     assert math.fsum(masses) == pytest.approx(1, abs=1e-13)
     assert math.fsum(count * mass for count, mass in enumerate(masses)) == pytest.approx(mean, rel=1e-11)
-
-
-def test_only_poisson_may_draw_nobody():
-    assert next(CandidateCount(mean=10).masses()) == 0
-    assert next(CandidateCount(mean=10, shape=math.inf).masses()) == pytest.approx(math.exp(-10))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -91,46 +85,20 @@ def test_shares_and_quantiles_are_inverse(shape):
     assert draws.quantile(1 - 2**-53) > draws.quantile(0.999), "the last of all uniform numbers is answered too"
 
 
-def test_geometric_shares_in_closed_form():
-    assert CandidateCount(mean=10, shape=1).share_within(30) == pytest.approx(1 - 0.9**30)
-    assert CandidateCount(mean=30, shape=math.inf).share_within(25) == pytest.approx(special.pdtr(25, 30))
-
-
-def test_the_smaller_the_shape_the_more_uneven():
-    halves = [CandidateCount(mean=10, shape=shape).quantile(0.5) for shape in (-0.5, 0, 1, math.inf)]
-    assert halves == [1, 4, 7, 10]
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"mean": 1}, "mean must lie above 1"),
         ({"mean": 501}, "at most at 500, got 501"),
-        ({"mean": 0}, "mean must be positive"),
         ({"mean": math.inf}, "mean must be a finite number"),
-        ({"mean": "10"}, "mean must be a finite number"),
-        ({"mean": 10, "shape": -1}, "shape must lie above -1"),
         ({"mean": 10, "shape": 1001}, "shape must lie above -1 and at most at 1000"),
         ({"mean": 10, "shape": math.nan}, "shape must be a finite number"),
-        ({"mean": 10, "shape": -math.inf}, "shape must be a finite number"),
-        ({"mean": 10, "shape": None}, "shape must be a number"),
         ({"mean": 10, "shape": -0.9}, "a few extremely long searches among many with one candidate"),
     ],
 )
 def test_laws_that_are_none_are_refused(fields, words):
     with pytest.raises(SfumatoError, match=words):
         CandidateCount(**fields)
-
-
-@pytest.mark.parametrize("share", [1, 1.5, -0.1, "half"])
-def test_shares_out_of_range_are_refused(share):
-    with pytest.raises(SfumatoError, match="share must"):
-        CandidateCount(mean=10).quantile(share)
-
-
-def test_poisson_has_no_gamma():
-    with pytest.raises(SfumatoError, match="no gamma"):
-        _ = CandidateCount(mean=10, shape=math.inf).log_inverse_gamma
 
 
 @pytest.mark.parametrize("shape", SHAPES)

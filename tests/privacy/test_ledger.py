@@ -50,7 +50,7 @@ def test_opening_again_goes_on_where_it_stopped(path):
 
 
 @given(cut=st.integers(1, 250))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_torn_last_line_is_left_out_and_taken_away(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("torn") / "ledger.jsonl"
     with Ledger(path) as ledger:
@@ -66,7 +66,7 @@ def test_a_torn_last_line_is_left_out_and_taken_away(tmp_path_factory, cut):
 
 
 @given(position=st.integers(0, 10_000), byte=st.integers(0, 255))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_changed_byte_is_found(tmp_path_factory, position, byte):
     path = tmp_path_factory.mktemp("edited") / "ledger.jsonl"
     with Ledger(path) as ledger:

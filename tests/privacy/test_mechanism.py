@@ -31,16 +31,11 @@ def blt(scales, decays) -> BufferedToeplitz:
         (lambda: Tree(noise_multiplier=1.0, completed=True), "completed must be false if there is only one tree"),
         (lambda: banded(), "coefficients must be a sequence of numbers"),
         (lambda: banded(0.5, 0.2), "coefficients must begin with 1, got 0.5"),
-        (lambda: banded(1.0, math.nan), "coefficients must be a finite number"),
         (lambda: banded(1.0, "0.5"), "coefficients must be a finite number"),
-        (lambda: BandedToeplitz(noise_multiplier=-1.0, coefficients=(1.0,)), "noise_multiplier must be positive"),
-        (lambda: BandedToeplitz(noise_multiplier=1.0, coefficients="1"), "coefficients must be a sequence"),  # type: ignore[arg-type]
         (lambda: blt((), ()), "scales must be a sequence of numbers"),
         (lambda: blt((0.1,), (0.9, 0.5)), "scales and decays must have the same length, at most 4, got 1 and 2"),
-        (lambda: blt((0.1,) * 5, (0.9, 0.8, 0.7, 0.6, 0.5)), "at most 4, got 5 and 5"),
         (lambda: blt((0.1, 0.1), (0.9, 0.9)), "decays must lie strictly between 0 and 1 and differ"),
         (lambda: blt((0.1,), (1.0,)), "decays must lie strictly between 0 and 1"),
-        (lambda: blt((0.1,), (0.0,)), "decays must lie strictly between 0 and 1"),
     ],
 )
 def test_bad_values_are_refused(make, words):
@@ -54,11 +49,6 @@ def test_columns_begin_with_one_and_are_cut_to_the_steps():
     assert list(banded(1, 0.5, 0.25).column(5)) == [1, 0.5, 0.25, 0, 0]
     assert list(blt((0.5,), (0.5,)).column(1)) == [1]
     assert blt((0.2, 0.3), (0.9, 0.5)).column(3) == pytest.approx([1, 0.5, 0.2 * 0.9 + 0.3 * 0.5])
-
-
-def test_whole_numbers_and_lists_become_one_form():
-    assert banded(1, 0) == BandedToeplitz(noise_multiplier=1.0, coefficients=[1.0, 0.0])  # type: ignore[arg-type]
-    assert repr(banded(1).coefficients) == "(1.0,)"
 
 
 @pytest.mark.parametrize(
@@ -93,13 +83,3 @@ def test_variances_are_those_of_the_noise_that_is_added(mechanism):
         drawn.append(noisy["w"].double().numpy())
     measured = (combinations @ np.array(drawn)).var(1) / noise.standard_deviation**2
     np.testing.assert_allclose(measured, found, rtol=5 * math.sqrt(2 / coordinates))
-
-
-def test_words():
-    assert Gaussian(noise_multiplier=1.0).words == Gaussian(noise_multiplier=1.0).remark == ""
-    assert Tree(noise_multiplier=1.0).words == "of each node of one tree"
-    assert Tree(noise_multiplier=1.0, steps_per_tree=9, completed=True).words.endswith("for every 9 steps, completed")
-    assert banded(1, 0.5).words == "before it is correlated over 2 steps"
-    assert "by 2 buffers" in blt((0.2, 0.3), (0.9, 0.5)).words
-    for mechanism in (Tree(noise_multiplier=1.0), banded(1, 0.5), blt((0.2,), (0.9,))):
-        assert "than if each step had noise of its own" in mechanism.remark

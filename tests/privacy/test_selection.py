@@ -1,4 +1,4 @@
-"""Private selection: the theorems written out anew, a search whose divergence is known exactly, and golden values."""
+"""Private selection: golden values, and a search whose divergence is known exactly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from sfumato.privacy import CandidateCount, PrivateSelection, least_score_noise
 from sfumato.privacy.mechanism import BandedToeplitz, Tree
 from sfumato.privacy.participation import CyclicPoisson, FixedOrder
 from sfumato.privacy.statements.presented import rounded_up
-from sfumato.privacy.theorems.selection import SELECTION_ORDERS, best_of
 
 DE_2022 = PrivacyPlan(  # table 13, epsilon 1
     population=50_000,
@@ -50,27 +49,12 @@ def public(plan: PrivacyPlan, mean: float, shape: float = 0.0) -> PrivateSelecti
 
 # -- golden values: dp-accounting 0.6.0, RDP, De et al. 2022, table 13, epsilon 1 -------------------------------------
 
-GOLDEN = [
-    (10, -0.5, 1.52037),
-    (10, 0, 1.74222),
-    (10, 1, 2.10250),
-    (10, math.inf, 2.28977),
-    (30, -0.5, 1.65194),
-    (30, 0, 1.91675),
-    (30, 1, 2.38539),
-    (30, math.inf, 4.43665),
-]
+GOLDEN = [(10, 0, 1.74222), (10, 1, 2.10250), (30, -0.5, 1.65194), (30, math.inf, 4.43665)]
 
 
 @pytest.mark.parametrize(("mean", "shape", "epsilon"), GOLDEN)
 def test_golden_values(mean, shape, epsilon):
     assert public(DE_2022, mean, shape).epsilon() == pytest.approx(epsilon, abs=1e-5)
-
-
-def test_golden_values_of_plain_composition():
-    assert public(DE_2022, 10).epsilon_of_all(1) == pytest.approx(0.9028, abs=1e-4)
-    assert public(DE_2022, 10).epsilon_of_all(10) == pytest.approx(3.2394, abs=1e-3)
-    assert public(DE_2022, 10).epsilon_of_all(30) == pytest.approx(6.1196, abs=2e-3)
 
 
 LAWS = {"logarithmic": 0.0, "geometric": 1.0, "Poisson": math.inf}
@@ -91,30 +75,7 @@ def test_the_table_of_the_documentation_is_true():
     assert f"where one run costs {rounded_up(DE_2022.epsilon())}:" in page
 
 
-# -- the theorems, written out from the paper -------------------------------------------------------------------------
-
-
-def converted(curve: dict[float, float], delta: float) -> float:
-    """Canonne, Kamath and Steinke 2020, proposition 12."""
-    return max(
-        0.0,
-        min(
-            eps + math.log((order - 1) / order) - (math.log(delta) + math.log(order)) / (order - 1)
-            for order, eps in curve.items()
-            if order > 1.01
-        ),
-    )
-
-
-def delta_of(curve: dict[float, float], epsilon: float) -> float:
-    """The same proposition the other way round, or sqrt(1 - e^-KL) where that is less."""
-    logs = [0.5 * math.log(-math.expm1(-eps)) for eps in curve.values()]
-    logs += [
-        (order - 1) * (eps - epsilon + math.log((order - 1) / order)) - math.log(order)
-        for order, eps in curve.items()
-        if order > 1.01
-    ]
-    return math.exp(min(0.0, *logs))
+# -- a search whose outcome is known exactly --------------------------------------------------------------------------
 
 
 def gamma_of(mean: float, shape: float) -> float:
@@ -128,56 +89,6 @@ def gamma_of(mean: float, shape: float) -> float:
         )
         low, high = (low, middle) if average < mean else (middle, high)
     return low
-
-
-def by_theorem_2(curve: dict[float, float], mean: float, shape: float) -> dict[float, float]:
-    gamma = gamma_of(mean, shape)
-    return {
-        order: eps
-        + min(
-            (1 + shape) * (1 - 1 / hat) * eps_hat + (1 + shape) * math.log(1 / gamma) / hat
-            for hat, eps_hat in curve.items()
-        )
-        + math.log(mean) / (order - 1)
-        for order, eps in curve.items()
-    }
-
-
-def by_theorem_6(curve: dict[float, float], mean: float) -> dict[float, float]:
-    return {
-        order: eps + mean * delta_of(curve, math.log(1 + 1 / (order - 1))) + math.log(mean) / (order - 1)
-        for order, eps in curve.items()
-    }
-
-
-@given(
-    sigma=st.floats(1.0, 60.0),
-    mean=st.floats(1.5, 60.0),
-    shape=st.sampled_from([-0.5, -0.2, 0.0, 0.5, 1.0, 3.0]),
-    delta=st.sampled_from([1e-3, 1e-5, 1e-8]),
-)
-@settings(max_examples=12, deadline=None)
-def test_theorem_2_as_the_paper_has_it(sigma, mean, shape, delta):
-    curve = {order: order / (2 * sigma**2) for order in SELECTION_ORDERS}
-    expected = converted(by_theorem_2(curve, mean, shape), delta)
-    assert public(full_batch(sigma, delta=delta), mean, shape).epsilon() == pytest.approx(expected, rel=1e-7)
-
-
-@given(sigma=st.floats(1.0, 60.0), mean=st.floats(1.5, 60.0), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
-@settings(max_examples=8, deadline=None)
-def test_theorem_6_as_the_paper_has_it(sigma, mean, delta):
-    curve = {order: order / (2 * sigma**2) for order in SELECTION_ORDERS}
-    expected = converted(by_theorem_6(curve, mean), delta)
-    assert public(full_batch(sigma, delta=delta), mean, math.inf).epsilon() == pytest.approx(expected, rel=1e-7)
-
-
-def test_below_shape_zero_the_same_theorem_goes_on():
-    at, below = (public(DE_2022, 10, shape).epsilon() for shape in (0.0, -1e-7))
-    assert below == pytest.approx(at, abs=1e-5)
-    assert below < at
-
-
-# -- a search whose outcome is known exactly --------------------------------------------------------------------------
 
 
 def generating(share: np.ndarray, mean: float, shape: float) -> np.ndarray:
@@ -205,7 +116,7 @@ def exact_delta(sigma: float, epsilon: float, mean: float, shape: float) -> floa
     return worst
 
 
-CASES = [(mean, shape) for mean in (1.5, 10, 30) for shape in (-0.5, 0.0, 1.0, 3.0, math.inf)]
+CASES = [(1.5, -0.5), (1.5, math.inf), (10, 0.0), (10, 3.0), (30, 1.0), (30, math.inf)]
 
 
 @pytest.mark.parametrize(("mean", "shape"), CASES)
@@ -250,29 +161,6 @@ def test_a_record_is_in_one_part_and_each_part_is_paid_for(part):
 # -- laws -------------------------------------------------------------------------------------------------------------
 
 
-@given(
-    sigma=st.floats(1.0, 20.0),
-    mean=st.floats(1.5, 40.0),
-    shape=st.sampled_from([-0.5, 0.0, 1.0, math.inf]),
-)
-@settings(max_examples=4, deadline=None)
-def test_laws(sigma, mean, shape):
-    plan = replace(SMALL, mechanism=Gaussian(noise_multiplier=sigma))
-    here = public(plan, mean, shape).epsilon()
-    assert here >= plan.epsilon()
-    assert public(replace(plan, mechanism=Gaussian(noise_multiplier=1.1 * sigma)), mean, shape).epsilon() <= here
-    assert public(plan, 1.1 * mean, shape).epsilon() >= here
-    assert public(replace(plan, steps=60), mean, shape).epsilon() >= here
-    assert public(plan, mean, shape).epsilon(1e-6) >= here
-
-
-def test_a_selection_is_cheaper_than_its_candidates():
-    for shape in (0, 1):
-        for mean in (10, 30):
-            selection = public(DE_2022, mean, shape)
-            assert DE_2022.epsilon() < selection.epsilon() < selection.epsilon_of_all(mean)
-
-
 def test_plain_composition_counts_scores_too():
     selection = PrivateSelection(plan=full_batch(5.0), draws=CandidateCount(mean=10), score_noise=2.0)
     assert selection.epsilon_of_all(9) == pytest.approx(full_batch(2.0, steps=9).epsilon())
@@ -311,12 +199,12 @@ def test_more_runs_have_groups_of_their_own():
 @given(
     share=st.floats(0.01, 1.0),
     steps=st.integers(1, 1000),
-    epsilon=st.floats(0.2, 2.0),
+    epsilon=st.floats(0.2, 1.0),
     mean=st.floats(2.0, 40.0),
     shape=st.sampled_from([-0.3, 0.0, 1.0, math.inf]),
 )
-@example(share=0.1, steps=100, epsilon=4.0, mean=10.0, shape=0.0)
-@settings(max_examples=2, deadline=None)
+@example(share=0.1, steps=20, epsilon=2.0, mean=10.0, shape=0.0)
+@settings(max_examples=1, deadline=None)
 def test_the_least_noise_meets_the_whole_search_s_budget(share, steps, epsilon, mean, shape):
     draws = CandidateCount(mean=mean, shape=shape)
     selection = PrivateSelection.calibrate(
@@ -337,21 +225,6 @@ def test_the_least_noise_meets_the_whole_search_s_budget(share, steps, epsilon, 
         assert public(less, mean, shape).epsilon() > epsilon
 
 
-def test_calibration_keeps_what_it_was_given():
-    selection = PrivateSelection.calibrate(
-        examples=1000,
-        batch_size=1000,
-        steps=10,
-        delta=1e-4,
-        epsilon=2.0,
-        draws=CandidateCount(mean=5),
-        score_noise=None,
-        max_norm=0.5,
-    )
-    assert selection.plan.participation == FullBatch()
-    assert (selection.plan.max_norm, selection.plan.delta, selection.score_noise) == (0.5, 1e-4, None)
-
-
 def calibrate(**changes):
     fields = {
         "examples": 1000,
@@ -368,9 +241,6 @@ def calibrate(**changes):
     ("changes", "words"),
     [
         ({"epsilon": 0}, "epsilon must be positive"),
-        ({"epsilon": 1e-12}, "no noise multiplier below 1e7 reaches"),
-        ({"delta": 2}, "delta must lie"),
-        ({"batch_size": 2000}, "batch_size must not exceed"),
         ({"score_noise": 1.0}, "alone cost more than epsilon 1 at delta 1e-05; give a score noise of at least 7.016"),
         ({"score_noise": 0}, "score_noise must be positive"),
         ({"score_noise": "20"}, "score_noise must be a finite number"),
@@ -386,22 +256,10 @@ def test_a_privacy_loss_distribution_is_refused():
         public(SMALL, 10).epsilon(accountant="pld")
 
 
-@pytest.mark.parametrize("sigma", [1e-155, 1e150])
-def test_noise_beyond_the_accountants_arithmetic_is_refused(sigma):
-    with pytest.raises(SfumatoError, match="noise_multiplier must lie between"):
-        replace(SMALL, mechanism=Gaussian(noise_multiplier=sigma))
-
-
-def test_delta_out_of_range_is_refused():
-    with pytest.raises(SfumatoError, match="delta must"):
-        best_of(SMALL.loss, CandidateCount(mean=10), 0.0)
-
-
 # -- identity ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [-0.5, 0, 1, math.inf])
-@pytest.mark.parametrize("score_noise", [None, 20, 7.5])
+@pytest.mark.parametrize(("shape", "score_noise"), [(-0.5, None), (math.inf, 7.5)])
 def test_it_survives_json(shape, score_noise):
     selection = PrivateSelection(plan=SMALL, draws=CandidateCount(mean=10, shape=shape), score_noise=score_noise)
     again = PrivateSelection.from_dict(json.loads(json.dumps(selection.to_dict(), allow_nan=False)))
@@ -429,10 +287,3 @@ def test_other_data_are_no_selection(change):
         PrivateSelection.from_dict({**public(SMALL, 10).to_dict(), **change})
     with pytest.raises(SfumatoError, match="exactly its own fields"):
         PrivateSelection.from_dict(None)
-
-
-def test_the_theorem_is_named():
-    assert "theorem 2" in public(SMALL, 10).theorem.citation
-    assert "theorem 6 (Poisson)" in public(SMALL, 10, math.inf).theorem.citation
-    assert public(SMALL, 10).theorem.name == "private selection over the Poisson-subsampled Gaussian mechanism"
-    assert "RDP" in public(SMALL, 10).theorem.tight

@@ -84,7 +84,7 @@ buffered = decays.flatmap(
 
 
 @given(mechanism=banded | buffered, steps=st.integers(1, 45), max_norm=st.floats(0.1, 10), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism, steps, max_norm, seed):
     key = RunKey.from_seed(seed)
     noise = Noise(mechanism, max_norm=max_norm, key=key)
@@ -151,13 +151,13 @@ def test_blocks_and_pieces_change_nothing_but_the_streams(monkeypatch, mechanism
 
 # -- its distribution ----------------------------------------------------------------------------------------------
 
-STEPS, REPLAYS = 8, 3000
-TOTAL = {"weight": torch.zeros(2), "bias": torch.zeros(2)}
+STEPS, REPLAYS, COORDINATES = 8, 1500, 8
+TOTAL = {"weight": torch.zeros(4), "bias": torch.zeros(4)}
 
 
 def replays(mechanism: Mechanism) -> np.ndarray:
     """(replays, steps, coordinates) of both parameters, each with a key of its own."""
-    found = np.empty((REPLAYS, STEPS, 4))
+    found = np.empty((REPLAYS, STEPS, COORDINATES))
     for seed in range(REPLAYS):
         noise = Noise(mechanism, max_norm=0.5, key=RunKey.from_seed(seed, "replays"))
         for step, noisy in enumerate(all_steps(noise, TOTAL, STEPS)):
@@ -177,10 +177,9 @@ def fits(values: np.ndarray, covariance: np.ndarray) -> bool:
 def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other(mechanism):
     """And parameters, coordinates and keys are independent of each other: theirs is zero."""
     found = replays(mechanism)
-    assert fits(found.reshape(REPLAYS, -1), np.kron(covariance := over_steps(mechanism), np.eye(4)))
-    assert fits(
-        found.reshape(REPLAYS // 2, -1)[:, [*range(0, 32, 4), *range(32, 64, 4)]], np.kron(np.eye(2), covariance)
-    )
+    assert fits(found.reshape(REPLAYS, -1), np.kron(covariance := over_steps(mechanism), np.eye(COORDINATES)))
+    pairs = found[:, :, 0].reshape(REPLAYS // 2, 2 * STEPS)
+    assert fits(pairs, np.kron(np.eye(2), covariance))
     samples = found.transpose(0, 2, 1).reshape(-1, STEPS)
     assert fits(samples, covariance)
     for wrong in wrong_ones(mechanism):
@@ -188,8 +187,8 @@ def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other(mechanism
     assert not fits(samples, np.eye(STEPS))
     assert not fits(samples, 1.1 * covariance)
     shared = found.copy()
-    shared[:, :, 2:] = shared[:, :, :2]
-    assert not fits(shared.reshape(REPLAYS, -1), np.kron(covariance, np.eye(4)))
+    shared[:, :, 4:] = shared[:, :, :4]
+    assert not fits(shared.reshape(REPLAYS, -1), np.kron(covariance, np.eye(COORDINATES)))
 
 
 def over_steps(mechanism: Mechanism) -> np.ndarray:
@@ -212,19 +211,11 @@ def wrong_ones(mechanism: Mechanism) -> list[Mechanism]:
     ]
 
 
-def test_no_step_s_fresh_numbers_come_again():
-    """In the noise of `Gaussian` steps, of which the others' are made."""
-    noise = Noise(BLT, max_norm=0.5, key=KEY)
-    alone = Noise(Gaussian(noise_multiplier=2.0), max_norm=0.5, key=KEY)
-    first = noise.add({"a": torch.zeros(5)}, 0, noise.begin())[0]
-    assert torch.equal(first["a"], alone.add({"a": torch.zeros(5)}, 0)["a"])
-
-
 # -- its state -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, Gaussian(noise_multiplier=2.0)])
-@pytest.mark.parametrize("killed", [1, 7, 8, 10, 11])
+@pytest.mark.parametrize("killed", [1, 8, 11])
 def test_a_state_that_went_through_a_checkpoint_gives_the_same_bytes(tmp_path, mechanism, killed):
     noise = Noise(mechanism, max_norm=0.5, key=KEY)
     total = {"layer.weight": torch.full((3, 2), 0.25), "layer.gain": torch.tensor(1.0)}
@@ -283,13 +274,6 @@ def test_a_state_is_used_once(mechanism):
         noise.add(total, 1, used)
 
 
-def test_the_first_step_may_be_taken_again():
-    """Before it nothing is remembered."""
-    noise, total, state = Noise(BLT, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}, NoiseState(step=0)
-    first, again = noise.add(total, 0, state)[0], noise.add(total, 0, state)[0]
-    assert torch.equal(first["a"], again["a"])
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -308,12 +292,6 @@ def test_a_state_of_another_model_or_mechanism_is_refused_and_stays_whole(change
     with pytest.raises(SfumatoError, match="the noise's state does not hold"):
         noise.add(total, 1, other)
     assert torch.equal(noise.add(total, 1, state)[0]["a"], all_steps(noise, total, 2)[1]["a"])
-
-
-def test_a_state_is_no_use_to_independent_steps():
-    noise, total = Noise(Gaussian(noise_multiplier=1.0), max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
-    with pytest.raises(SfumatoError, match="the noise's state does not hold"):
-        noise.add(total, 1, NoiseState(step=1, tensors={"a": torch.zeros(2, 3, dtype=torch.float64)}))
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

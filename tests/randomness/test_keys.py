@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import hmac
 import os
@@ -31,13 +30,8 @@ def test_draws_are_functions_of_key_stream_step_and_name():
     assert len({tuple(other) for other in others}) == 4
 
 
-def test_names_and_streams_do_not_run_into_each_other():
-    key = RunKey.from_seed(3)
-    assert words(key, "ab", name="c") != words(key, "a", name="bc")
-
-
 @given(position=st.integers(0, 255))
-@settings(max_examples=64, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_bit_of_the_key_matters(position):
     """A generator that kept only 32 bits of the key would agree for most positions."""
     secret = bytes(range(32))
@@ -170,15 +164,3 @@ def test_a_run_key_that_others_may_read_is_closed_to_them(tmp_path):
     (tmp_path / "dice.key").chmod(0o644)
     RunKey.load(tmp_path / "dice.key")
     assert stat.S_IMODE((tmp_path / "dice.key").stat().st_mode) == 0o600
-
-
-def test_where_files_cannot_be_linked_no_key_is_made(tmp_path, monkeypatch):
-    """As on some network file systems: it is said, and nothing is left."""
-
-    def refused(*_):
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
-    monkeypatch.setattr(os, "link", refused)
-    with pytest.raises(SfumatoError, match=r"key cannot be created at .* \(Operation not supported\); point SF"):
-        owner_key(tmp_path / "home")
-    assert list((tmp_path / "home").iterdir()) == []

@@ -10,7 +10,6 @@ import pytest
 from sfumato import PrivacyPlan, RunKey, Sampler, SfumatoError
 
 STEPS, RECORDS = 4000, 50
-TAIL = 1e-6
 
 
 def poisson(examples: int, batch_size: int) -> PrivacyPlan:
@@ -79,7 +78,7 @@ def test_another_key_draws_others_and_the_same_key_the_same():
 
 
 @pytest.mark.parametrize(
-    "far", [*(2**power for power in range(1, 21)), *(10**power for power in range(1, 7)), 999, 1001]
+    "far", [*(2**power for power in (1, 8, 16, 20)), *(10**power for power in range(1, 7)), 999, 1001]
 )
 def test_no_participants_come_again(far):
     sampler = Sampler(poisson(100, 20), RunKey.from_seed(0), records=100)
@@ -92,16 +91,6 @@ def test_adding_a_record_moves_nobody_else_s_coin():
     few, more = (Sampler(rule, RunKey.from_seed(0), records=records) for records in (99, 100))
     for step in range(50):
         assert few.draw(step).tolist() == [index for index in more.draw(step).tolist() if index < 99]
-
-
-def test_empty_batches_happen():
-    sampler = Sampler(poisson(1000, 1), RunKey.from_seed(0), records=10)
-    assert min(len(sampler.draw(step)) for step in range(20)) == 0
-
-
-def test_full_batch_is_everyone():
-    sampler = Sampler(poisson(7, 7), RunKey.from_seed(0), records=7)
-    assert sampler.draw(0).tolist() == sampler.draw(9).tolist() == list(range(7))
 
 
 @pytest.mark.parametrize("records", [3, 12])

@@ -20,7 +20,7 @@ SPACE = {
 }
 LIMIT = 5.5
 OTHER_SHAPE = {-0.5: 0.0, 0.0: 1.0, 1.0: 0.3, 4.0: 1.5, math.inf: 10.0}
-LAWS = [CandidateCount(mean=mean, shape=shape) for mean in (2.5, 5) for shape in OTHER_SHAPE]
+LAWS = [CandidateCount(mean=5, shape=shape) for shape in OTHER_SHAPE]
 
 
 def fits(counts: list[int], draws: CandidateCount) -> bool:
@@ -52,17 +52,6 @@ def test_k_has_its_law_and_no_other(draws):
         CandidateCount(mean=draws.mean, shape=OTHER_SHAPE[draws.shape]),
     ):
         assert not fits(counts, wrong), wrong
-
-
-def test_k_is_the_same_for_one_key_and_another_for_another():
-    draws = CandidateCount(mean=30)
-    assert [number_of_candidates(draws, RunKey.from_seed(seed)) for seed in range(50)] == drawn(draws)[:50]
-    assert len(set(drawn(draws)[:50])) > 10
-
-
-def test_poisson_searches_may_be_empty_and_others_not():
-    assert 0 in drawn(CandidateCount(mean=3, shape=math.inf))
-    assert min(drawn(CandidateCount(mean=3))) == 1
 
 
 def test_settings_are_drawn_by_their_rules():
@@ -129,11 +118,8 @@ def test_the_score_s_noise_is_drawn_for_each_candidate_by_its_number():
     ("call", "words"),
     [
         (lambda: noisy_score(0.9, 20.0, 0, KEYS[0]), "right must be a number of records"),
-        (lambda: noisy_score(-1, 20.0, 0, KEYS[0]), "right must be a number of records"),
         (lambda: noisy_score(9, 0.0, 0, KEYS[0]), "noise must be positive"),
-        (lambda: noisy_score(9, None, 0, KEYS[0]), "noise must be a number"),
         (lambda: noisy_score(9, 20.0, -1, KEYS[0]), "candidate must be a number from 0"),
-        (lambda: settings_of(True, SPACE, KEYS[0]), "candidate must be a number from 0"),
         (lambda: settings_of(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is not a rule to draw from"),
     ],
 )

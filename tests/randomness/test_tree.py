@@ -71,7 +71,7 @@ trees = st.builds(
 
 
 @given(tree=trees, steps=st.integers(1, 36))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_law_is_that_of_a_tree_with_a_number_in_each_node(tree, steps):
     """One number is drawn in a step, for all nodes that it completes: the covariance of all N_t is the same."""
     rows = weights(tree, steps)

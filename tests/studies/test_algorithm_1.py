@@ -87,14 +87,6 @@ def test_testing_takes_each_image_with_the_public_ones_alone(digits):
     assert torch.equal(printed.outputs(network, images[1:2], images[64:])[0], together[1])
 
 
-def test_noisy_running_statistics_are_kept_where_asked_for(digits):
-    images, labels = digits
-    network = model()
-    printed.train(network, images[:64], labels[:64], images[64:64], PLAN, learning_rate=0.5, seed=0, running=1.0)
-    assert network.norm1.running_mean.any()
-    assert (network.norm1.running_var >= 0).all()
-
-
 def test_a_model_without_batch_norm_is_refused(digits):
     images, labels = digits
     with pytest.raises(SfumatoError, match="the module has no batch norm; give one such as lenet5,norm=batch"):

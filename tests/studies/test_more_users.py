@@ -9,8 +9,8 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import BufferedToeplitz, FixedOrder, Quantile, Tree, User
-from studies.extrapolation import extrapolate, spent_by, zcdp
+from sfumato.privacy import BufferedToeplitz, FixedOrder, Tree, User
+from studies.extrapolation import extrapolate, spent_by
 
 SIMULATED = PrivacyPlan(
     population=6800,
@@ -66,48 +66,6 @@ def test_without_sampling_gaps_grow_with_the_users(mechanism):
     assert few.batch_size >= many.batch_size
 
 
-@pytest.mark.parametrize(("rho", "exact", "any_mechanism"), [(0.15, 3.4157, 3.5750), (0.0144, 0.9956, 1.0445)])
-def test_zcdp_at_a_small_delta(rho, exact, any_mechanism):
-    plan = PrivacyPlan(
-        population=10**9,
-        participation=FullBatch(),
-        mechanism=Gaussian(noise_multiplier=2 * (2 * rho) ** -0.5),
-        steps=1,
-        delta=1e-10,
-        unit=User(drawn="clients"),
-    )
-    assert zcdp(plan) == pytest.approx(rho)
-    assert plan.epsilon() == pytest.approx(exact, abs=1e-4)
-    assert plan.epsilon(accountant="rdp") == pytest.approx(any_mechanism, abs=1e-4)
-    known = dp_accounting.rdp.RdpAccountant().compose(dp_accounting.ZCDpEvent(rho)).get_epsilon(1e-10)
-    assert plan.epsilon(accountant="rdp") == pytest.approx(known)
-
-
-def test_what_not_even_everybody_meets_has_no_plan():
-    everybody = replace(SIMULATED, participation=FullBatch())
-    (row,) = extrapolate(everybody, epsilons=(0.01,), populations=(7000,), delta=1e-6, accountants=("pld",))
-    assert row.plan is None
-    order = replace(SIMULATED, participation=FixedOrder(batch_size=256))
-    (row,) = extrapolate(order, epsilons=(0.001,), populations=(7000,), delta=1e-6, accountants=("pld",))
-    assert (row.plan, row.batch_size, row.noise_multiplier, row.zcdp) == (None,) * 4
-
-
-def test_users_grow_with_their_records():
-    unit = User(drawn="examples", at_most=4, users=2000)
-    plan = PrivacyPlan(
-        population=6800,
-        participation=FullBatch(),
-        mechanism=Gaussian(noise_multiplier=400.0),
-        steps=200,
-        delta=1e-4,
-        unit=unit,
-    )
-    (row,) = extrapolate(plan, epsilons=(8.0,), populations=(1_000_000,), delta=1e-7, accountants=("pld",))
-    assert row.plan.users == 294_118
-    with pytest.raises(SfumatoError, match="accountants must be one of"):
-        extrapolate(plan, epsilons=(8.0,), delta=1e-7, accountants=("zcdp",))
-
-
 def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():
     """Participants and noise grow in proportion; one user moves the sum by twice the norm."""
     sizes, populations = (512, 4096), (3_000_000, 10_000_000)
@@ -123,26 +81,6 @@ def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():
     assert many.epsilon < few.epsilon
 
 
-def test_both_directions_meet():
-    (met,) = extrapolate(SIMULATED, epsilons=(2.0,), populations=(10**6,), delta=1e-7, accountants=("rdp",))
-    sizes = (round(0.99 * met.batch_size), met.batch_size)
-    less, same = spent_by(SIMULATED, batch_sizes=sizes, populations=(10**6,), delta=1e-7, accountants=("rdp",))
-    assert same.plan == met.plan
-    assert same.epsilon <= 2.0 < less.epsilon
-
-
-def test_noise_that_nothing_is_computed_for_promises_nothing():
-    (row,) = spent_by(SIMULATED, batch_sizes=(2,), populations=(10**6,), delta=1e-7, accountants=("pld",))
-    assert row.epsilon == float("inf")
-
-
-def test_the_noise_of_a_count_grows_with_the_round():
-    adaptive = replace(SIMULATED, clipping=Quantile(max_norm=1.0, count_noise=1.6))
-    (row,) = spent_by(adaptive, batch_sizes=(2560,), populations=(10**6,), delta=1e-7, accountants=("rdp",))
-    assert row.plan.clipping.noise_of_count == pytest.approx(16.0)
-    assert row.plan.noise_multiplier == pytest.approx(6.2)
-
-
 def test_rounds_that_cannot_be_are_refused():
     with pytest.raises(SfumatoError, match="a round of 7,000 is larger than the 6,999"):
         spent_by(SIMULATED, batch_sizes=(7000,), populations=(7000,), delta=1e-6)
@@ -150,17 +88,16 @@ def test_rounds_that_cannot_be_are_refused():
         spent_by(replace(SIMULATED, participation=FullBatch()), batch_sizes=(7,), populations=(7000,), delta=1e-6)
 
 
-RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
+RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 5 --noise-multiplier 1"
 
 
 def test_a_budget_among_more_users(study, tmp_path, once):
     once("studies.more_users.extrapolate")
-    command = f"{RUN} --epsilon 1,4 --populations 2e3 --plot {tmp_path}/plot.svg"
+    command = f"{RUN} --epsilon 4 --populations 2e3 --plot {tmp_path}/plot.svg"
     found = json.loads(study(f"{command} --json"))
     assert found["delta"] == 1e-5
-    assert {(row["users"], row["epsilon"], row["accountant"]) for row in found["rows"]} == {
-        (2000, epsilon, accountant) for epsilon in (1, 4) for accountant in ("pld", "rdp")
-    }
+    rows = [(row["users"], row["epsilon"], row["accountant"]) for row in found["rows"]]
+    assert rows == [(2000, 4, "pld"), (2000, 4, "rdp")]
     for row in found["rows"]:
         assert row["batch_size"] is None or abs(row["noise_multiplier"] / row["batch_size"] - 1 / 60) < 1e-12
     assert (tmp_path / "plot.svg").read_text().startswith("<?xml")

@@ -12,7 +12,7 @@ import torch
 
 from sfumato import Noise, RunKey, SfumatoError
 from studies import command
-from studies.pairs import compare, to_take
+from studies.pairs import compare
 
 STEPS, MOMENTUM = 24, 0.8
 
@@ -49,42 +49,22 @@ def test_predictions_are_what_replays_of_the_noise_leave_in_the_weights(pairs):
         assert np.sqrt(squares) == pytest.approx(pair.all_steps, rel=0.03)
 
 
-def test_memory_is_what_the_noise_keeps(pairs):
-    for pair in pairs:
-        if pair.plan is not None:
-            noise = Noise(pair.plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
-            state = noise.begin()
-            for step in range(STEPS):
-                _, state = noise.add({"w": torch.zeros(3)}, step, state)
-            kept = state.tensors.get("w")
-            assert pair.buffers == noise.buffers(STEPS) == (0 if kept is None else len(kept))
-
-
-def test_the_pair_to_take_has_nearly_the_least_noise_and_keeps_little(pairs):
-    known = [pair for pair in pairs if pair.plan is not None]
-    assert [pair.final for pair in known] == sorted(pair.final for pair in known)
-    best = to_take(pairs)
-    assert best.final <= 1.03 * known[0].final
-    assert all(pair.buffers >= best.buffers for pair in known if pair.final <= 1.03 * known[0].final)
-    assert not to_take(pairs, sampled=False).sampled
-
-
 def test_more_steps_than_can_be_compared_are_refused():
     with pytest.raises(SfumatoError, match="pairs are compared over at most 1000000 steps, got 1000001"):
         compare(examples=200, batch_size=25, steps=1_000_001, epsilon=5.0, delta=1e-5)
 
 
-NUMBERS = "pairs --examples 1438 --batch-size 360 --delta 1e-5 --epsilon 3"
+NUMBERS = "pairs --examples 200 --batch-size 25 --delta 1e-5 --epsilon 5"
 
 
-def test_pairs_are_printed_and_drawn(study, capsys, once, tmp_path):
-    once("studies.pairs.compare")
+def test_pairs_are_printed_and_drawn(study, capsys, pairs, monkeypatch, tmp_path):
+    monkeypatch.setattr("studies.pairs.compare", lambda **_: pairs)
     place = tmp_path / "pairs.svg"
-    line = f"{NUMBERS} --steps 16 --plot {place}"
+    line = f"{NUMBERS} --steps {STEPS} --plot {place}"
     found = json.loads(study(f"{line} --json"))
     known = [pair for pair in found["pairs"] if "why_not" not in pair]
     assert [pair["noise_in_final_weights"] for pair in known] == sorted(p["noise_in_final_weights"] for p in known)
-    assert all(2.9 < pair["epsilon"] <= 3 for pair in known)
+    assert all(4.9 < pair["epsilon"] <= 5 for pair in known)
     assert {pair["adjacency"] for pair in known if pair["participation"] == "truncated"} == {"zero-out"}
     assert found["take_without_sampling"]["participation"] == "fixed-order"
     first = place.read_bytes()

@@ -26,8 +26,6 @@ def test_it_is_trained_and_promises_nothing(study, workplace, capsys):
     [
         ("--loss sigmoid", "loss is not as in the printed algorithm; leave it out"),
         ("--precision bfloat16", "--precision is given, and the printed algorithm does not read it"),
-        ("--micro-batch 8", "--micro-batch is given"),
-        ("--normalisation group", "--normalisation is given"),
     ],
 )
 def test_what_it_does_not_read_is_refused(options, words, workplace, study):

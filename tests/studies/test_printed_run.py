@@ -5,22 +5,18 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from sfumato import RunKey, SfumatoError, load, models, open_source
+from sfumato import RunKey, SfumatoError, load, models
 from sfumato.experiment import Experiment
 from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.preparation import recorded
 from studies import algorithm_1 as printed
 from studies import printed_run
-from tests import unread
-from tests.unread import BUDGET, refused, spots
 
 CHOICES = {"model": "lenet-300-100,norm=batch", "normalisation": printed_run.TEST_PHASE, "public_data": "digits"}
 ASKED = Experiment(epsilon=3.0, batch_size=32, steps=6, public_examples=5, seed=4, learning_rate=0.5, **CHOICES)
@@ -88,13 +84,6 @@ def test_killed_and_resumed_it_has_the_same_bytes(run, digits, tmp_path, killed_
         assert (tmp_path / "run" / name).read_bytes() == (run.directory / name).read_bytes()
 
 
-def test_only_the_command_that_began_it_goes_on_with_it(tmp_path, killed_at):
-    with killed_at(4):
-        trained(tmp_path / "run", "digits")
-    with pytest.raises(SfumatoError, match="give the original command again"):
-        recorded.public_job(str(tmp_path / "run"), trust_code=False)
-
-
 def test_another_plan_does_not_go_on_with_it(digits, tmp_path, killed_at):
     with killed_at(4) as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
@@ -122,29 +111,3 @@ def test_what_the_paper_has_not_is_refused(digits, tmp_path, choices, refusal):
 def test_private_data_are_refused(digits, tmp_path):
     with pytest.raises(SfumatoError, match="promises nothing, and this digits source is private; declare it public"):
         trained(tmp_path / "run", replace(digits, public=False))
-
-
-def test_the_source_may_be_spelt(tmp_path):
-    done = trained(tmp_path / "run", "digits")
-    assert open_source("digits", owner_key=bytes(32), public=True).classes == load(done.directory).classes
-
-
-CLAIMED = {"delta", "adjacency", "largest_batch"}
-"""What says what would be claimed, and need not move a weight."""
-
-
-def test_no_choice_is_taken_and_ignored(tmp_path, one_key):
-    (tmp_path / "spots").mkdir()
-    source = open_source(spots(tmp_path / "spots", 8), owner_key=bytes(32), public=True)
-    given = {"noise_multiplier": 1.0, "delta": 1e-3, "batch_size": 12, "steps": 3, "learning_rate": 0.5, "ema": 0.0}
-
-    def printed(source, place, **choices):
-        asked = given | CHOICES | {"seed": 1} | choices
-        asked |= {"noise_multiplier": None} if "epsilon" in choices else {}
-        printed_run.train(source, Experiment(**asked), directory=place, device="cpu", threads=1)
-
-    changed = {name: value for name, value in (unread.CHOICES | BUDGET).items() if name != "public_data"}
-    found = refused(partial(printed, source), changed, tmp_path, recorded=CLAIMED)
-    assert len(found) < 0.8 * len(changed)
-    with pytest.raises(SfumatoError, match="the plan is not over time"):
-        printed(source, tmp_path / "clock", start="5", period="2")

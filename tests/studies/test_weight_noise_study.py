@@ -2,15 +2,12 @@
 
 import json
 import stat
-from dataclasses import replace
 
 import pytest
 
 from sfumato import SfumatoError, open_source, owner_key
-from studies.weight_noise import course as training
 from studies.weight_noise import study as module
-from studies.weight_noise.course import Course
-from studies.weight_noise.design import Design, augmented
+from studies.weight_noise.design import Design
 from studies.weight_noise.results import summarised
 from studies.weight_noise.study import noise_study
 
@@ -69,66 +66,6 @@ def test_it_has_a_cell_for_each_form_and_deviation(arrays, place):
     assert "Nothing here is private" in (place / "report.html").read_text()
 
 
-def test_with_a_validation_part_curves_and_rates_are_of_it_and_accuracies_of_the_test_part(arrays, place, monkeypatch):
-    parts = []
-    real = training.accuracy_of
-
-    def counted(job, deviation, step, part):
-        parts.append((len(part), len(job.source.train)))
-        # Rates are told apart by the validation part alone: on the test part all are wrong.
-        return 0.0 if part is job.source.test else 1 - job.settings.descent.learning_rate
-
-    monkeypatch.setattr(training, "accuracy_of", counted)
-    source = public(arrays)
-    more = {**SMALL, "deviations": (0.0,), "runs": 1, "learning_rates": (0.1, 0.01), "validation_fraction": 0.3}
-    found = noise_study(arrays, "linear", directory=place, public=True, **more)
-    (cell,) = found.cells
-    assert cell.learning_rate == 0.01
-    assert cell.accuracy == 0.0
-    assert [accuracy for _, accuracy in cell.curve] == pytest.approx([0.99] * len(cell.curve))
-    assert cell.slowdown == 1.0
-    left = {train for _, train in parts}.pop()
-    assert {len(source.train) - left, len(source.test)} == {measured for measured, _ in parts}
-    assert 0.5 < left / len(source.train) < 0.9
-    assert found.test_examples == len(source.test)
-    assert [row["last"] for row in rows(place)] == [0.9, 0.99, 0.99]
-    monkeypatch.setattr(training, "accuracy_of", real)
-    with pytest.raises(SfumatoError, match="data"):
-        noise_study(arrays, "linear", directory=place, public=True, **{**more, "validation_fraction": 0.0})
-    with pytest.raises(SfumatoError, match="validation_fraction must be below 1, got 1"):
-        Design(models=["linear"], validation_fraction=1.0)
-
-
-def test_each_run_has_a_key_of_its_own_and_all_of_them_follow_from_the_seed(arrays, tmp_path):
-    more = {**SMALL, "runs": 3, "deviations": (0.5,)}
-    courses = {}
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        noise_study(arrays, "linear", directory=tmp_path / name, public=True, seed=seed, **more)
-        courses[name] = [row["points"] for row in rows(tmp_path / name)]
-    assert courses["a"] == courses["b"]
-    assert len({str(points) for points in courses["a"] + courses["c"]}) == 6
-
-
-def test_it_goes_on_where_it_was_cut(arrays, place, tmp_path, monkeypatch):
-    whole = noise_study(arrays, "linear", directory=tmp_path / "whole", public=True, **SMALL)
-    real, left = module.course, [3]
-
-    def cut(job, deviation, **rest):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return real(job, deviation, **rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "course", cut)
-        with pytest.raises(KeyboardInterrupt):
-            noise_study(arrays, "linear", directory=place, public=True, **SMALL)
-    with open(place / "runs.jsonl", "a") as file:
-        file.write('{"model": "linear", "devia')  # killed while it wrote
-    assert noise_study(arrays, "linear", directory=place, public=True, **SMALL) == whole
-    assert rows(place) == rows(tmp_path / "whole")
-
-
 def test_what_is_there_is_not_run_again_and_more_is_added(arrays, place, taken):
     noise_study(arrays, "linear", directory=place, public=True, **SMALL)
     assert len(taken) == 4
@@ -138,14 +75,6 @@ def test_what_is_there_is_not_run_again_and_more_is_added(arrays, place, taken):
     assert [len(cell.accuracies) for cell in found.cells] == [3] * 6
     assert len(noise_study(arrays, "linear", directory=place, public=True, **SMALL).cells) == 2
     assert len(taken) == 18
-
-
-def test_another_study_in_the_directory_is_refused(arrays, place):
-    noise_study(arrays, "linear", directory=place, public=True, **SMALL)
-    with pytest.raises(SfumatoError, match="epochs was 1 and is 2"):
-        noise_study(arrays, "linear", directory=place, public=True, **{**SMALL, "epochs": 2})
-    with pytest.raises(SfumatoError, match="data was"):
-        noise_study(replace(public(arrays), fingerprint="0" * 64), "linear", directory=place, **SMALL)
 
 
 def test_private_data_are_refused_unless_that_is_said_and_then_it_stands_everywhere(arrays, place):
@@ -194,23 +123,6 @@ def test_what_cannot_be_trained_is_refused_before_the_first_run(arrays, place, t
     assert not place.exists()
 
 
-def test_the_pixels_are_standardised_by_the_training_part(spots):
-    mean, deviation = module._constants(spots)
-    pixels = spots.train.images / 255
-    assert mean == pytest.approx((pixels.mean(),))
-    assert deviation == pytest.approx((pixels.std(),))
-
-
-def test_the_augmented_form_is_spelt_after_the_model():
-    assert augmented("lenet5,activation=relu", "batch") == "lenet5,activation=relu,norm=batch,norm_last=1"
-    assert Design(models=("a", "b"), normalisations=("none", "layer")).forms == (
-        "a",
-        "a,norm=layer,norm_last=1",
-        "b",
-        "b,norm=layer,norm_last=1",
-    )
-
-
 # -- what is made of the runs ------------------------------------------------------------------------------------------
 
 
@@ -252,12 +164,6 @@ def test_no_convergence_is_when_most_runs_never_exceed_chance_and_the_margin(spo
     assert "35.0%" in found.rule
 
 
-def test_a_run_that_diverged_counts_as_nothing_right(spots):
-    cell = study_of({1.0: [[], [(1.0, 0.8)], []]}, spots).cell("m", 1.0)
-    assert (cell.accuracy, cell.converged, cell.converges) == (pytest.approx(0.8 / 3), 1, False)
-    assert cell.curve == ()
-
-
 def test_the_slow_down_is_how_much_later_the_share_of_the_noiseless_accuracy_is_reached(spots):
     quick, slow = [(1.0, 0.4), (2.0, 0.8), (3.0, 0.8)], [(5.0, 0.4), (10.0, 0.8)]
     never = [(5.0, 0.3), (10.0, 0.39)]
@@ -266,11 +172,3 @@ def test_the_slow_down_is_how_much_later_the_share_of_the_noiseless_accuracy_is_
     assert found.cell("m", 1.0).slowdown == pytest.approx(7.5 / 1.5)
     assert found.cell("m", 2.0).slowdown is None
     assert study_of({1.0: [slow]}, spots).cell("m", 1.0).slowdown is None
-
-
-def test_a_course_that_diverged_has_no_accuracy():
-    assert Course(points=((1.0, 0.9),), diverged=7).accuracy == 0.0
-
-
-def test_it_takes_an_opened_source(arrays, place):
-    assert noise_study(public(arrays), "linear", directory=place, **SMALL).public

@@ -68,12 +68,10 @@ def test_a_linear_layer_on_a_backbone_of_timm_becomes_its_classifier(tmp_path, p
     assert "`head on timm:test_vit`" in (made.path / "README.md").read_text("utf-8")
 
 
-def test_a_head_that_does_more_is_no_classifier_of_timm_and_a_graph_holds_it(tmp_path):
+def test_a_head_that_does_more_is_no_classifier_of_timm(tmp_path):
     for head in ("head,hidden=4", "head,norm=12.5"):
-        path = headed(tmp_path, head, "timm:test_resnet")
         with pytest.raises(SfumatoError, match=f"'{head}' has more than the single linear layer.*--to onnx"):
-            sfumato.export(path, to="timm")
-    assert sfumato.export(path, to="torch-export").difference <= 1e-6
+            sfumato.export(headed(tmp_path, head, "timm:test_resnet"), to="timm")
 
 
 def test_other_models_are_refused(tmp_path):

@@ -28,7 +28,6 @@ def schedule(name: str, n: int) -> tuple[float, ...] | None:
         "linear": 1 - done,
         "step": np.where(done < 0.5, 1.0, np.where(done < 0.75, 0.1, 0.01)),
         "cosine": 0.5 + 0.5 * np.cos(np.pi * done),
-        "warm-up": np.minimum(1, 10 * (np.arange(n) + 1) / n) * (1 - done),
     }
     return None if name == "constant" else tuple(shapes[name].tolist())
 
@@ -39,12 +38,10 @@ WORKLOADS = {
     )
     for separation, momentum, name in [
         (N, 0.0, "constant"),
-        (100, 0.0, "constant"),
         (70, 0.9, "constant"),
         (N, 0.9, "linear"),
         (50, 0.9, "step"),
         (400, 0.5, "cosine"),
-        (100, 0.95, "warm-up"),
     ]
 }
 
@@ -110,16 +107,6 @@ def test_gradients_of_both_searches():
         np.testing.assert_allclose(loss(objective, point)[1], moved, rtol=1e-6, atol=1e-8)
 
 
-def test_where_the_last_turn_is_cut_short_neighbours_are_held_equal():
-    """A unit's last participation has 100 steps left: later coefficients are cheaper, and alone would jump up."""
-    workload = Workload(steps=500, separation=400)
-    found = np.array(optimal_banded(workload, 300))
-    assert np.any(np.diff(found) == 0)
-    assert np.all(np.diff(found) <= 0)
-    assert error(workload, found) < error(workload, square_root(300))
-    assert error(workload, found) < 1.0001 * min(errors_nearby(workload, found, 30))
-
-
 def test_where_every_step_sees_everyone_independent_noise_is_best():
     workload = Workload(steps=100, separation=1)
     assert optimal_banded(workload, 5) == (1.0, 0.0, 0.0, 0.0, 0.0)
@@ -138,14 +125,6 @@ def test_more_buffers_are_better_until_they_are_not_worth_it():
     assert len(optimal_blt(Workload(steps=600, separation=40, momentum=0.8), 2)[0]) == 1
 
 
-def test_the_workload_matters():
-    """Optimised for momentum and cooldown, the same two buffers are better there than those for prefix sums."""
-    workload = Workload(steps=N, separation=N, momentum=0.9, rates=schedule("linear", N))
-    plain = Workload(steps=N, separation=N)
-    own, others = (error(workload, blt_coefficients(*optimal_blt(which, 2), N)) for which in (workload, plain))
-    assert own < 0.9 * others
-
-
 @given(
     steps=st.integers(1, 60),
     separation=st.integers(1, 60),
@@ -154,7 +133,7 @@ def test_the_workload_matters():
     buffers=st.integers(1, 4),
     bands=st.integers(1, 60),
 )
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_always_admissible_and_never_worse_than_independent(steps, separation, momentum, name, buffers, bands):
     workload = Workload(steps=steps, separation=separation, momentum=momentum, rates=schedule(name, steps))
     scales, decays = optimal_blt(workload, buffers)
@@ -164,12 +143,6 @@ def test_always_admissible_and_never_worse_than_independent(steps, separation, m
     independent = error(workload, [1.0])
     assert error(workload, coefficients) <= 1.001 * independent
     assert error(workload, optimal_banded(workload, min(bands, steps))) <= 1.001 * independent
-
-
-def test_the_same_call_gives_the_same_numbers():
-    workload = WORKLOADS["100 apart, momentum 0.95, warm-up"]
-    assert optimal_blt(workload, 3) == optimal_blt(workload, 3)
-    assert optimal_banded(workload, 30) == optimal_banded(workload, 30)
 
 
 def test_the_digits_do_not_hang_on_where_the_search_begins(monkeypatch):

@@ -108,22 +108,6 @@ def test_gradients_are_those_of_differences(pieces):
         np.testing.assert_allclose(function(point)[1], moved, rtol=1e-6, atol=1e-6)
 
 
-def test_a_curved_schedule_in_pieces_is_close():
-    n = 1500
-    rates = tuple((0.5 + 0.5 * np.cos(np.pi * np.arange(n) / n)).tolist())
-    workload = Workload(steps=n, separation=100, momentum=0.9, rates=rates)
-    scales, decays = (0.47, 0.505), (0.995, 0.957)
-    inverted = inverse(blt_coefficients(scales, decays, n), n)
-    truth = np.linalg.norm(rows(workload, range(n)) @ dense_from(inverted)) / np.sqrt(n)
-    assert toeplitz_noise(workload, inverted).all_steps == pytest.approx(truth, rel=1e-4)
-
-
-def dense_from(coefficients: np.ndarray) -> np.ndarray:
-    """The same as `dense`, for many coefficients."""
-    index = np.subtract.outer(np.arange(len(coefficients)), np.arange(len(coefficients)))
-    return np.tril(coefficients[index])
-
-
 @given(bands=st.integers(1, 12), momentum=st.floats(0.0, 0.99))
 @settings(max_examples=20)
 def test_the_square_root_is_one(bands, momentum):
@@ -171,26 +155,3 @@ def error(workload: Workload, coefficients) -> float:
 )
 def test_rows_of_the_table(workload, coefficients, figure):
     assert error(workload, coefficients()) == pytest.approx(figure, rel=1e-4)
-
-
-def test_sensitivity_of_the_two_buffers():
-    assert sensitivity(blt_coefficients(*TWO, 1024), EIGHT_TIMES) ** 2 == pytest.approx(29.318, abs=5e-4)
-
-
-def test_the_error_of_the_last_sum_is_least_at_the_published_two_buffers():
-    """Those of jax_privacy for the largest error, which is that of the last sum: no change of one number is better."""
-    workload = Workload(steps=100_000, separation=100_000)
-    published = np.array([0.0122853238, 0.1878393665, 1 - 0.9999528892, 1 - 0.9857068667])
-
-    def last(changed: np.ndarray) -> float:
-        scales, decays = changed[:2], 1 - changed[2:]
-        coefficients = blt_coefficients(scales, decays, 100_000)
-        noise = toeplitz_noise(workload, blt_inverse(scales, decays, 100_000))
-        return noise.final * sensitivity(coefficients, workload)
-
-    least = last(published)
-    for index in range(4):
-        for factor in (0.97, 1.03):
-            changed = published.copy()
-            changed[index] *= factor
-            assert least < last(changed) < 1.001 * least

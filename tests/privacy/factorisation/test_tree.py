@@ -61,16 +61,3 @@ def test_rows_of_the_table():
     noise = tree_noise(Workload(steps=1024, separation=1024)).all_steps
     assert noise * 11**0.5 == pytest.approx(5.65, abs=5e-3)
     assert noise * 176**0.5 == pytest.approx(22.6, abs=5e-3)
-
-
-def test_trees_of_one_step_are_independent_noise():
-    np.testing.assert_allclose(tree_covariance(7, steps_per_tree=1), np.eye(7))
-
-
-def test_completion_and_restarts_show():
-    workload = Workload(steps=1000, separation=500)
-    whole, restarted, completed = (
-        tree_noise(workload, steps_per_tree=length, completed=complete).final
-        for length, complete in ((None, False), (100, False), (100, True))
-    )
-    assert whole < completed < restarted

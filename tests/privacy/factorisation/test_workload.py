@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from sfumato import SfumatoError
@@ -27,12 +26,8 @@ EIGHT = Workload(steps=8, separation=4)
     ("changed", "words"),
     [
         ({"steps": 0}, "steps must be at least 1"),
-        ({"separation": 0}, "separation must be at least 1"),
         ({"momentum": 1.0}, "momentum must be below 1, got 1.0"),
-        ({"momentum": -0.1}, "momentum must not be negative"),
-        ({"momentum": float("nan")}, "momentum must be a finite number"),
         ({"rates": (1.0,) * 7}, "rates must be a tuple of 8 factors, got 7 of them"),
-        ({"rates": [1.0] * 8}, "rates must be a tuple of 8 factors, got list"),
         ({"rates": (1.0,) * 7 + (0.0,)}, "rates must be positive"),
     ],
 )
@@ -45,12 +40,9 @@ def test_refusals_of_a_workload(changed, words):
     ("ask", "words"),
     [
         (lambda: optimal_banded(EIGHT, 9), "bands must be at most the number of steps, 8, got 9"),
-        (lambda: optimal_banded(EIGHT, 0), "bands must be at least 1"),
         (lambda: optimal_blt(EIGHT, 5), "buffers must be from 1 to 4, got 5"),
-        (lambda: optimal_blt(EIGHT, 0), "buffers must be at least 1"),
         (lambda: square_root(0), "bands must be at least 1"),
         (lambda: sensitivity([1.0, 0.5, 0.6], EIGHT), "coefficients must be at least 0 and must not increase"),
-        (lambda: sensitivity([1.0, -0.1], EIGHT), "coefficients must be at least 0"),
         (lambda: sensitivity([1.0, float("nan")], EIGHT), "coefficients must be at least 0"),
         (
             lambda: toeplitz_noise(EIGHT, inverse([1.0], 7)),
@@ -64,23 +56,7 @@ def test_refusals_of_what_is_asked(ask, words):
         ask()
 
 
-def test_participations_count_every_begun_turn():
-    counted = [Workload(steps=1024, separation=separation).participations for separation in (127, 128, 1024, 5000)]
-    assert counted == [9, 8, 1, 1]
-
-
 def test_a_workload_is_plain_data():
     script = "import sys\nfrom sfumato.privacy.factorisation import Workload\nWorkload(steps=2, separation=1)\n"
     script += "sys.exit(any(name in sys.modules for name in ('numpy', 'scipy', 'torch')))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_the_shortest_runs(steps):
-    workload = Workload(steps=steps, separation=1, momentum=0.5, rates=(0.5,) * steps)
-    scales, decays = optimal_blt(workload, 2)
-    assert all(scale > 0 for scale in scales)
-    assert all(0 < decay < 1 for decay in decays)
-    assert optimal_banded(workload, 1) == (1.0,)
-    assert len(optimal_banded(workload, steps)) == steps
-    assert np.isfinite(tree_noise(workload).all_steps)

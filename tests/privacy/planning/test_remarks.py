@@ -12,7 +12,7 @@ import pytest
 
 from sfumato import PrivacyPlan
 from sfumato.experiment import defaults
-from sfumato.privacy import FixedOrder, FullBatch, Gaussian, Poisson, Tree, User
+from sfumato.privacy import FixedOrder, Gaussian, Poisson, User
 from sfumato.privacy.planning import remarks
 
 
@@ -52,18 +52,6 @@ def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
         assert told == pytest.approx((min(shares), statistics.median(shares), max(shares)), abs=0.006)
 
 
-def test_a_forecast_falls_with_epsilon():
-    lines = [remarks.forecast(by_rule(examples=1438, epsilon=epsilon), 10) for epsilon in (8.0, 0.3, 0.05)]
-    assert lines == [
-        f"about {gain} of the non-private gain over chance ({runs}). Rare classes may learn nothing."
-        for gain, runs in (
-            ("88%", "8 comparable runs: 66 to 99%"),
-            ("63%", "13 comparable runs: 19 to 98%"),
-            ("10%", "15 comparable runs: 3 to 36%"),
-        )
-    ]
-
-
 def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
     found = by_rule(examples=1438, epsilon=3.0)
     even, rare = (remarks.forecast(found, 4, rarest) for rarest in (0.25, 0.01))
@@ -72,24 +60,6 @@ def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
     assert rare.startswith(f"about {remarks.learnt(signal * 0.04).median:.0%} of")
     assert even != rare
     assert "for the rarest class, at its declared share of 0.01" in rare
-
-
-def test_the_signal_of_a_class_is_the_equation_of_its_docstring():
-    found = by_rule(examples=30_000)
-    signal = found.expected_batch_size * found.steps**0.5 / found.noise_multiplier / 7
-    assert remarks.signal_per_class(found, 7) == pytest.approx(signal)
-
-
-def test_a_delta_above_one_record_is_named():
-    assert remarks.above_one_record(by_rule(100, delta=0.01)) is None
-    assert "delta 0.011 is above 1/N" in (remarks.above_one_record(by_rule(100, delta=0.011)) or "")
-
-
-def test_of_correlated_noise_nothing_is_said():
-    few = by_rule(examples=320)
-    tree = replace(few, participation=FullBatch(), mechanism=Tree(noise_multiplier=few.noise_multiplier))
-    assert remarks.weak_signal(few, 40) is not None
-    assert remarks.weak_signal(tree, 40) is None
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,14 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato import PrivacyPlan, SfumatoError
 from sfumato.privacy.planning.tradeoff import (
-    ENOUGH,
-    FLAT,
     Frontier,
     Point,
-    batch_by_rule,
     chosen,
     frontier,
     steps_by_rule,
@@ -118,47 +114,7 @@ def test_the_table_of_the_documentation_is_this_one(cifar):
         assert f"{row} {point.signal_to_noise_step:,.0f} | {point.signal_to_noise_run:,.0f} | {share} |" in page
 
 
-@pytest.mark.parametrize(("batch", "sigma"), [(10, 2.0), (700, 5.0), (2000, 5.0)])
-def test_no_batch_size_beats_the_full_batch(batch, sigma):
-    found = small(batch_size=batch, noise_multipliers=(sigma,))
-    assert all(found.share(point) <= 1 for point in found.points)
-
-
-def test_flat_is_where_the_share_says_so(cifar):
-    steep = Frontier(epsilon=8.0, limit=cifar.limit, points=cifar.points[:2])
-    assert all(steep.share(point) < FLAT for point in steep.points)
-    assert steep.flat_from is None
-
-
-# -- the figures -------------------------------------------------------------------------------------------------------
-
-
-def test_signal_to_noise_is_that_of_sums_with_gaussian_noise():
-    """Measured: T sums of B equal unit vectors with noise of standard deviation sigma, in 500 repetitions."""
-    batch, sigma, steps, repeats = 40, 5.0, 9, 4000
-    plan = PrivacyPlan(
-        population=1000,
-        participation=Poisson(batch_size=batch),
-        mechanism=Gaussian(noise_multiplier=sigma),
-        steps=steps,
-        delta=1e-5,
-    )
-    point = Point(plan=plan)
-    noisy = batch + sigma * np.random.default_rng(5).standard_normal((repeats, steps))
-    assert point.signal_to_noise_step == pytest.approx(batch / noisy[:, 0].std(), rel=0.05)
-    run = noisy.sum(1)
-    assert point.signal_to_noise_run == pytest.approx(run.mean() / run.std(), rel=0.05)
-    wrong = point.signal_to_noise_step * steps
-    assert wrong != pytest.approx(run.mean() / run.std(), rel=0.05), "steps add up by their square root"
-
-
 # -- rules of thumb ----------------------------------------------------------------------------------------------------
-
-
-def test_the_two_findings_of_figure_6_are_one_point_by_renyi_dp_over_45_000_examples():
-    known = {"examples": 45_000, "batch_size": 4096, "noise_multiplier": 3.0, "delta": 1e-5}
-    plan = PrivacyPlan.calibrate(**known, steps=2500)
-    assert plan.epsilon(accountant="rdp") == pytest.approx(8.0, abs=0.05)
 
 
 def test_the_rule_marks_its_steps(cifar):
@@ -176,16 +132,6 @@ def test_steps_by_rule(epsilon, batch, steps):
     assert steps_by_rule(epsilon, batch, 50_000) == steps
 
 
-def test_small_batches_of_few_examples_get_the_epochs_of_all_of_them():
-    assert steps_by_rule(8.0, 300, 300) == 2500
-    assert steps_by_rule(8.0, 100, 300) == 7500
-
-
-def test_the_batch_by_rule_takes_the_epochs_that_are_allowed():
-    batch = batch_by_rule(50_000, 8.0, 400.0)
-    assert batch * steps_by_rule(8.0, round(batch), 50_000) / 50_000 == pytest.approx(400.0)
-
-
 def test_epochs_cut_the_steps_only_where_the_rule_does_not_fit():
     free = small(batch_size=1000, epsilon=8.0)
     assert (free.best.rule, free.best.plan.steps) == ("steps", 5000)
@@ -194,19 +140,6 @@ def test_epochs_cut_the_steps_only_where_the_rule_does_not_fit():
     assert (tight.best.rule, tight.best.plan.steps) == ("epochs", 200)
     assert tight.best.plan.noise_multiplier < free.best.plan.noise_multiplier
     assert free.best in tight.points
-
-
-def test_full_batches_gain_nothing_by_more_steps():
-    full = small(batch_size=2000, epsilon=8.0)
-    enough = [point.plan.steps for point in full.points if full.share(point) >= FLAT and point.plan.steps >= ENOUGH]
-    assert full.best.plan.steps == min(enough) < 250
-    assert small(batch_size=2000, epsilon=8.0, epochs=40.0).best.plan.steps == 40
-    assert small(batch_size=2000, epsilon=8.0, epochs=1000.0).best == full.best
-
-
-def test_whole_epochs_lose_no_step_to_rounding():
-    assert 0.3 / Poisson(batch_size=200).probability(2000) < 3
-    assert small(batch_size=200, epsilon=0.05, epochs=0.3, noise_multipliers=()).best.plan.steps == 3
 
 
 def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
@@ -218,28 +151,6 @@ def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
     for epochs, taken in ((None, 16_384), (1000.0, 16_384), (150.0, 4096)):
         assert chosen(frontiers, epochs).plan.expected_batch_size == taken
     assert chosen(frontiers[:2], 1.0).plan.expected_batch_size == 512, "nearest to 2,048, in proportion"
-
-
-def test_a_point_that_is_asked_for_and_marked_is_one_point():
-    points = small(batch_size=2000, noise_multipliers=()).points
-    (steps,) = points
-    again = small(batch_size=2000, noise_multipliers=(steps.plan.noise_multiplier,))
-    assert again.points == points
-
-
-def test_the_grid_by_rule_spans_what_somebody_would_take():
-    found = small(batch_size=2000, noise_multipliers=None)
-    grid = [point.plan for point in found.points if point.rule is None]
-    assert 7 <= len(grid) <= 14
-    assert all(30 <= plan.steps <= 30_000 for plan in grid)
-    for before, after in pairwise(grid):
-        assert after.noise_multiplier / before.noise_multiplier == pytest.approx(math.sqrt(2), rel=0.01)
-
-
-def test_work_is_told():
-    told = []
-    small(on_progress=lambda done, total: told.append((done, total)))
-    assert told == [(0, 3), (1, 3), (2, 3)]
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

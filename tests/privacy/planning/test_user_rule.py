@@ -57,12 +57,6 @@ def test_fewer_kept_records_than_every_user_could_have_are_shared_out_among_all(
     assert several.users.orthogonal == pytest.approx(several.users.parallel / math.sqrt(3))
 
 
-def test_one_record_each_makes_no_difference():
-    rule = user_rule(users=50, records=1, gradients=50, steps=20, epsilon=2.0, delta=1e-5)
-    assert rule.examples.between == rule.users.between
-    assert rule.sure
-
-
 def test_gradients_for_less_than_one_user_are_refused():
     with pytest.raises(SfumatoError, match="gradients must be at least the 100 of one user, got 20"):
         user_rule(users=2000, records=100, gradients=20, steps=20, epsilon=2.0, delta=1e-5)

@@ -56,16 +56,7 @@ ORDER = FixedOrder(batch_size=250)
 BANDS = BandedToeplitz(noise_multiplier=3.0, coefficients=(1.0, 0.5, 0.3, 0.1))
 PUBLISHED = {
     "De table 13, epsilon 1": (plan(), 0.9028),
-    "De table 13, epsilon 8": (plan(steps=2468, mechanism=sigma(3.0)), 6.5293),
-    "De table 14, epsilon 8": (
-        plan(participation=Poisson(batch_size=16384), steps=2000, mechanism=sigma(9.4)),
-        7.4244,
-    ),
-    "DP-FedEmb": (
-        plan(population=6800, participation=Poisson(batch_size=256), steps=200, mechanism=sigma(0.62), delta=1e-4),
-        9.27,
-    ),
-    "the same, by 2C": (
+    "DP-FedEmb, by 2C": (
         plan(
             population=6800,
             participation=Poisson(batch_size=256),
@@ -193,8 +184,8 @@ def test_many_steps_or_a_tiny_delta_never_give_a_bound_that_is_not_one():
     assert "does not resolve delta 1e-200" in words
 
 
-@pytest.mark.parametrize("delta", [1e-12, 1e-14])
-def test_at_a_small_delta_the_first_accountant_lies_within_its_bounds(delta):
+def test_at_a_small_delta_the_first_accountant_lies_within_its_bounds():
+    delta = 1e-14
     one = plan(population=750_000, participation=Poisson(batch_size=250), steps=10_000, mechanism=sigma(0.7))
     found = bounds(one.to_dict(), delta)
     assert found is not None

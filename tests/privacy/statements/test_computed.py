@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato import Ledger, SfumatoError
+from sfumato import Ledger, PrivacyPlan, SfumatoError
 from sfumato.privacy import Circumstances, Statement
 from sfumato.privacy.ledger import Entry, read
 from sfumato.privacy.statements.computed import ENTRY, Computed
@@ -60,7 +60,8 @@ def test_impossible_numbers_are_refused(numbers):
         Computed(processes=numbers[0], machines=numbers[1])
 
 
-def test_the_statement_says_so_and_promises_the_same(plan):
+def test_the_statement_says_so_and_promises_the_same():
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=200, steps=2, noise_multiplier=9.0, delta=1e-3)
     alone = Statement(plan=plan, circumstances=Circumstances())
     two = replace(alone, computed=Computed(processes=8, machines=2))
     added = {name: value for name, value in two.to_dict().items() if alone.to_dict().get(name) != value}

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import CandidateCount, PrivateSelection, detections, gaussian_detections
+from sfumato.privacy import CandidateCount, PrivateSelection, detections
 from sfumato.privacy.statements.curve import EPSILONS, beyond_one_point, dominating_mu, gaussian_deltas, up_to_digits
 
 PLAN = PrivacyPlan(
@@ -86,21 +86,12 @@ def full_batches(sigma: float, steps: int = 1) -> PrivacyPlan:
     return PrivacyPlan.calibrate(examples=100, batch_size=100, steps=steps, noise_multiplier=sigma, delta=1e-5)
 
 
-def test_de_et_al_table_13_at_epsilon_1():
-    assert detections(SAMPLED, RATES) == pytest.approx([0.00026, 0.00221, 0.01864, 0.14956], rel=0.02)
-
-
 @given(sigma=st.floats(0.2, 20), rate=st.floats(1e-4, 0.5))
+@settings(max_examples=20)
 def test_a_gaussian_s_bound_is_just_above_its_closed_form(sigma, rate):
     (bound,) = detections(full_batches(sigma), [rate])
     truth = norm.cdf(norm.ppf(rate) + 1 / sigma)
     assert truth * (1 - 1e-9) <= bound <= truth * 1.01
-
-
-@given(epsilon=st.floats(0.2, 20), rate=st.floats(1e-4, 0.5))
-def test_the_scale_is_what_full_batches_of_that_epsilon_come_to(epsilon, rate):
-    plan = PrivacyPlan.calibrate(examples=100, batch_size=100, steps=7, epsilon=epsilon, delta=1e-5)
-    assert detections(plan, [rate]) == pytest.approx(gaussian_detections(epsilon, 1e-5, [rate]), rel=0.02)
 
 
 def test_no_threshold_on_what_a_sampled_run_releases_does_better():
@@ -113,9 +104,8 @@ def test_no_threshold_on_what_a_sampled_run_releases_does_better():
     def score(seen):
         return np.log1p(half * np.expm1(seen - 0.5)).sum(axis=1)
 
-    for rate in (0.01, 0.1):
+    for rate, bound in zip((0.01, 0.1), detections(plan, [0.01, 0.1]), strict=True):
         found = (score(used) > np.quantile(score(without), 1 - rate)).mean()
-        (bound,) = detections(plan, [rate])
         assert 0.93 * bound < found < bound * 1.03
     (too_small,) = detections(plan.with_noise(1.2), [0.1])
     assert found > too_small * 1.03, "a bound for more noise than there was would have been noticed"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, Statement
-from sfumato.privacy import Circumstances, FixedOrder, TruncatedPoisson, User, group_epsilon
+from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
+from sfumato.privacy import Circumstances, User, group_epsilon
 from sfumato.privacy.statements.presented import rounded_up
 
 UNITS = {
@@ -81,20 +81,6 @@ def test_two_clipping_norms_are_counted_in_plain_words_and_a_group_s_figure_stan
         said("groups").plain
     )
     assert "whole group" not in "\n".join(said("clients").plain)
-
-
-def test_rules_and_adjacency_speak_of_persons_too():
-    cut = said("users", participation=TruncatedPoisson(batch_size=256, largest=300), adjacency="zero-out")
-    assert "the number of persons being public" in cut.sentence
-    plain = "\n".join(cut.plain)
-    assert (
-        "of two neighbouring data sets, one lets a person contribute, and the other lets the person contribute nothing."
-        in plain
-    )
-    assert "kept at most 300 of them" in plain
-    order = said("users", participation=FixedOrder(batch_size=256))
-    assert "Each person took part at regular intervals" in "\n".join(order.plain)
-    assert "every group in every step" in said("groups", participation=FullBatch()).sentence
 
 
 def test_a_delta_above_one_over_the_persons_is_named():

@@ -46,15 +46,3 @@ def test_a_sentence_is_derived_and_not_believed():
     told = KINDS[0].to_dict() | {"sentence": "epsilon 0.001", "epsilon": 0.001, "plain": []}
     assert statement_of(told) == KINDS[0]
     assert statement_of(told).epsilon == pytest.approx(1.0, abs=0.01)
-
-
-@pytest.mark.parametrize("statement", KINDS, ids=lambda one: type(one).__name__)
-def test_a_notebook_shows_it_with_what_is_not_covered(statement):
-    page = statement._repr_html_()
-    assert f"Not covered ({len(statement.not_covered)})" in page if isinstance(statement, Statement) else "<ul>" in page
-    assert ("1.000" in page) == isinstance(statement, Statement)
-    assert ("none" in page) != isinstance(statement, Statement)
-
-
-def test_plans_have_cards():
-    assert "1.000" in PLAN._repr_html_()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
-from scipy.special import logsumexp
 
 from sfumato import SfumatoError
 from sfumato.privacy import (
@@ -80,34 +79,6 @@ def test_one_step_is_dp_accounting_s(q, sigma, records, width):
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-11)
 
 
-def brute_force(q: float, sigma: float, records: int, steps: int, epsilon: float) -> float:
-    """delta(epsilon) of both directions, by convolving the losses of outcomes on a grid, without any rounding rule."""
-    x = np.linspace(-14 * sigma, 14 * sigma + records, 400_001)
-    counts = np.arange(records + 1)
-    log_masses = stats.binom.logpmf(counts, records, q)
-    base = stats.norm.logpdf(x, scale=sigma)
-    loss = logsumexp(np.multiply.outer(x, counts) / sigma**2 - counts**2 / (2 * sigma**2) + log_masses, axis=1)
-    width, size = 2e-4, 1 << 18
-    worst = 0.0
-    for losses, log_density in ((loss, base + loss), (-loss, base)):
-        mass = np.exp(log_density) * (x[1] - x[0])
-        places = np.round(losses / width).astype(int)
-        one = np.bincount(places % size, mass, size)
-        all_steps = np.fft.irfft(np.fft.rfft(one) ** steps, size)
-        total = (np.arange(size) + size // 2) % size - size // 2
-        above = total * width > epsilon
-        worst = max(worst, float((all_steps * -np.expm1(epsilon - total * width))[above].sum()))
-    return worst
-
-
-@pytest.mark.parametrize(("q", "sigma", "records", "steps"), [(0.1, 2.0, 3, 4), (0.3, 3.0, 5, 3)])
-def test_few_steps_against_brute_force(q, sigma, records, steps):
-    epsilon = 1.5
-    expected = brute_force(q, sigma, records, steps, epsilon)
-    assert expected > 1e-6
-    assert plan(q, sigma, steps, records).loss.delta(epsilon) == pytest.approx(expected, rel=2e-3)
-
-
 def test_samples_of_two_records_of_one_user():
     """The release itself, drawn 400,000 times: noise plus as many records as came up. No set of outcomes may exceed."""
     q, sigma, records = 0.5, 1.0, 2
@@ -137,7 +108,7 @@ def test_tails_never_move_to_fewer_records():
     assert len(_weights(5000, 0.3).counts) < 700
 
 
-@pytest.mark.parametrize(("records", "steps"), [(4, 100), (16, 2000), (64, 500)])
+@pytest.mark.parametrize(("records", "steps"), [(4, 100), (64, 500)])
 def test_calibration_meets_the_budget_and_a_little_less_would_not(records, steps):
     unit = User(drawn="examples", at_most=records, users=50_000)
     found = PrivacyPlan.calibrate(examples=100_000, batch_size=2000, steps=steps, epsilon=4.0, delta=1e-5, unit=unit)
@@ -157,19 +128,6 @@ def test_the_most_steps_are_found_and_steps_add_up():
     assert halves == known.loss
     other = plan(0.01, 4.0, 500, 5).loss
     assert len(known.loss.with_(other).parts) == 2
-
-
-def test_more_records_cost_more_and_zero_out_costs_the_same():
-    figures = [plan(0.01, 4.0, 100, records).epsilon(grid=COARSE_GRID) for records in (1, 2, 3, 8)]
-    assert figures == sorted(figures)
-    assert figures[-1] > 8 * figures[0]
-    zeroed = replace(plan(0.01, 4.0, 100, 3), adjacency="zero-out")
-    assert zeroed.epsilon() == plan(0.01, 4.0, 100, 3).epsilon()
-
-
-@pytest.mark.parametrize("sigma", [0.05, 1000.0])
-def test_extreme_noise_is_answered(sigma):
-    assert 0 <= plan(0.01, sigma, 50, 8).epsilon() < math.inf
 
 
 @pytest.mark.parametrize(

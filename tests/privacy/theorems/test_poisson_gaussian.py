@@ -46,8 +46,7 @@ def test_a_cut_costs_and_a_deeper_one_costs_more():
     assert costs[0] > 1.5 * costs[-1]
 
 
-@pytest.mark.parametrize("largest", range(4100, 8200, 293))
-@pytest.mark.parametrize("sigma", [0.3, 20.0])
+@pytest.mark.parametrize(("largest", "sigma"), [(4100, 0.3), (4686, 20.0), (5565, 0.3), (8000, 20.0)])
 def test_every_cut_is_answered(largest, sigma):
     assert 0 < plan(largest, sigma, 3).epsilon(grid=1e-3) < 1e4
 

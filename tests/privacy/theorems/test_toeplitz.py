@@ -75,20 +75,6 @@ def test_the_column_of_buffers_is_what_they_hold():
     assert matrix(BLT.column(50)) @ correlated == pytest.approx(np.array(made))
 
 
-@given(steps=st.integers(1, 60), gap=st.integers(1, 30), bands=st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
-def test_more_steps_and_more_participations_never_cost_less(steps, gap, bands):
-    """Square-root coefficients."""
-    column = np.zeros(steps + 1)
-    column[:bands] = np.cumprod([1, *((2 * k - 1) / (2 * k) for k in range(1, bands))])[: steps + 1]
-    here = squared_sensitivity(column[:-1], gap)
-    assert squared_sensitivity(column, gap) >= here
-    assert squared_sensitivity(column[:-1], gap + 1) <= here * (1 + 1e-12)
-    times = -(-steps // gap)
-    if bands <= gap:
-        assert here <= times * (column @ column) * (1 + 1e-12)
-
-
 def plan(participation, mechanism, steps=60) -> PrivacyPlan:
     return PrivacyPlan(population=1000, participation=participation, mechanism=mechanism, steps=steps, delta=1e-5)
 
@@ -110,16 +96,3 @@ def test_a_prefix_has_a_loss_of_its_own(mechanism):
     assert whole.epsilon(steps=25) == part.epsilon() < whole.epsilon()
     expected = squared_sensitivity(mechanism.column(60), 10) / 25
     assert whole.loss.parts == (OneGaussian(precision=expected),)
-
-
-@pytest.mark.parametrize(("rho", "exact", "any_zcdp"), [(0.15, 3.4157, 3.5750), (0.0144, 0.9956, 1.0445)])
-def test_rows_of_zero_concentrated_privacy(rho, exact, any_zcdp):
-    part = OneGaussian(precision=2 * rho)
-    assert part.epsilon(1e-10) == pytest.approx(exact, abs=1e-4)
-    loss = plan(FullBatch(), BLT).loss
-    loss = type(loss)(unit=loss.unit, adjacency=loss.adjacency, parts=(part,))
-    assert loss.epsilon(1e-10, accountant="rdp") == pytest.approx(any_zcdp, abs=2e-3)
-
-
-def test_long_runs_are_answered():
-    assert squared_sensitivity(BLT.column(100_000), 391) > squared_sensitivity(BLT.column(50_000), 391)
