@@ -28,6 +28,7 @@ from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.examples import tensors
 from sfumato.privacy import Gaussian, Poisson, gaussian_detections, ledger
+from sfumato.privacy.second import accountant
 from sfumato.training import loop
 from tests.forks import Forks, begun
 
@@ -167,6 +168,16 @@ def _check_once(
         return
     _check(gradient, build, model, loss, synthetic, max_norm=max_norm, views=views)
     _CHECKED.add(case)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse_second_accountant() -> Iterator[None]:
+    """Its grid has fewer points, so that `verify` takes milliseconds and not seconds: its bounds stay bounds, a little
+    farther apart. tests/privacy/second looks at the accountant itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accountant, "POINTS", 1 << 13)
+        patch.setattr(accountant, "_TABLE", 1 << 11)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
