@@ -105,8 +105,6 @@ def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp
     ("command", "words"),
     [
         ("train digit", "did you mean digits"),
-        ("train digits --model scatering", "did you mean scattering"),
-        ("train runs/nope", "no run is there either"),
         ("evaluate RUN digits --positive 33", "did you mean 3"),
     ],
 )

@@ -29,13 +29,6 @@ def test_train_predict_evaluate_report(call, table, monkeypatch):
     call("verify run")
 
 
-def test_a_finished_run_says_that_it_labels_texts(workplace, table, capsys):
-    from sfumato.cli import main
-
-    assert main(f"train {table} {QUICK} --learning-rate 1 --output run".split()) == 0
-    assert "predict run TEXT   labels texts" in capsys.readouterr().err
-
-
 def test_a_search_holds_texts_out(call, table):
     found = call(f"sweep {table} {QUICK} --vary learning-rate=0.5,1 --search uncovered --output s --json")
     assert len(json.loads(found)["rows"]) == 2
@@ -46,8 +39,6 @@ def test_a_search_holds_texts_out(call, table):
     [
         ("train {} --views 2", "views 2 is for images, and a text has no views"),
         ("train {} --model cnn", "model of texts must be one of bag, bilstm"),
-        ("train {} --size 8", "size says something of images"),
-        ("train csv:t.csv", "has no column 'path'"),
         ("dedup csv:t.csv csv:t.csv", "no column 'path'"),
         ("embed csv:texts.csv --epsilon 8", "for embeddings, says something of images"),
     ],

@@ -62,13 +62,6 @@ def test_a_smaller_set_knows_its_users(call, patients):
     assert after.train.users.tolist() == before.train.users.tolist()
 
 
-def test_a_recipe_may_say_it(call, patients, quick):
-    Path("own.toml").write_text(f"source = \"folder:patients\"\nuser-from = '{RULE}'\nusers = 25\n")
-    call(f"train own.toml {quick} --output run")
-    request = json.loads(Path("run/settings.json").read_text())["request"]["source"]
-    assert (request["user_from"], request["users"]) == (RULE, 25)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

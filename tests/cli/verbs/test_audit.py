@@ -55,10 +55,8 @@ def test_correlated_noise_is_checked_without_a_bound(call, workplace, quick):
     options = {"model": "linear", "steps": 3, "noise_multiplier": 8.0, "batch_size": 64, "learning_rate": 0.5}
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**options, "mechanism": "tree"}.items()]
     Path("mine.toml").write_text("\n".join(['source = "digits"', *lines]))
-    printed = call("audit mine.toml --observations 100")
+    printed = call("audit mine.toml --observations 60")
     assert "no epsilon is proven of correlated noise; in first steps it is the plan's" in printed
-    found = json.loads(call("audit mine.toml --observations 100 --json"))
-    assert (found["bounds"], found["refuted"], found["noise"]["broken"]) == ([], False, False)
 
 
 def test_canaries_are_trained_with_and_spoken_of(call, quick):
@@ -75,7 +73,6 @@ def test_canaries_are_trained_with_and_spoken_of(call, quick):
     [
         ("audit nowhere", "does not exist"),
         ("audit run --observations 0", "observations must be"),
-        ("audit run --confidence 1", "confidence must"),
         ("audit run --epsilon 3", "chooses a recipe's row"),
         ("train digits --audit 3", "at least 10 canaries, got 3"),
     ],

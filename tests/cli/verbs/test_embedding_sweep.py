@@ -99,12 +99,8 @@ def test_single_changes_on_public_data_cost_nothing(people, call):
         ("--search private", "a private selection counts correct answers, which embeddings don't give"),
         ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
-        ("--public --vary far=0.1,0.2", "a search cannot vary far"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
-        ("--public --vary client-loss=softmaxx,triplet", "did you mean softmax"),
-        ("--public --validation 0.04", "validation part has"),
         ("", "a search on private data costs privacy, and --search does not say how"),
-        ("--public --epsilon 1,2", "names several budgets"),
     ],
 )
 def test_what_a_search_for_embeddings_cannot_be_is_refused(people, call, options, refusal):
