@@ -51,7 +51,7 @@ def test_a_model_labels_scans_by_the_window_that_its_own_were_read_by(call, scan
     assert len(found) == 120
 
 
-def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, quick, workplace, monkeypatch):
+def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, shown, quick, workplace, monkeypatch):
     home = Path("home")
     monkeypatch.setenv("SFUMATO_HOME", str(home.resolve()))
     printed = [
@@ -64,7 +64,7 @@ def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, quick, wor
     printed += [
         call(f"features {scans} --user-from dicom --backbone public --output cache"),
         call(f"train features:cache {OF_USERS} --output headed"),
-        call(f"dedup digits {scans} --user-from dicom --output left --json"),
+        call(f"dedup {shown} {scans} --user-from dicom --output left --json"),
     ]
     told = json.loads(Path("run/plan.json").read_text())
     assert told["unit"] != "example"

@@ -135,8 +135,8 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(command, refusal, ru
     assert not (workplace / "runs").exists() or not list((workplace / "runs").glob("*/ledger.jsonl"))
 
 
-def test_a_smaller_set_without_copies_keeps_its_findings(table, call, workplace):
-    call(f"dedup digits csv:{table} --label-columns {' '.join(FINDINGS)} --output small --threads 1")
+def test_a_smaller_set_without_copies_keeps_its_findings(table, call, shown, workplace):
+    call(f"dedup {shown} csv:{table} --label-columns {' '.join(FINDINGS)} --output small --threads 1")
     first, second, *_ = (workplace / "small" / "private.csv").read_text().splitlines()
     assert first.split(",")[1:4] == list(FINDINGS)
     nodule, _, _, fluid, _, heart, _ = table.read_text().splitlines()[1].split(",")

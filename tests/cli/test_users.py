@@ -55,8 +55,8 @@ def test_an_unfinished_run_is_taken_up_with_its_users(call, patients, quick, mon
     call("train run")
 
 
-def test_a_smaller_set_knows_its_users(call, patients):
-    call("dedup digits folder:patients --limit 0.001 --output d --user-from 'p([0-9]+)_'")
+def test_a_smaller_set_knows_its_users(call, patients, shown):
+    call(f"dedup {shown} folder:patients --limit 0.001 --output d --user-from '{RULE}'")
     before, after = opened(patients, user_from=RULE), opened("csv:d/private.csv")
     assert (len(after.train), len(after.test)) == (len(before.train), len(before.test))
     assert after.train.users.tolist() == before.train.users.tolist()

@@ -151,8 +151,8 @@ def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call
     assert not json.loads(Path("plain/statement.json").read_text())["filtered"]
 
 
-def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
-    found = json.loads(call(f"dedup digits folder:{spots_folder} --output d --json"))
+def test_folders_become_tables_of_the_files_that_are_left(call, shown, spots_folder):
+    found = json.loads(call(f"dedup {shown} folder:{spots_folder} --output d --json"))
     assert found["written"] == "csv:d/private.csv"
     assert found["private"] == 120
     twice = f"dedup folder:{spots_folder} folder:{spots_folder}"

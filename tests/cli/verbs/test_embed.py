@@ -287,8 +287,6 @@ def test_a_rule_says_how_many_kept_weights_are_averaged(people, call):
     """The noise of a mean of clients is divided by their number."""
     call(f"embed {people} {QUICK.replace('--steps 3', '--steps 12')} --output run")
     assert "as far as noise explains how they differ" in call("aggregate run")
-    call(f"embed {people} {QUICK} --quantile 0.4 --output quantile")
-    assert "the clipping norm follows a quantile" in call("aggregate quantile", status=1)
 
 
 def test_several_seeds_give_a_mean_an_interval_and_the_promise_of_all_together(people, call):

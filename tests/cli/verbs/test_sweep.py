@@ -161,16 +161,6 @@ def test_runs_in_real_processes_are_the_same_runs(call, served):
     several(call)
 
 
-def test_a_recipe_may_say_what_varies(call):
-    Path("r.toml").write_text(
-        'source = "digits"\nsteps = 3\nbatch-size = 64\nnoise-multiplier = 8.0\nlearning-rate = 0.5\n'
-        'model = "linear"\n[sweep]\nmodel = ["linear", "cnn"]\nschedule = ["constant", "cosine"]\n'
-    )
-    told = json.loads(call("sweep r.toml --dry-run --json"))
-    assert [run["model"] for run in told["runs"]] == ["linear", "linear", "cnn", "cnn"]
-    assert not Path("runs").exists()
-
-
 def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
     call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s", status=1)
     told = call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s --search uncovered")
@@ -218,10 +208,6 @@ def test_a_search_that_begins_where_another_one_ended_counts_both(call, spots, t
     assert search_of("b/1")["runs"] == 5
     call("train b/best.toml --output best")
     assert search_of("best")["runs"] == 6
-    call("train b/best.toml --source digits --output other")
-    assert search_of("other") is None
-    call(f"{second.replace('a/best', 'b/best')} --output one --search uncovered --one-at-a-time")
-    assert search_of("one/1")["runs"] == 9
     call("sweep b/best.toml --threads 1 --vary learning-rate=0.4,0.6 --output won --search private")
     told = search_of("won")
     assert told["runs"] == 6
@@ -614,26 +600,6 @@ def test_a_candidate_that_cannot_be_trained_counts_as_the_worst(call, spots, thr
     monkeypatch.setattr(workers, "job_for", fails)
     monkeypatch.setattr(selecting, "job_for", fails)
     assert json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))["settings"] == {"learning_rate": 0.2}
-
-
-def test_the_winner_s_statement_names_what_stood_behind_all_candidates(call, spots, monkeypatch):
-    for name, private in (("seen", True), ("shown", False)):
-        verb = (
-            f"train {spots} --noise-multiplier 8 --batch-size 30"
-            if private
-            else f"pretrain {spots} --public --batch-size 30 --seed 0"
-        )
-        call(f"{verb} --model linear --steps 2 --threads 1 --device cpu --output {name}")
-    np.savez(
-        "others.npz", **{key: 255 - value if key[0] == "x" else value for key, value in np.load("spots.npz").items()}
-    )
-    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"pretrained": "shown"})
-    monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 2)  # of 3 on average, it may be none
-    selected = "--search private --candidates 3 --shape inf --vary pretrained=shown,seen --output won"
-    call(f"sweep npz:others.npz {QUICK} --trainable all {selected}")
-    statement = json.loads(Path("won/statement.json").read_text())
-    assert statement["circumstances"]["origins"] == ["private run", "public run"]
-    call("verify won")
 
 
 def test_a_value_that_no_candidate_could_have_is_refused_beforehand(call, spots):
