@@ -119,13 +119,6 @@ def test_refusals_as_commands(workplace):
     )
 
 
-def test_the_package_runs_as_a_module():
-    ended = subprocess.run([sys.executable, "-m", "sfumato", "--help"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0
-    for verb in VERBS:
-        assert verb in ended.stdout
-
-
 @pytest.mark.parametrize("given", [None, "ACTIVE"])
 def test_threads_wait_without_spinning_unless_the_user_says_otherwise(monkeypatch, given):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)

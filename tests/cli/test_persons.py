@@ -161,7 +161,3 @@ def test_persons_who_are_trained_on_are_not_scored_on(call, people, monkeypatch)
 def test_a_private_selection_for_persons_is_refused(call, people):
     told = call(f"sweep {people} --unit user --vary learning_rate=0.1,0.5 --search private --output s", status=1)
     assert "a private selection promises for single examples, got unit user" in told
-
-
-def test_a_source_without_users_is_refused(call):
-    assert "does not say whose record each one is" in call("train digits --unit user --dry-run", status=1)

@@ -19,6 +19,7 @@ def table(workplace):
 def test_train_predict_evaluate_report(call, table, monkeypatch):
     surely = "--steps 20 --batch-size 40 --noise-multiplier 0.5 --threads 1 --device cpu"
     call(f"train {table} {surely} --learning-rate 1 --output run")
+    assert "a class that the model does not know" in call("evaluate run digits", status=1)
     one = call('predict run "a goal in the match" "price of a bank" --top 1')
     assert one.splitlines()[0].startswith("a goal in the match  sport")
     monkeypatch.setattr("sys.stdin", io.StringIO("first goal\n\nbank\n"))
@@ -46,10 +47,3 @@ def test_a_search_holds_texts_out(call, table):
 def test_what_is_refused(call, table, workplace, command, match):
     (workplace / "texts.csv").write_text((workplace / "t.csv").read_text().replace("title", "text"))
     assert match in call(command.format(table), status=1)
-
-
-def test_evaluate_refuses_images(call, table, workplace):
-    call(f"train {table} {QUICK} --learning-rate 1 --output run")
-    (workplace / "images.csv").write_text("path,label\na.png,sport\nb.png,money\n")
-    assert "no column 'text'" in call("evaluate run csv:images.csv --text-column text", status=1)
-    assert "a class that the model does not know" in call("evaluate run digits", status=1)

@@ -180,13 +180,6 @@ def test_a_dry_run_of_an_unfinished_run_would_resume_it(call, quick, unfinished)
     assert not Path(unfinished, "done").exists()
 
 
-def test_declaring_data_private_and_facts_is_heard(call, quick):
-    call(f"train digits {quick} --private --examples 1500 --output a")
-    statement = json.loads(Path("a/statement.json").read_text())
-    assert statement["circumstances"]["data_public"] is False
-    assert statement["plan"]["examples"] == 1500
-
-
 def test_steps_follow_from_epsilon_and_noise(call, quick):
     outcome = json.loads(
         call("train digits --model linear --batch-size 64 --noise-multiplier 8 --epsilon 0.02 --threads 1 --json")
@@ -274,21 +267,6 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
         "next: sfumato train SOURCE --examples 1000 --batch-size 1000 --steps 10 --noise-multiplier 4.0 --delta 1e-05"
         in printed.err
     )
-
-
-def test_plan_names_what_looks_wrong_as_train_does(capsys):
-    for options, notes in (
-        ("--batch-size 100 --steps 50 --noise-multiplier 0.8 --delta 1e-4", ()),
-        ("--batch-size 100 --steps 50 --noise-multiplier 0.8 --delta 0.5", ("delta 0.5 is above 1/N",)),
-        (
-            "--batch-size 100 --steps 50 --noise-multiplier 250",
-            ("even 2 classes of about 500 images each leave a signal of",),
-        ),
-    ):
-        assert main(shlex.split(f"plan --examples 1000 {options} --json")) == 0
-        told = capsys.readouterr().err
-        assert told.count("note: ") == len(notes), told
-        assert all(f"note: {note}" in told for note in notes)
 
 
 # -- tradeoff ----------------------------------------------------------------------------------------------------------
@@ -480,16 +458,6 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     told = call(command.removesuffix(" --json"))
     assert "All 3 runs on these data that stand there, planned in advance, are together (" in told
     call(command.replace("--steps 3", "--steps 4"), status=1)
-
-
-def test_several_seeds_tell_of_the_owner_s_other_runs(call, quick):
-    command = f"train digits --private {quick} --seeds 2 --output runs/many"
-    found = json.loads(call(f"{command} --json"))
-    assert found["epsilon_of_all_uses"] == found["epsilon_of_all"]
-    call(f"train digits --private {quick} --output runs/before")
-    found = json.loads(call(f"{command} --json"))
-    assert found["epsilon_of_all_uses"] > found["epsilon_of_all"]
-    assert "With your other runs on these data that are known here: epsilon" in call(command)
 
 
 def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick):

@@ -134,14 +134,6 @@ def test_a_dry_run_spends_nothing(people, workplace, capsys):
     assert not (workplace / "runs").exists()
 
 
-def test_a_norm_that_follows_a_quantile_and_a_hopeless_plan_are_named(people, capsys):
-    assert main(shlex.split(f"embed {people} {QUICK} --quantile 0.4 --dry-run")) == 0
-    printed, said = capsys.readouterr()
-    assert re.search(r"quantile +0\.4\n", printed)
-    assert re.search(r"time +about \d+ s on cpu", printed)
-    assert "note: in 3 rounds of 2 clients the noise in 520 parameters is" in said
-
-
 def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
     class StopError(Exception):
         pass
@@ -322,10 +314,3 @@ def test_several_seeds_without_a_plan_have_no_epsilon(people, call):
     told = call(command)
     assert "over 2 runs" in told
     assert "together" not in told
-
-
-def test_seeds_are_refused_with_a_dry_run_and_processes(people, call):
-    told = call(f"embed {people} {QUICK} --seeds 2 --dry-run", status=1)
-    assert "leave --seeds out to see what one run takes" in told
-    assert "and --seeds is asked for" in call(f"embed {people} {QUICK} --seeds 2 --processes 2", status=1)
-    assert "seeds must be at least 1" in call(f"embed {people} {QUICK} --seeds 0", status=1).replace("--", "")

@@ -83,18 +83,6 @@ def test_from_images_to_a_private_model_that_takes_images(call, spots_folder):
     assert "were fixed when it was made" in call("evaluate run features:cache --test-fraction 0.5", status=1)
 
 
-def test_features_under_other_classes_are_not_measured(call, spots_folder):
-    call(f"features folder:{spots_folder} {BACKBONE} --output cache")
-    call(f"train features:cache {QUICK} --output run")
-    for classes, words in (
-        ("light dark", "label 0 means 'light' in the source and 'dark' in the model; give a source with the classes"),
-        ("dark light red", "label 2 means 'red' in the source and 'no class' in the model"),
-    ):
-        place = classes.replace(" ", "-")
-        call(f"features folder:{spots_folder} {BACKBONE} --classes {classes} --output {place}")
-        assert words in call(f"evaluate run features:{place}", status=1)
-
-
 def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder, monkeypatch):
     command = f"features folder:{spots_folder} {BACKBONE} --output cache"
 
