@@ -88,6 +88,11 @@ def test_what_cannot_be_is_refused(declared, match):
         Tokens.declared(**{"length": None, "vocabulary": None, "words": None, **declared})
 
 
+def test_texts_stay_as_long_as_they_are_declared():
+    rows = np.array([[1, 0, 0, 0], [1, 2, 0, 0]], np.int32)
+    assert Tokens(length=4)(rows).tolist() == rows.tolist()
+
+
 def test_the_first_words_are_read_and_no_number_below_zero():
     tokens = Tokens(length=2, vocabulary=10, tokenizer="numbers")
     assert tokens.read(np.array([3, 4, 5])).tolist() == [3, 4]
