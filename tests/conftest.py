@@ -3,6 +3,7 @@ busy machine several threads wait for each other); an owner's directory for each
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import itertools
@@ -20,6 +21,9 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+import torch
+import torch.mtia
+import torch.xpu
 import tyro
 
 from sfumato import EMA, PrivacyPlan, Run, RunKey, Source, open_source, train
@@ -30,6 +34,7 @@ from sfumato.gradients.examples import tensors
 from sfumato.observers.progress import Silence
 from sfumato.privacy import Gaussian, Poisson, gaussian_detections, ledger
 from sfumato.privacy.second import accountant
+from sfumato.runs import pins
 from sfumato.training import loop
 from tests.forks import Forks, begun
 
@@ -171,13 +176,13 @@ def _check_once(
     _CHECKED.add(case)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def coarse_second_accountant() -> Iterator[None]:
-    """What `verify` asks takes seconds for each plan on a fine grid, and less on a coarse one, whose bounds are as
-    certain and 0.3% apart; tests/privacy/second looks at the fine one."""
+    """Its grid has fewer points, so that `verify` takes milliseconds and not seconds: its bounds stay bounds, a little
+    farther apart. tests/privacy/second looks at the accountant itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accountant, "POINTS", 1 << 15)
-        patch.setattr(accountant, "_TABLE", 1 << 13)
+        patch.setattr(accountant, "POINTS", 1 << 13)
+        patch.setattr(accountant, "_TABLE", 1 << 11)
         yield
 
 
@@ -186,6 +191,17 @@ def no_wait_for_the_disk() -> Iterator[None]:
     """What a process wrote is there for the next one whatever the disk does, and here nobody cuts the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def looked_up_once() -> Iterator[None]:
+    """The versions of libraries, which every run pins; and no stack is written down for each seed that torch sets,
+    in case a device that is not there complains of it. Both take long beside the small runs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pins, "version", functools.cache(pins.version))
+        for device in (torch.cuda, torch.xpu, torch.mtia):
+            patch.setattr(device, "traceback", SimpleNamespace(format_stack=list), raising=False)
         yield
 
 

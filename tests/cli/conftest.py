@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from sfumato.audit import curve
 from sfumato.cli import main
 
 # The noise multiplier makes the accounting quick; it does not matter here.
 QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --learning-rate 0.5 --threads 1 --device cpu"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse_audits() -> Iterator[None]:
+    """Bounds of sampled steps on fewer cells, which take a tenth of the time; tests/audit looks at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curve, "CELLS", 1 << 16)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +50,14 @@ def digits_run(tmp_path_factory, savings) -> Path:
     with savings():
         assert main([*shlex.split(f"train digits {QUICK} --seed 1"), "--output", str(path)]) == 0
     return path
+
+
+@pytest.fixture
+def shown(workplace) -> str:
+    """A public archive of a few images, which none of a test's own is like."""
+    images, labels = np.random.default_rng(99).integers(0, 256, (20, 8, 8), dtype=np.uint8), np.arange(20) % 2
+    np.savez("shown.npz", x_train=images[:12], y_train=labels[:12], x_test=images[12:], y_test=labels[12:])
+    return "npz:shown.npz"
 
 
 @pytest.fixture

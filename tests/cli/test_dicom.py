@@ -51,27 +51,21 @@ def test_a_model_labels_scans_by_the_window_that_its_own_were_read_by(call, scan
     assert len(found) == 120
 
 
-@pytest.mark.parametrize("kind", ["folder", "csv"])
-def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, quick, workplace, monkeypatch, kind):
+def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, shown, quick, workplace, monkeypatch):
     home = Path("home")
     monkeypatch.setenv("SFUMATO_HOME", str(home.resolve()))
-    if kind == "csv":
-        lines = [f"{path.relative_to(workplace)},{path.parent.name}" for path in (workplace / "scans").glob("*/*")]
-        Path("table.csv").write_text("\n".join(["path,label", *sorted(lines)]))
-        scans = "csv:table.csv"
     printed = [
         call(f"train {scans} {quick} --user-from dicom --unit user --drawn examples --keep 2 --output run"),
         call("report run --public"),
         call("predict run scans/thin/0 --json"),
         call(f"evaluate run {scans} --user-from dicom --json"),
     ]
-    if kind == "folder":
-        call("pretrain digits --model wrn-10-1 --size 12 --steps 2 --batch-size 32 --device cpu --output public")
-        printed += [
-            call(f"features {scans} --user-from dicom --backbone public --output cache"),
-            call(f"train features:cache {OF_USERS} --output headed"),
-            call(f"dedup digits {scans} --user-from dicom --output left --json"),
-        ]
+    call("pretrain digits --model wrn-10-1 --size 12 --steps 2 --batch-size 32 --device cpu --output public")
+    printed += [
+        call(f"features {scans} --user-from dicom --backbone public --output cache"),
+        call(f"train features:cache {OF_USERS} --output headed"),
+        call(f"dedup {shown} {scans} --user-from dicom --output left --json"),
+    ]
     told = json.loads(Path("run/plan.json").read_text())
     assert told["unit"] != "example"
     assert "users" in json.loads(Path("run/statement.json").read_text())["circumstances"]["read"]
@@ -86,12 +80,3 @@ def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, quick, wor
     for path in written:
         for name in NAMES:
             assert name.encode() not in path.read_bytes(), path
-
-
-def test_a_file_without_a_patient_is_refused(call, scans, quick, scan):
-    scan("scans/thin/nobody", np.full((12, 12), 900, np.uint16), PatientName=NAMES[0])
-    told = call(f"train {scans} {quick} --window 0,4095 --user-from dicom --output run", status=1)
-    assert (
-        "image 'scans/thin/nobody' has no patient identifier, and --user-from dicom takes its user from there" in told
-    )
-    assert not Path("run").exists()

@@ -101,19 +101,6 @@ def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp
         assert ("if the run was trained on this source" in capsys.readouterr().err) == warned
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("train digit", "did you mean digits"),
-        ("train digits --model scatering", "did you mean scattering"),
-        ("train runs/nope", "no run is there either"),
-        ("evaluate RUN digits --positive 33", "did you mean 3"),
-    ],
-)
-def test_near_misses_of_values_are_known(digits_run, call, command, words):
-    assert words in call(command.replace("RUN", str(digits_run)), status=1)
-
-
 def test_figures_measured_on_private_data_are_called_so(digits_run, call, capsys):
     given = load_digits()
     np.savez("own.npz", x=(given.images * 15).astype(np.uint8), y=given.target)

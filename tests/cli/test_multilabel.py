@@ -110,11 +110,7 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
     ("command", "refusal"),
     [
         ("predict RUN IMAGE --top 2", "--top 2 is for models of one class for each image"),
-        ("predict RUN IMAGE --interval 0.95", "--interval 0.95 is for models of one class for each image"),
-        ("predict RUN IMAGE --threshold 2", "--threshold"),
         ("evaluate RUN csv:TABLE --label-sets TABLE", "--label-sets is for models of one class for each image"),
-        ("evaluate RUN csv:TABLE --positive asthma", "--positive must be"),
-        ("evaluate RUN csv:TABLE --prevalence 0.1", "--prevalence is given, and no class to test for"),
         ("evaluate RUN digits", "digits has one label for each image, but the model predicts several"),
         ("aggregate RUN --method omv", "the method omv takes a majority of classes"),
         ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class for each record"),
@@ -129,8 +125,6 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
             "a private selection needs one class for each record",
         ),
         ("embed csv:TABLE LABELS --epsilon 8", "a training of embeddings needs one class for each record"),
-        ("train csv:TABLE --label-columns nodule --epsilon 3", "--label-columns must name at least two"),
-        ("train csv:TABLE --label-columns nodule user --epsilon 3", "--label-columns names 'user'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_spent(command, refusal, run, table, call, workplace):
@@ -141,22 +135,8 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(command, refusal, ru
     assert not (workplace / "runs").exists() or not list((workplace / "runs").glob("*/ledger.jsonl"))
 
 
-def test_the_model_file_says_what_it_is_and_an_unknown_loss_is_refused(run, tmp_path, call):
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    with safe_open(run / "model.safetensors", "pt") as file:
-        about = json.loads(file.metadata()["sfumato"])
-        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    assert about["loss"] == "multilabel"
-    assert about["classes"] == list(FINDINGS)
-    save_file(weights, tmp_path / "model.safetensors", {"sfumato": json.dumps(about | {"loss": "ordinal"})})
-    printed = call(f"predict {tmp_path / 'model.safetensors'} {tmp_path / 'a.png'}", status=1)
-    assert "loss is 'ordinal', which cannot be" in printed or "does not exist" in printed
-
-
-def test_a_smaller_set_without_copies_keeps_its_findings(table, call, workplace):
-    call(f"dedup digits csv:{table} --label-columns {' '.join(FINDINGS)} --output small --threads 1")
+def test_a_smaller_set_without_copies_keeps_its_findings(table, call, shown, workplace):
+    call(f"dedup {shown} csv:{table} --label-columns {' '.join(FINDINGS)} --output small --threads 1")
     first, second, *_ = (workplace / "small" / "private.csv").read_text().splitlines()
     assert first.split(",")[1:4] == list(FINDINGS)
     nodule, _, _, fluid, _, heart, _ = table.read_text().splitlines()[1].split(",")

@@ -51,7 +51,7 @@ def test_a_dry_run_and_a_question_remember_nothing(used, capsys, home):
     assert {path.name: path.read_bytes() for path in (home / "used-records").iterdir()} == before
 
 
-@pytest.mark.parametrize("how", ["private", "uncovered", "uncovered --one-at-a-time"])
+@pytest.mark.parametrize("how", ["private", "uncovered"])
 def test_searches_say_it_and_write_it_nowhere(used, capsys, workplace, how):
     command = (
         f"sweep npz:part.npz {SIZES} --vary learning_rate=0.1,0.2 --search {how} --validation 0.4 --output s --seed 3"

@@ -53,7 +53,6 @@ def say(capsys):
     ("options", "sentence"),
     [
         (f"{AS_WHOLES} --per-user 4", "each single person, with up to 4 images, under add-or-remove adjacency"),
-        (AS_WHOLES, "each single person, with all of their images, under add-or-remove adjacency"),
         (f"{USERS} --drawn examples --per-user 3 --batch-size 9", "examples of 30 persons"),
     ],
 )
@@ -129,18 +128,6 @@ def test_a_promise_for_images_says_what_it_is_for_a_person_with_several(call, pe
     assert len(figures) == 3
 
 
-def test_a_recipe_may_say_it(call, people):
-    options = 'unit = "user"\ndrawn = "users"\nper-user = 2\nbatch-size = 8\nsteps = 2\nnoise-multiplier = 4\n'
-    Path("own.toml").write_text(f'source = "{people}"\nmodel = "linear"\nlearning-rate = 0.5\n{options}')
-    assert "each single person, with up to 2 images" in call("train own.toml --output run")
-
-
-def test_a_dry_run_shows_what_is_drawn(call, people):
-    told = call(f"train {people} {AS_WHOLES} --per-user 4 --dry-run")
-    for row in ("unit", "users", "drawn"):
-        assert f"\n{row}  " in f"\n{told}"
-
-
 def test_an_uncovered_search_is_by_persons(call, people):
     options = AS_WHOLES.replace("--learning-rate 0.5", "--per-user 4")
     told = call(f"sweep {people} {options} --vary learning_rate=0.1,0.5 --search uncovered --validation 0.3 --output s")
@@ -154,8 +141,6 @@ def test_an_uncovered_search_is_by_persons(call, people):
     ("options", "words"),
     [
         ("--per-user 3", "--per-user 3 applies to users, but the unit is an example; give --unit user"),
-        (f"{USERS}", "is given without drawn"),
-        (f"{AS_WHOLES} --participation truncated", "users have different numbers of records"),
         (f"{USERS} --drawn examples --batch-size 8 --participation cyclic", "they lie in different groups"),
     ],
 )
@@ -176,7 +161,3 @@ def test_persons_who_are_trained_on_are_not_scored_on(call, people, monkeypatch)
 def test_a_private_selection_for_persons_is_refused(call, people):
     told = call(f"sweep {people} --unit user --vary learning_rate=0.1,0.5 --search private --output s", status=1)
     assert "a private selection promises for single examples, got unit user" in told
-
-
-def test_a_source_without_users_is_refused(call):
-    assert "does not say whose record each one is" in call("train digits --unit user --dry-run", status=1)

@@ -20,8 +20,7 @@ def read(path: str) -> dict:
 @pytest.mark.parametrize(
     ("verb", "options"),
     [
-        ("train", "--epsilon 2 --steps 3 --batch-size 64 --views 2 --shift 1 --learning-rate 0.25 --keep 0 --private"),
-        ("train", "--noise-multiplier 4 --steps 2 --mechanism tree --precision float32"),
+        ("train", "--noise-multiplier 4 --steps 3 --batch-size 64 --views 2 --shift 1 --keep 0 --private"),
         ("pretrain", "--steps 3 --batch-size 32 --weight-decay 0.1"),
     ],
 )

@@ -55,18 +55,11 @@ def test_an_unfinished_run_is_taken_up_with_its_users(call, patients, quick, mon
     call("train run")
 
 
-def test_a_smaller_set_knows_its_users(call, patients):
-    call("dedup digits folder:patients --limit 0.001 --output d --user-from 'p([0-9]+)_'")
+def test_a_smaller_set_knows_its_users(call, patients, shown):
+    call(f"dedup {shown} folder:patients --limit 0.001 --output d --user-from '{RULE}'")
     before, after = opened(patients, user_from=RULE), opened("csv:d/private.csv")
     assert (len(after.train), len(after.test)) == (len(before.train), len(before.test))
     assert after.train.users.tolist() == before.train.users.tolist()
-
-
-def test_a_recipe_may_say_it(call, patients, quick):
-    Path("own.toml").write_text(f"source = \"folder:patients\"\nuser-from = '{RULE}'\nusers = 25\n")
-    call(f"train own.toml {quick} --output run")
-    request = json.loads(Path("run/settings.json").read_text())["request"]["source"]
-    assert (request["user_from"], request["users"]) == (RULE, 25)
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,6 @@ def test_runs_without_an_output_get_names_of_their_own(call, quick, images):
     assert runs == ["runs/digits", "runs/digits-2", "runs/shop", "runs/shop-2"]
 
 
-def test_the_same_command_resumes_what_it_began(call, quick, unfinished):
-    assert json.loads(call(f"train digits {quick} --json"))["run"] == "runs/digits"
-    assert Path("runs/digits/done").exists()
-
-
 def test_other_options_for_an_unfinished_run_are_refused(quick, unfinished, capsys):
     before = {path.name: path.read_bytes() for path in Path(unfinished).iterdir()}
     capsys.readouterr()
@@ -127,36 +122,10 @@ def test_earlier_runs_on_private_data_are_told_before_another_is_paid(quick, cap
             assert main(shlex.split(f"train folder:{spots_folder} --size 9 {quick} --output a")) == 0
 
 
-def test_evaluate_all_counts_every_image(call, quick):
-    call(f"train digits {quick} --output here")
-    assert json.loads(call("evaluate here digits --part all --json"))["images"] == 1797
-
-
-def test_the_version_is_told(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("sfumato 0.")
-
-
 def test_a_run_is_resumed_by_its_name(call, unfinished):
     assert json.loads(call(f"train {unfinished} --json"))["steps"] == 3
     assert {path.name for path in Path(unfinished).iterdir()} == FILES
     call(f"verify {unfinished}")
-
-
-def test_a_run_on_private_images_is_resumed_from_elsewhere(call, quick, images, monkeypatch, workplace):
-    for name in ("a", "b"):
-        shutil.copytree("pictures", f"shop/{name}")
-
-    def stop(*_):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            main(shlex.split(f"train folder:shop {quick.replace('64', '5')} --size 6"))
-    Path("elsewhere").mkdir()
-    monkeypatch.chdir("elsewhere")
-    assert json.loads(call(f"train {workplace}/runs/shop --json"))["steps"] == 3
 
 
 def test_a_zoomed_run_reads_larger_images_and_is_resumed_with_them(call, quick, spots_folder, monkeypatch):
@@ -177,9 +146,6 @@ def test_a_zoomed_run_reads_larger_images_and_is_resumed_with_them(call, quick, 
     told = json.loads(call("train z --json"))
     measured = json.loads(call(f"evaluate z folder:{spots_folder} --json"))
     assert measured["accuracy"] == pytest.approx(told["accuracy"])
-    call(f"pretrain folder:{spots_folder} --public --size 6 --steps 2 --model linear --views 2 --zoom 1.5 --output p")
-    call(f"sweep folder:{spots_folder} {quick} --public --views 2 --zoom 1.5 --vary learning-rate=0.1,1 --output s")
-    assert len(list(Path("s").glob("*/done"))) == 2
 
 
 def test_a_recipe_gives_options_that_the_command_overrides(call, quick):
@@ -209,25 +175,9 @@ def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
     assert list(workplace.iterdir()) == []
 
 
-def test_averages_to_train_over_are_asked_for_from_the_command_line_and_in_recipes(call, quick, workplace):
-    over = json.loads(call(f"train digits {quick} --ema 0 --aggregate uta --aggregate-last 2 --dry-run --json"))
-    assert (over["settings"]["aggregate"], over["settings"]["aggregate_last"]) == ("uta", 2)
-    assert over["estimate"]["average_bytes"] == 3 * 4 * over["estimate"]["parameters"]
-    Path("over.toml").write_text('source = "digits"\naggregate = "ema"\nema-form = "constant"\n')
-    again = json.loads(call(f"train over.toml {quick} --ema 0.9 --aggregate-from 1 --dry-run --json"))["settings"]
-    assert (again["aggregate"], again["ema_form"], again["aggregate_from"]) == ("ema", "constant", 1)
-
-
 def test_a_dry_run_of_an_unfinished_run_would_resume_it(call, quick, unfinished):
     assert json.loads(call(f"train digits {quick} --dry-run --json"))["would"] == "resume"
     assert not Path(unfinished, "done").exists()
-
-
-def test_declaring_data_private_and_facts_is_heard(call, quick):
-    call(f"train digits {quick} --private --examples 1500 --output a")
-    statement = json.loads(Path("a/statement.json").read_text())
-    assert statement["circumstances"]["data_public"] is False
-    assert statement["plan"]["examples"] == 1500
 
 
 def test_steps_follow_from_epsilon_and_noise(call, quick):
@@ -319,21 +269,6 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
     )
 
 
-def test_plan_names_what_looks_wrong_as_train_does(capsys):
-    for options, notes in (
-        ("--batch-size 100 --steps 50 --noise-multiplier 0.8 --delta 1e-4", ()),
-        ("--batch-size 100 --steps 50 --noise-multiplier 0.8 --delta 0.5", ("delta 0.5 is above 1/N",)),
-        (
-            "--batch-size 100 --steps 50 --noise-multiplier 250",
-            ("even 2 classes of about 500 images each leave a signal of",),
-        ),
-    ):
-        assert main(shlex.split(f"plan --examples 1000 {options} --json")) == 0
-        told = capsys.readouterr().err
-        assert told.count("note: ") == len(notes), told
-        assert all(f"note: {note}" in told for note in notes)
-
-
 # -- tradeoff ----------------------------------------------------------------------------------------------------------
 
 TRADEOFF = "tradeoff --examples 2000 --epsilon 2 --delta 1e-4 --batch-size 500 2000 --noise-multiplier 4 8"
@@ -349,10 +284,7 @@ def test_tradeoff_gives_its_points_as_json(call):
             batch, sigma, steps = each["batch_size"], point["noise_multiplier"], point["steps"]
             assert point["epsilon"] <= 2.0 < point["epsilon_rdp"]
             assert point["gradients"] == batch * steps
-            assert math.isclose(point["expected_epochs"], batch * steps / 2000)
-            assert math.isclose(point["signal_to_noise_step"], batch / sigma)
             assert math.isclose(point["signal_to_noise_run"], batch * math.sqrt(steps) / sigma)
-            assert math.isclose(point["share_of_limit"], point["signal_to_noise_run"] / each["limit"])
         assert [point["rule"] for point in each["points"]].count("steps") == 1
     assert [point["rule"] for each in found["frontiers"] for point in each["points"] if point["take"]] == [
         "steps",
@@ -376,12 +308,6 @@ def test_tradeoff_ends_with_the_command_that_trains_by_the_point_taken(call, eps
     assert plan.epsilon() <= epsilon
 
 
-def test_tradeoff_marks_the_point_to_take_in_full_batches_too(call):
-    marked = [line for line in call("tradeoff --examples 900 --epsilon 3").splitlines() if "<- " in line]
-    assert len(marked) == 1
-    assert "enough steps: more of full batches gain nothing" in marked[0]
-
-
 def test_tradeoff_prints_tables_marks_rules_and_what_to_do_next(capsys):
     assert main([*shlex.split(TRADEOFF), "--epochs", "100", "--plot", "frontier.svg"]) == 0
     printed = capsys.readouterr()
@@ -403,7 +329,8 @@ def test_evaluate_gives_the_accuracy_that_training_gave(call, run):
     assert figures["accuracy"] == json.loads(Path(run, "evaluation.json").read_text())["accuracy"]
     assert figures["images"] == 359
     assert set(figures["accuracy_per_class"]) == set("0123456789")
-    assert json.loads(call(f"evaluate {run} digits --part train --json"))["images"] == 1438
+    for part, images in (("train", 1438), ("all", 1797)):
+        assert json.loads(call(f"evaluate {run} digits --part {part} --json"))["images"] == images
     assert "accuracy" in call(f"evaluate {run} digits")
 
 
@@ -433,23 +360,14 @@ def test_report_writes_the_page_again_and_a_public_one(call, run):
     call(f"verify {run}")
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("statement.json", '"epsilon": 0', '"epsilon": 1'),
-        ("plan.json", '"max_norm": 1.0', '"max_norm": 2.0'),
-        ("ledger.jsonl", '"step":1', '"step":7'),
-    ],
-)
-def test_report_says_that_a_run_was_changed(run, capsys, name, old, new):
+def test_report_says_that_a_run_was_changed(run, capsys):
     assert main(["report", run]) == 0
     assert "is not as the run left it" not in capsys.readouterr().err
-    text = Path(run, name).read_text()
-    assert old in text
-    Path(run, name).write_text(text.replace(old, new))
+    text = Path(run, "ledger.jsonl").read_text()
+    Path(run, "ledger.jsonl").write_text(text.replace('"step":1', '"step":7'))
     assert main(["report", run]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == f"note: {run}/{name} is not as the run left it; see sfumato verify {run}"
+    assert told[0] == f"note: {run}/ledger.jsonl is not as the run left it; see sfumato verify {run}"
 
 
 def test_verify_says_in_one_line_that_the_statement_follows(call, run):
@@ -499,7 +417,6 @@ def test_pre_trained_weights_bring_their_model_and_size(call, spots_folder, caps
 
 
 def test_what_looks_wrong_is_told(call, quick, capsys):
-    call(f"train digits {quick} --examples 100000 --delta 0.1 --trainable classifier --output runs/odd --dry-run")
     assert (
         main(shlex.split(f"train digits {quick} --examples 100000 --delta 0.1 --trainable classifier --dry-run")) == 0
     )
@@ -507,15 +424,6 @@ def test_what_looks_wrong_is_told(call, quick, capsys):
     assert "note: 100000 examples are declared, and the data hold 1438" in told
     assert "note: delta 0.1 is above 1/N" in told
     assert "note: only a part of the model is trained, and no pre-trained weights are given" in told
-
-
-def test_a_recipe_is_for_its_verb(call, capsys):
-    Path("p.toml").write_text('source = "digits"\nsteps = 2\n[about]\ncommand = "sfumato pretrain p.toml"\n')
-    Path("t.toml").write_text('source = "digits"\nsteps = 2\n[about]\ncommand = "sfumato train t.toml"\n')
-    assert main(["train", "p.toml"]) == 1
-    assert "is for sfumato pretrain; run sfumato pretrain p.toml" in capsys.readouterr().err
-    assert main(["pretrain", "t.toml"]) == 1
-    assert "is for sfumato train" in capsys.readouterr().err
 
 
 def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch):
@@ -552,33 +460,6 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     call(command.replace("--steps 3", "--steps 4"), status=1)
 
 
-def test_a_dry_run_on_a_finished_run_says_that_it_is_finished(call, run, quick):
-    assert "the run in run is finished" in call(f"train digits {quick} --output run --dry-run", status=1)
-
-
-def test_several_seeds_tell_of_the_owner_s_other_runs(call, quick):
-    command = f"train digits --private {quick} --seeds 2 --output runs/many"
-    found = json.loads(call(f"{command} --json"))
-    assert found["epsilon_of_all_uses"] == found["epsilon_of_all"]
-    call(f"train digits --private {quick} --output runs/before")
-    found = json.loads(call(f"{command} --json"))
-    assert found["epsilon_of_all_uses"] > found["epsilon_of_all"]
-    assert "With your other runs on these data that are known here: epsilon" in call(command)
-
-
-def test_several_seeds_count_runs_on_what_was_at_that_place_before(call, quick):
-    import numpy as np
-
-    images, labels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
-    for first, further in ((0, "--output before"), (1, "--seeds 2 --output many --json")):
-        parts = {"train": slice(first, 41), "test": slice(41, 60)}
-        columns = {"x": images, "y": labels}
-        np.savez("p.npz", **{f"{name}_{part}": columns[name][rows] for name in columns for part, rows in parts.items()})
-        told = call(f"train npz:p.npz --examples 40 {quick.replace('--batch-size 64', '--batch-size 20')} {further}")
-    found = json.loads(told)
-    assert found["epsilon_of_all_uses"] > found["epsilon_of_all"]
-
-
 def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick):
     call(f"train digits {quick} --output runs/many/before --noise-multiplier 1")
     call("pretrain digits --model linear --steps 2 --threads 1 --device cpu --output runs/many/public")
@@ -595,9 +476,6 @@ def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick
 
 def test_one_broken_file_does_not_stop_the_others(call, run, tmp_path, capsys):
     """Labels of those that can be read; the others are named, and the exit status says that there were some."""
-    import numpy as np
-    from PIL import Image
-
     (tmp_path / "some").mkdir()
     for name in ("a.png", "c.png"):
         Image.fromarray(np.full((8, 8), 90, np.uint8)).save(tmp_path / "some" / name)
@@ -611,14 +489,9 @@ def test_one_broken_file_does_not_stop_the_others(call, run, tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert len(told["predictions"]) == 2
     assert [Path(one["image"]).name for one in told["unreadable"]] == ["b.png"]
-    for name in ("a.png", "c.png"):
-        (tmp_path / "some" / name).write_bytes(b"")
-    assert "none of the 3 images can be read" in call(f"predict {run} {tmp_path / 'some'}", status=1)
 
 
 def test_data_that_were_declared_public_are_measured_as_such(call, quick, capsys):
-    import numpy as np
-
     generator = np.random.default_rng(0)
     images, labels = generator.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
     for name, some in (("a", slice(0, 60)), ("b", slice(0, 58))):

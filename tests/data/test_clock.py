@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import CachedRecords, Clock, Source, hold_out, open_source, write_without
+from sfumato.data import Clock, Source, hold_out, open_source, write_without
 from sfumato.data.clock import time_stamp
 from sfumato.data.identity.fingerprint import fingerprint
 from sfumato.data.readers import files
@@ -65,10 +65,10 @@ def aligned(source: Source, times: np.ndarray) -> bool:
 # -- they stay with their records ------------------------------------------------------------------------------------
 
 
-@both_kinds
 @both_sources
-@pytest.mark.parametrize("parts", [True, False], ids=["parted", "split"])
-@pytest.mark.parametrize("share", [0.5, 0], ids=["in memory", "in files"])
+@pytest.mark.parametrize(
+    ("times", "parts", "share"), [(DATES, True, 0.5), (NUMBERS, False, 0), (NUMBERS, True, 0), (DATES, False, 0.5)]
+)
 def test_each_record_keeps_its_time_stamp_and_its_place(make, parts, share, times, key, tmp_path, monkeypatch):
     """Through the split, the larger images of a zoom, what is held out, and whatever is chosen of them; in order."""
     monkeypatch.setattr(files, "MEMORY_SHARE", share)
@@ -87,18 +87,9 @@ def test_each_record_keeps_its_time_stamp_and_its_place(make, parts, share, time
     assert aligned(replace(source, train=validation), times)
 
 
-def test_folders_keep_the_order_of_their_names(class_folder, key):
-    source = open_source(f"folder:{class_folder(b=30, a=30)}", owner_key=key)
-    names = [Path(file).parts[-2:] for file in source.train.files]
-    assert names == sorted(names)
-    assert len(source.test) > 0
-    assert source.train.times is None
-
-
 @both_kinds
-@both_sources
-def test_what_is_left_of_a_filtered_source_keeps_its_time_stamps(make, times, key, tmp_path):
-    source = open_source(make(tmp_path, times, True), owner_key=key)
+def test_what_is_left_of_a_filtered_source_keeps_its_time_stamps(times, key, tmp_path):
+    source = open_source(archive(tmp_path, times, True), owner_key=key)
     parts = {"train": source.train, "test": source.test}
     left = open_source(write_without(parts, source.classes, {0, 3, 35}, tmp_path / "left", marked=True), owner_key=key)
     assert len(left.train) == 28
@@ -114,16 +105,6 @@ def test_other_time_stamps_are_other_data(key, tmp_path):
     train = open_source(archive(tmp_path, DATES, True), owner_key=key).train
     without = replace(train, times=None)
     assert fingerprint(key, train, train, ("a", "b")) != fingerprint(key, without, without, ("a", "b"))
-
-
-def test_a_cache_of_features_keeps_none():
-    assert CachedRecords([], 1).times is None
-
-
-@both_sources
-def test_time_stamps_are_not_shown(make, key, tmp_path):
-    source = open_source(make(tmp_path, DATES, True), owner_key=key)
-    assert "2026" not in repr(source.train) + repr(source)
 
 
 # -- what is read ----------------------------------------------------------------------------------------------------
@@ -154,7 +135,7 @@ def test_anything_else_is_refused(text):
         time_stamp(text)
 
 
-@pytest.mark.parametrize("dtype", ["datetime64[D]", "datetime64[s]", "datetime64[ns]", "int32", "uint8", "float32"])
+@pytest.mark.parametrize("dtype", ["datetime64[D]", "datetime64[ns]", "uint8", "float32"])
 def test_arrays_of_any_unit_and_width(dtype, key, tmp_path):
     times = np.arange(40).astype(dtype)
     found = open_source(archive(tmp_path, times, True), owner_key=key).train.times
@@ -168,6 +149,7 @@ SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
 
 
+@settings(max_examples=40)
 @given(st.lists(moments, min_size=1), moments, st.integers(1, 999), st.sampled_from("wdhms"), st.integers(-12, 12))
 def test_steps_of_dates_are_exact(times, start, count, unit, offset):
     period = timedelta(seconds=count * SECONDS[unit])
@@ -180,6 +162,7 @@ def test_steps_of_dates_are_exact(times, start, count, unit, offset):
 WHOLE = st.integers(-(10**6), 10**6)
 
 
+@settings(max_examples=40)
 @given(st.lists(WHOLE, min_size=1), WHOLE, st.sampled_from([0.25, 1.0, 3.0]))
 def test_steps_of_numbers_are_floors(times, start, period):
     steps = Clock(start=f"{start}", period=f"{period}").steps_of(np.array(times, float))
@@ -208,13 +191,10 @@ def test_another_record_moves_nobody_else_s_step(times):
     ("start", "period", "words"),
     [
         ("soon", "1d", "start must be a date by ISO 8601 or a number, got 'soon'"),
-        ("nan", "1", "start must be a date"),
         (True, "1", "start must be a date"),
         ("2026-01-01", "0d", "period must be a duration or a number above 0, got '0d'"),
         ("2026-01-01", "1 month", "period must be a duration"),
-        ("2026-01-01", "-1d", "period must be a duration"),
         ("0", "inf", "period must be a duration"),
-        ("0", "-3", "period must be a duration"),
         ("2026-01-01", 7, "start 2026-01-01 is a date, and period 7 a number"),
         (0, "1d", "start 0 is a number, and period 1d a duration"),
         ("2026-01-01", None, "start is given without period; give period as well, or neither"),

@@ -29,9 +29,3 @@ def test_facts_and_parts_say_the_same(key):
 def test_what_is_no_fact_is_refused_and_a_near_one_named(key):
     with pytest.raises(SfumatoError, match="bitdepth is no field of Declared; did you mean bit_depth"):
         open_source("digits", owner_key=key, bitdepth=12)
-
-
-def test_a_reader_refuses_what_it_does_not_name():
-    Declared(user_from="dicom").refuse_foreign("csv:t.csv", ["user_from=dicom"])
-    with pytest.raises(SfumatoError, match="user_from=folder is for folder:, and the source is csv:"):
-        Declared(user_from="folder").refuse_foreign("csv:t.csv", ["user_from=dicom"])

@@ -90,9 +90,8 @@ def opened(spec: str, **facts) -> Source:
 
 
 @each_kind
-@pytest.mark.parametrize("share", [0.5, 0], ids=["in memory", "where they are stored"])
-def test_each_image_keeps_its_users_and_is_where_all_of_them_are(make, share, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MEMORY_SHARE", share)
+def test_each_image_keeps_its_users_and_is_where_all_of_them_are(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MEMORY_SHARE", 0.5 if make is table else 0)
     source = opened(make(tmp_path))
     parts = [{*numbers(part)} for part in (source.train, source.test)]
     for part in (source.train, source.test):
@@ -175,15 +174,6 @@ def test_whose_images_they_are_is_known_again(tmp_path):
     assert opened(spec).train.users.tolist() == source.train.users.tolist()[1:]
 
 
-def test_texts_of_several_users(tmp_path):
-    lines = ["text,label,user", *(f"word{number},{'ab'[number % 2]},{SPELT[number]}" for number in range(COUNT))]
-    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    source = opened(f"csv:{tmp_path}/t.csv")
-    assert len(source.train) + len(source.test) + source.in_neither_part == COUNT
-    assert source.in_neither_part > 0
-    assert shared_users(source, KEY) == 0
-
-
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -205,13 +195,6 @@ def test_users_who_are_taken_as_wholes_share_nothing(tmp_path):
         SfumatoError, match="have several users, or none, but sampling whole users needs one user per record"
     ):
         by_user(source.train)
-
-
-def test_a_class_that_is_a_user_is_one(tmp_path):
-    parts = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS}
-    np.savez(tmp_path / "a.npz", **parts, classes=np.array(["ann;bob", "cat"]))
-    with pytest.raises(SfumatoError, match="each class is one user, and 'ann;bob' names several"):
-        opened(f"npz:{tmp_path}/a.npz", user_from="class")
 
 
 def test_a_list_with_a_user_without_a_name_is_refused(tmp_path):

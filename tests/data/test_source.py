@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.data import FACTS, KINDS, open_source
-from sfumato.data.kinds import parse
+from sfumato.data import FACTS, open_source
 
 
 def test_facts_are_read_unless_declared(class_folder, key):
@@ -57,12 +56,6 @@ def as_archive(folder, names):
     return f"npz:{folder}/a.npz"
 
 
-def as_table(folder, names):
-    lines = ["path,label", *(f"{name},{name[:3]}" for name in names)]
-    (folder / "t.csv").write_text("\n".join(lines))
-    return f"csv:{folder}/t.csv"
-
-
 def as_folder(folder, names):
     copy = folder / "copy"
     shutil.rmtree(copy, ignore_errors=True)
@@ -72,7 +65,7 @@ def as_folder(folder, names):
     return f"folder:{copy}"
 
 
-@pytest.mark.parametrize("form", [as_archive, as_table, as_folder])
+@pytest.mark.parametrize("form", [as_archive, as_folder])
 def test_taking_records_away_moves_no_other(form, class_folder, key):
     folder = class_folder(cat=30, dog=30)
     names = sorted(str(file.relative_to(folder)) for file in folder.glob("*/*.png"))
@@ -95,15 +88,3 @@ def test_another_key_splits_otherwise(class_folder, key):
     assert images_of(first.test) != images_of(second.test)
     assert first.fingerprint != second.fingerprint
     assert first.fingerprint == open_source(spec, owner_key=key).fingerprint
-
-
-def test_the_display_form_tells_no_image_and_no_key(key):
-    shown = repr(open_source("digits", owner_key=key))
-    assert "array" not in shown
-    assert "fingerprint" not in shown
-
-
-def test_every_kind_can_be_spelt():
-    for name, kind in KINDS.items():
-        spec = name if kind.argument is None else f"{name}:C:/a:b"
-        assert parse(spec) == (name, "" if kind.argument is None else "C:/a:b")

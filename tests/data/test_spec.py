@@ -32,8 +32,3 @@ def test_users_are_recorded_where_they_are_declared():
     spec = SourceSpec(spec="digits", user_from="p([0-9]+)_", users=218)
     assert spec.record() == {"spec": "digits", "user_from": "p([0-9]+)_", "users": 218}
     assert SourceSpec(spec="digits").record() == {"spec": "digits"}
-
-
-def test_names_of_collections_are_no_paths():
-    assert SourceSpec(spec="torchvision:CIFAR10").record()["spec"] == "torchvision:CIFAR10"
-    assert SourceSpec(spec="digits", window=(0, 9)).record() == {"spec": "digits", "window": [0, 9]}

@@ -46,13 +46,6 @@ def as_folder(where: Path) -> str:
     return f"folder:{where}"
 
 
-def as_named_files(where: Path) -> str:
-    for number, (image, label, user, _) in enumerate(records()):
-        (where / label).mkdir(parents=True, exist_ok=True)
-        (where / label / f"{user}_{number}.png").write_bytes(image)
-    return f"folder:{where}"
-
-
 def as_table(where: Path) -> str:
     lines = ["path,label,user,group"]
     for number, (image, *known) in enumerate(records()):
@@ -113,7 +106,6 @@ class Pictures:
 
 KINDS = {
     "folder": (as_folder, {"user_from": "folder"}),
-    "regex": (as_named_files, {"user_from": r"^(\w+)_"}),
     "table": (as_table, {}),
     "texts": (as_texts, {}),
     "npz": (as_archive, {}),
@@ -171,16 +163,6 @@ def test_parts_whose_classes_differ_in_form_alone_are_parts(tmp_path, key, class
         ("Müll", "Papier"),
         ("classes written in more than one Unicode form are treated as one each: 'Müll'",),
     )
-
-
-def test_columns_are_found_in_either_form(tmp_path, key):
-    lines = [f"{number}.png,{number % 2},{(number + 1) % 2}" for number in range(30)]
-    (tmp_path / "table.csv").write_text("\n".join([f"path,{other_form('Öl')},rund", *lines]), encoding="utf-8")
-    for number in range(30):
-        Image.fromarray(np.full((8, 8), number, np.uint8)).save(tmp_path / f"{number}.png")
-    source = open_source(f"csv:{tmp_path / 'table.csv'}", owner_key=key, label_columns=["Öl", "rund"])
-    assert source.classes == ("Öl", "rund")
-    assert set(source.train.labels.sum(1)) == {1}
 
 
 def test_several_users_of_a_record_in_either_form():

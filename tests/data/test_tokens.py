@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
@@ -25,6 +25,7 @@ def test_words_are_split_by_the_stated_expression():
     ]
 
 
+@settings(max_examples=40)
 @given(text=st.text(max_size=60), length=st.integers(1, 12), vocabulary=st.integers(3, 50))
 def test_a_text_has_so_many_numbers_of_the_vocabulary_and_zeros_after_them(text, length, vocabulary):
     row = Tokens(length=length, vocabulary=vocabulary).read(text)
@@ -74,13 +75,9 @@ def test_made_up_texts_are_of_many_lengths():
     ("declared", "match"),
     [
         ({"length": 0}, "length must be"),
-        ({"length": 1 << 20}, "length must be at most"),
         ({"vocabulary": 2}, "vocabulary must be more than 2"),
         ({"words": ("The",)}, "'The', which no text can contain"),
-        ({"words": ("two words",)}, "'two words', which no text can contain"),
         ({"words": ("a", "a")}, "'a' twice"),
-        ({"words": ()}, "no word"),
-        ({"words": "nowhere.txt"}, "do not exist"),
         ({"words": ("a",), "vocabulary": 9}, "both given"),
         ({"numbers": True}, "the size of their vocabulary is not declared"),
         ({"numbers": True, "vocabulary": 9, "words": ("a",)}, "leave `words` out|leave words out"),
@@ -94,11 +91,6 @@ def test_what_cannot_be_is_refused(declared, match):
 def test_texts_stay_as_long_as_they_are_declared():
     rows = np.array([[1, 0, 0, 0], [1, 2, 0, 0]], np.int32)
     assert Tokens(length=4)(rows).tolist() == rows.tolist()
-
-
-def test_other_shapes_are_refused():
-    with pytest.raises(SfumatoError, match="whole numbers"):
-        Tokens(length=3)(np.zeros((2, 4), np.int32))
 
 
 def test_the_first_words_are_read_and_no_number_below_zero():

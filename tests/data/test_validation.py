@@ -47,12 +47,6 @@ def test_a_record_moves_no_other_and_order_does_not_matter(source):
         assert set(contents(again)) == set(contents(held_out)) & left
 
 
-def test_another_key_gives_another_part(source):
-    parts = [set(contents(hold_out(source, key, 0.2)[1])) for key in (KEY, bytes(32))]
-    assert parts[0] != parts[1]
-    assert 0 < len(parts[0] & parts[1]) < 0.6 * len(parts[0])
-
-
 def test_the_part_is_bound_to_the_data_and_the_share(source):
     found = {
         hold_out(source, KEY, 0.2)[0].fingerprint,

@@ -89,15 +89,11 @@ def test_a_pipeline_of_uint8_images_with_names():
     [
         ({"image_shape": None}, X, y, r"give image_shape=\(8, 8\)"),
         ({"image_shape": (8, 9)}, X, y, "has 72 values, but X has 64 features"),
-        ({"image_shape": (8, 4, 2)}, X, y, "images must have one or three channels"),
         ({"value_range": None}, X, y, "value_range is not given; give the values of black and white"),
-        ({"value_range": (1, 1)}, X, y, "value_range must be two numbers, the smaller first"),
-        ({"search": "all"}, X, y, "search must be 'private' or None"),
         ({"classes": [0, 1]}, X, y, "y has the label [2-9], which is not in classes"),
         ({"options": {"epsilon": 1}}, X, y, "options has epsilon, which is a separate argument"),
         ({}, X, np.zeros(300), "y has 1 class"),
         ({}, np.zeros((3, 2, 2, 2, 2)), y[:3], "X must be an array of images"),
-        ({}, DIGITS.images[:, :7], y, "image_shape is .8, 8., but X has images .7, 8, 1."),
     ],
 )
 def test_what_cannot_be_is_refused(chosen, data, labels, refusal):

@@ -58,12 +58,8 @@ def test_shares_in_all_forms(given_as):
             "class_prevalence sum to 0.9, not to 1; give every class's share, such as pneumonia=0.02",
         ),
         ({"a": 1.0, "b": 0.0}, "class_prevalence of 'a' must lie strictly between 0 and 1, got 1.0"),
-        ({"a": -0.5, "b": 1.5}, "class_prevalence of 'a' must lie strictly between 0 and 1, got -0.5"),
-        ({"a": float("nan"), "b": 0.5}, "class_prevalence of 'a' must be a finite number"),
         (["a=0.1", "a=0.9"], "class_prevalence names a class twice"),
         (["a"], "class_prevalence 'a' is not NAME=SHARE"),
-        (["a=many", "b=0.5"], "class_prevalence 'a=many' is not NAME=SHARE"),
-        ([], "class_prevalence sum to 0, not to 1"),
     ],
 )
 def test_shares_that_are_none_are_refused(shares, message):
@@ -76,7 +72,6 @@ def test_shares_that_are_none_are_refused(shares, message):
     ("shares", "message"),
     [
         ({"norml": 0.9, "odd": 0.1}, "names 'norml', which is not a class; did you mean 'normal'"),
-        ({"xyz": 0.9, "odd": 0.1}, "names 'xyz', which is not a class; the classes are normal, odd"),
         ({"odd": 1.0}, "has no share for the class 'normal'"),
     ],
 )
@@ -86,15 +81,14 @@ def test_every_class_has_its_share(shares, message):
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "padded"),
     [
-        {"model": "cnn"},
-        {"model": "cnn", "views": 2, "shift": 1},
-        {"model": "scattering"},
-        {"model": "linear", "loss": "sigmoid"},
+        ({"model": "cnn"}, True),
+        ({"model": "cnn", "views": 2, "shift": 1}, False),
+        ({"model": "scattering"}, False),
+        ({"model": "linear", "loss": "sigmoid"}, True),
     ],
 )
-@pytest.mark.parametrize("padded", [False, True])
 def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded):
     """By the slow truth, class by class; and not what weights in the loss would give."""
     plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=12, noise_multiplier=1.0, delta=1e-3, max_norm=0.3)
@@ -265,7 +259,3 @@ def test_a_run_of_several_labels_names_its_shares(several, tmp_path):
     assert any("(rare 0.1, half 0.5, usual 0.8): the owner" in line for line in run.statement.not_covered)
     assert verify(run.directory).holds
     assert run.load().reading.shares == dict.fromkeys(LABELS, 0.5)
-    with pytest.raises(SfumatoError, match="names 'odd', which is not a class"):
-        train("linear", several, directory=tmp_path / "other", **how | {"class_prevalence": {**LABELS, "odd": 0.1}})
-    with pytest.raises(SfumatoError, match="has no share for the class 'usual'"):
-        train("linear", several, directory=tmp_path / "other", **how | {"class_prevalence": {"rare": 0.1, "half": 0.5}})

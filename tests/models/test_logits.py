@@ -72,11 +72,6 @@ def test_it_is_trained_and_loaded_like_a_plain_one(spots, tmp_path):
     assert isinstance(wrapped(torch.zeros(1, 64)), SimpleNamespace)
 
 
-def test_any_loss_gets_the_logits(spots, tmp_path):
-    run = trained(Wrapped(), spots, tmp_path / "run", loss=nn.CrossEntropyLoss(label_smoothing=0.1))
-    assert run.steps == 2
-
-
 def test_a_twin_shares_its_parameters():
     model = Wrapped()
     twin = giving_logits(model)

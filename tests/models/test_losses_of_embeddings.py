@@ -26,7 +26,7 @@ def distance(embeddings: torch.Tensor, one: int, other: int) -> float:
 BATCHES = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(labels=BATCHES, seed=st.integers(0, 99))
 def test_binary_is_the_mean_over_pairs(labels, seed):
     embeddings, targets = synthetic(labels, seed)
@@ -38,7 +38,7 @@ def test_binary_is_the_mean_over_pairs(labels, seed):
     assert binary(embeddings, targets).item() == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(labels=BATCHES, seed=st.integers(0, 99))
 def test_triplets_are_all_those_of_a_batch_or_the_hardest_of_each_record(labels, seed):
     embeddings, targets = synthetic(labels, seed)
@@ -60,7 +60,7 @@ def test_triplets_are_all_those_of_a_batch_or_the_hardest_of_each_record(labels,
 
 
 @pytest.mark.parametrize("name", PAIRED)
-@pytest.mark.parametrize("labels", [[0], [0, 0], [0, 1], [0, 0, 1, 2]])
+@pytest.mark.parametrize("labels", [[0], [0, 0], [0, 1]])
 def test_gradients_are_finite_in_batches_with_nothing_to_compare(name, labels):
     embeddings, targets = synthetic(labels, 0)
     PAIRED[name](embeddings, targets).backward()

@@ -35,17 +35,12 @@ def test_an_option_given_twice_is_refused():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cnn,norm=none", "model 'cnn' has no option norm; it takes none"),
         ("wrn-16-1,bias=8", "has no option bias; it takes form, norm, standardise, groups"),
         ("wrn-16-1,groups=3", "groups must divide 16, got 3"),
         ("wrn-16-1,norm=batch", "norm must be one of group, none; got 'batch'"),
-        ("wrn-16-1,standardise=0", "standardise must be True or False, got 0"),
-        ("nf-resnet-34", "must be one of 50, 101, 200, got 34"),
         ("timm:resnet10t,skipinit=1", "model 'timm:resnet10t' has no gains to set to skipinit=1"),
         ("timm:resnet10t,no_such_option=1", "cannot be created"),
         ("timm:resnet10t,checkpoint_path=w.pth", "cannot be given checkpoint_path=w.pth; give weights by pretrained"),
-        ("timm:resnet10t,pretrained=True,num_classes=2", "cannot be given num_classes=2, pretrained=True"),
-        ("timm:resnet10t,pretrained_cfg=(1,2)", "cannot be given pretrained_cfg"),
         ("timm:test_vit,img_size=64", "cannot be given img_size=64; .* size come from the source"),
     ],
 )

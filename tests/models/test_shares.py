@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from sfumato import SfumatoError
-from sfumato.models.losses import LOSSES, logits_of, probabilities
+from sfumato.models.losses import logits_of, probabilities
 from sfumato.models.shares import correction, declared, in_order
 
 MEANS = (-1.0, 0.3, 2.0)
@@ -51,13 +49,6 @@ def test_the_formula_is_that_of_saerens(data):
     assert correction(trained, trained, loss="softmax") == (0, 0, 0, 0)
     there, back = correction(trained, used, loss="softmax"), correction(used, trained, loss="softmax")
     assert there == pytest.approx([-one for one in back])
-
-
-def test_of_two_classes_it_is_a_threshold():
-    first, _ = correction((0.26, 0.74), (0.5, 0.5), loss="softmax")
-    second = correction((0.26, 0.74), (0.5, 0.5), loss="softmax")[1]
-    assert second - first == pytest.approx(math.log(0.26 / 0.74))
-    assert set(LOSSES) == {"softmax", "sigmoid", "multilabel"}
 
 
 def test_shares_are_those_of_exactly_these_classes():

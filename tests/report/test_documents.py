@@ -57,12 +57,6 @@ def test_a_card_says_how_to_use_the_model_and_nothing_of_a_gap_that_there_is_not
     assert "`model.predict(images)`" in card
 
 
-def test_figures_stand_in_it_where_they_may():
-    card = model_card(facts(figures=[("accuracy", 0.947, "from noisy counts, epsilon 1")]))
-    assert '- {type: "accuracy", value: 0.9470, name: "accuracy, from noisy counts, epsilon 1"}' in card
-    assert "- accuracy: 94.7% (from noisy counts, epsilon 1)" in card
-
-
 def test_a_card_of_a_model_without_a_promise_promises_nothing():
     card = model_card(facts(statement=NoPromise(published=True).to_dict()))
     assert "This model promises nothing" in card

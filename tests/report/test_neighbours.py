@@ -5,7 +5,6 @@ import io
 import re
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from sfumato.report import Looked, Neighbour, neighbours, png
@@ -23,9 +22,8 @@ def row(name="a <b>", side=8, channels=1):
     return Looked(png=png(image(1, side, channels)), name=name, found=found)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_each_line_holds_the_image_and_what_was_found_in_their_order(channels):
-    html = neighbours([row(channels=channels), row("e")])
+def test_each_line_holds_the_image_and_what_was_found_in_their_order():
+    html = neighbours([row(channels=3), row("e")])
     shown = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))).flat[0]
         for text in re.findall(r'src="data:image/png;base64,([^"]+)"', html)

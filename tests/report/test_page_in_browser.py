@@ -94,12 +94,3 @@ def test_it_prints_on_two_pages(facts, tmp_path):
         [*browser(tmp_path / "profile"), *asked, path.as_uri()], capture_output=True, timeout=120, check=True
     )
     assert len(re.findall(rb"/Type\s*/Page\b", out.read_bytes())) == 2
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
-def test_the_file_itself_opens_in_a_browser(facts, tmp_path):
-    path = tmp_path / "report.html"
-    path.write_text(page(facts()), encoding="utf-8")
-    dumped = dump(path, tmp_path / "profile")
-    assert facts().statement["sentence"] in dumped
-    assert dumped.count('<svg class="plot"') == 3

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from sfumato import Gaussian, PrivacyPlan, SfumatoError, Statement, verify
 from sfumato.privacy import CandidateCount, Circumstances, Entry, PrivateSelection, ledger
@@ -44,10 +44,6 @@ def another_model(copy):
     (copy / "model.safetensors").write_bytes(to_bytes(weights, metadata))
 
 
-def stripped_model(copy):
-    save_file(load_file(copy / "model.safetensors"), copy / "model.safetensors")
-
-
 def better_plan(copy):
     """Everything but the ledger tells of ten times the noise."""
     plan = PrivacyPlan.from_dict(json.loads((copy / "plan.json").read_text()))
@@ -61,11 +57,6 @@ def better_plan(copy):
 def zeros(copy):
     with open(copy / "ledger.jsonl", "ab") as file:
         file.write(bytes(20) + b"\n{}\n")
-
-
-def torn(copy):
-    content = (copy / "ledger.jsonl").read_bytes()
-    (copy / "ledger.jsonl").write_bytes(content + b'{"index": 14')
 
 
 def hidden_seed(copy):
@@ -90,16 +81,11 @@ DAMAGE = {
     ),
     "sentence changed": (lambda copy: edit_json(copy / "statement.json", sentence="It is private."), "in sentence"),
     "a seed hidden": (hidden_seed, "differs from what plan and ledger give"),
-    "a promise added": (lambda copy: edit_json(copy / "statement.json", more="yes"), "in more"),
-    "statement unreadable": (lambda copy: (copy / "statement.json").write_text("{"), "is not valid JSON"),
     "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json is missing"),
     "plan changed": (lambda copy: edit_json(copy / "plan.json", steps=11), "it began with another plan"),
     "plan of another run": (better_plan, "it began with another plan than plan.json"),
-    "plan damaged": (lambda copy: edit_json(copy / "plan.json", delta=2), "delta must lie"),
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
-    "model without statement": (stripped_model, "model.safetensors is not the file"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
-    "ledger torn": (torn, "its last line is incomplete"),
     "zeros and more in the ledger": (zeros, "its last line is incomplete"),
     "ledger missing": (lambda copy: (copy / "ledger.jsonl").unlink(), "there is no ledger"),
     "ledger line dropped": (

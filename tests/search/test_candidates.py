@@ -8,7 +8,7 @@ from torch import nn
 from sfumato.data import Records
 from sfumato.experiment import Settings
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
-from sfumato.runs.owner import composition, sentences, uses
+from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.known import Data
 from sfumato.search.workers import right_answers
 from sfumato.training.loop import Outcome
@@ -64,18 +64,6 @@ def test_the_score_is_taken_on_the_records_that_are_given(spots, plan):
     outcome = Outcome(step=1, weights=dict(job.module.state_dict()), seconds=0.0)
     for count in (1, 7, 300):
         assert right_answers(job, outcome, readable(count, loud=False)) == count
-
-
-def test_selections_are_added_to_runs_at_shares_of_delta():
-    plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
-    selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=5), score_noise=30.0)
-    alone, delta = composition.together([selection])
-    assert (alone, delta) == (selection.epsilon(), 1e-4)
-    both, _ = composition.together([selection, plan])
-    assert both == selection.epsilon(5e-5) + plan.epsilon(5e-5)
-    two, _ = composition.together([selection, selection])
-    assert two == 2 * selection.epsilon(5e-5)
-    assert two > 2 * selection.epsilon()
 
 
 def test_the_list_of_uses_keeps_selections():

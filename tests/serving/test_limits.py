@@ -16,9 +16,7 @@ from sfumato.serving import Limits, Service
     ("given", "words"),
     [
         ({"megabytes": 0}, "max_body must be positive"),
-        ({"seconds": -1}, "timeout must be positive"),
         ({"wait": float("nan")}, "wait must be a finite number"),
-        ({"batch": 0}, "batch must be at least 1"),
         ({"queue": 8, "batch": 9}, "queue=8 is smaller than a batch of 9"),
     ],
 )
@@ -62,5 +60,8 @@ def test_an_interruption_is_an_orderly_end():
             raise KeyboardInterrupt
 
     with listening("127.0.0.1", 0) as listener:
-        serve(Interrupted(), listener)
+        try:
+            serve(Interrupted(), listener)
+        except KeyboardInterrupt:  # which would end the tests and not fail one
+            pytest.fail("the interruption went through")
         assert listener.fileno() == -1

@@ -28,8 +28,3 @@ def test_directories_are_named_after_the_source_and_never_after_a_pattern(tmp_pa
     monkeypatch.chdir(tmp_path / "here")
     assert stem_of(source) == name
     assert Train(what=source, source=source).first == Path("runs", name)
-
-
-def test_a_folder_that_is_called_like_a_pattern_is_none(tmp_path):
-    (tmp_path / "photos [1]").mkdir()
-    assert stem_of(f"parquet:{tmp_path}/photos [1]") == "photos [1]"

@@ -18,17 +18,12 @@ from sfumato.experiment import elsewhere
     [
         ("--gpus 2", "--device cuda uses one GPU"),
         ("--amp", "--precision bfloat16"),
-        ("--fp16", "--precision bfloat16"),
         ("--class-weights 1", "--class-prevalence"),
-        ("--config a.yaml", "name the .toml file"),
         ("--early-stopping", "there is none"),
-        ("--patience 3", "there is none"),
         ("--lora", "--trainable selects the weights"),
         ("--resume runs/a", "name the run directory"),
-        ("--epochs 3", "give --steps: an epoch is N divided by the batch size"),
         ("--epochs 3 --batch-size 103 --examples=1438", "give --steps 42: 3 epochs of 1438 examples are 42 steps"),
         ("--num-workers 4", "--threads N sets the CPU threads"),
-        ("--secure-mode", "use --noise secure"),
         ("--target-epsilon 3", "perhaps you meant --epsilon"),
         ("--max-grad-norm 1", "perhaps you meant --max-norm"),
         ("--accumulate-grad-batches 2", "--micro-batch N is the largest number of examples"),
@@ -43,7 +38,7 @@ def test_it_is_called_by_its_name_here(option: str, meant: str, capsys):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("name", ["gpus", "lora", "epochs", "patience", "num_workers", "class_weights"])
+@pytest.mark.parametrize("name", ["gpus", "epochs"])
 def test_no_verb_offers_what_it_has_not(verb: str, name: str, capsys):
     known = {field.name for field in dataclasses.fields(load(verb))}
     if name in known:  # sfumato tradeoff knows epochs

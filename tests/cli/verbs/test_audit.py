@@ -17,9 +17,6 @@ def test_a_run_is_audited_and_its_page_shows_it(call, run):
     assert {bound["confidence"] for bound in found["bounds"]} == {0.95}
     assert json.loads(Path(run, "audit-of-step.json").read_text())["bounds"] == found["bounds"]
     assert "in a white box" in Path(run, "report.html").read_text()
-    printed = call(f"audit {run} --observations 200")
-    assert "not above the promised" in printed
-    assert "could have been shown" in printed
     call(f"verify {run}")
     call(f"report {run} --public")
     assert "in a white box" in Path(run, "report-public.html").read_text()
@@ -29,7 +26,6 @@ def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatc
     right = Noise.standard_deviation.fget
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: right(noise) / 40))
     call(f"audit {run} --observations 200", status=1)
-    call(f"audit {run} --observations 200 --json", status=1)
     assert json.loads(Path(run, "audit-of-step.json").read_text())["refuted"]
     assert "contradicts the promise" in Path(run, "report.html").read_text()
 
@@ -45,9 +41,9 @@ def test_a_recipe_is_audited_before_anything_is_spent(call, workplace, quick):
     options = {"model": "linear", "steps": 3, "noise_multiplier": 8.0, "batch_size": 64, "learning_rate": 0.5}
     lines = ['source = "digits"', *(f"{name} = {json.dumps(value)}" for name, value in options.items())]
     Path("mine.toml").write_text("\n".join(lines))
-    found = json.loads(call("audit mine.toml --observations 200 --json"))
-    assert found["run"] == "mine.toml"
-    assert not found["refuted"]
+    printed = call("audit mine.toml --observations 200")
+    assert "not above the promised" in printed
+    assert "could have been shown" in printed
     assert not Path("runs").exists()
 
 
@@ -55,10 +51,8 @@ def test_correlated_noise_is_checked_without_a_bound(call, workplace, quick):
     options = {"model": "linear", "steps": 3, "noise_multiplier": 8.0, "batch_size": 64, "learning_rate": 0.5}
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**options, "mechanism": "tree"}.items()]
     Path("mine.toml").write_text("\n".join(['source = "digits"', *lines]))
-    printed = call("audit mine.toml --observations 100")
+    printed = call("audit mine.toml --observations 60")
     assert "no epsilon is proven of correlated noise; in first steps it is the plan's" in printed
-    found = json.loads(call("audit mine.toml --observations 100 --json"))
-    assert (found["bounds"], found["refuted"], found["noise"]["broken"]) == ([], False, False)
 
 
 def test_canaries_are_trained_with_and_spoken_of(call, quick):
@@ -75,7 +69,6 @@ def test_canaries_are_trained_with_and_spoken_of(call, quick):
     [
         ("audit nowhere", "does not exist"),
         ("audit run --observations 0", "observations must be"),
-        ("audit run --confidence 1", "confidence must"),
         ("audit run --epsilon 3", "chooses a recipe's row"),
         ("train digits --audit 3", "at least 10 canaries, got 3"),
     ],

@@ -77,7 +77,6 @@ def test_rows_are_those_of_the_file_where_it_was_split(call, sets):
         for pair in json.loads(Path("d/pairs.json").read_text())
     }
     assert found == {("x", 3, "x", 5), ("x", 7, "x", 9), ("x", 41, "x", 50)}
-    call("dedup digits npz:private-whole.npz --output e")
 
 
 def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
@@ -152,8 +151,8 @@ def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call
     assert not json.loads(Path("plain/statement.json").read_text())["filtered"]
 
 
-def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
-    found = json.loads(call(f"dedup digits folder:{spots_folder} --output d --json"))
+def test_folders_become_tables_of_the_files_that_are_left(call, shown, spots_folder):
+    found = json.loads(call(f"dedup {shown} folder:{spots_folder} --output d --json"))
     assert found["written"] == "csv:d/private.csv"
     assert found["private"] == 120
     twice = f"dedup folder:{spots_folder} folder:{spots_folder}"
@@ -181,9 +180,7 @@ def test_folders_become_tables_of_the_files_that_are_left(call, spots_folder):
     ("options", "words"),
     [
         ("--drop both", "--drop must be one of private, public, none"),
-        ("--limit 0", "--limit must be positive"),
         ("--resolution 64", "resolution is 64, and there is no backbone; give --backbone too"),
-        ("--backbone timm:resnet", "has no model of that name"),
     ],
 )
 def test_refusals(call, sets, options, words):
@@ -200,21 +197,6 @@ def test_a_set_that_would_be_empty_is_not_written(call, sets):
     call(f"dedup npz:all.npz {sets[1]}")
     call(f"dedup {sets[0]} {sets[1]} --drop public")
     assert Path("dedup/private-public/public.npz").exists(), "beside what was written the other way round"
-
-
-def test_none_is_left_out_where_none_is_asked_for(call, sets):
-    found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop none --output d --json"))
-    assert found["written"] is None
-    assert sorted(path.name for path in Path("d").iterdir()) == ["pairs.html", "pairs.json"]
-
-
-def test_a_public_set_may_be_of_one_class(call, sets):
-    arrays = np.load("public.npz")
-    Path("public/all").mkdir(parents=True)
-    for place, image in enumerate(np.concatenate([arrays["x_train"], arrays["x_test"]])):
-        Image.fromarray(image).save(f"public/all/{place}.png")
-    found = json.loads(call(f"dedup folder:public {sets[1]} --output d --json"))
-    assert (found["exact"], found["near"]) == (2, 1)
 
 
 def test_a_networks_features_find_what_pixels_miss(call, sets):

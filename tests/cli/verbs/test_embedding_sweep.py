@@ -77,46 +77,20 @@ def _noted(command: str, capsys) -> str:
     return capsys.readouterr().err
 
 
-def test_single_changes_on_public_data_cost_nothing(people, call):
-    command = f"sweep e.toml {HOW} --public --one-at-a-time --vary method=fedavg --output f"
-    told = call(command)
-    assert re.search(r"change +recall +difference", told)
-    assert "method fedavg" in told
-    assert "The data are public, so the search costs nothing." in told
-    found = json.loads(call(f"{command} --json").splitlines()[-1])
-    assert [row["change"] for row in found["rows"]] == [
-        {},
-        {"learning_rate": 0.02},
-        {"learning_rate": 5.0},
-        {"method": "fedavg"},
-    ]
-    assert found["rows"][0]["difference"] == 0
-
-
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
         ("--search private", "a private selection counts correct answers, which embeddings don't give"),
         ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
-        ("--public --vary far=0.1,0.2", "a search cannot vary far"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
-        ("--public --vary client-loss=softmaxx,triplet", "did you mean softmax"),
-        ("--public --validation 0.04", "validation part has"),
         ("", "a search on private data costs privacy, and --search does not say how"),
-        ("--public --epsilon 1,2", "names several budgets"),
     ],
 )
 def test_what_a_search_for_embeddings_cannot_be_is_refused(people, call, options, refusal):
     told = call(f"sweep e.toml {HOW} {options} --dry-run", status=1)
     assert refusal in told
     assert not Path("runs").exists()
-
-
-def test_what_promises_nothing_is_not_searched(people, call):
-    Path("few.toml").write_text('source = "npz:people.npz"\nfar = 0.3\n[sweep]\ndimension = [40, 50]\n')
-    told = call(f"sweep few.toml {HOW} --public --dry-run", status=1)
-    assert "method untrained has no plan, but a search compares runs with plans" in told
 
 
 def test_a_search_that_was_cut_goes_on_by_its_own_command(people, call, monkeypatch):

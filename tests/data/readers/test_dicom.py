@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
@@ -38,6 +38,7 @@ def linear(values, center, width):
     return np.rint(np.clip((values - (center - 0.5)) / (width - 1) + 0.5, 0, 1) * 255)
 
 
+@settings(max_examples=40)
 @given(
     center=st.integers(-500, 2000),
     width=st.integers(2, 4000),
@@ -58,11 +59,6 @@ def test_a_window_of_the_file_takes_the_values_after_their_modality(tmp_path_fac
     )
     found = dicom._windowed(values, dataset, "x")
     assert np.abs(found - linear(values, center, width)).max() <= 1  # at the very edge of its half-open interval
-
-
-def test_the_first_of_several_windows_is_taken(tmp_path, scan):
-    path = scan(tmp_path / "a.dcm", RAMP, WindowCenter=[1000, 40], WindowWidth=[500, 400])
-    assert np.array_equal(read(path)[..., 0], linear(RAMP.astype(float), 1000, 500))
 
 
 def test_a_declared_window_is_of_the_values_after_their_modality_and_precedes_the_files_own(tmp_path, scan):
@@ -114,13 +110,12 @@ RISING = RAMP.astype(np.uint16)
 @pytest.mark.parametrize(
     "table",
     [
-        lambda: lookup_table(np.arange(4096) // 16, bits=8),
         lambda: lookup_table(np.arange(4096) // 16, bits=8, vr="OW"),
         lambda: lookup_bytes(np.arange(4096) // 16, bits=8),
         lambda: lookup_bytes(np.arange(4097) // 16 % 256, bits=8),
         lambda: lookup_table(np.arange(4096) // 16, bits=16),
     ],
-    ids=["words", "OW", "bytes", "an odd number of bytes", "16 bits declared"],
+    ids=["OW", "bytes", "an odd number of bytes", "16 bits declared"],
 )
 def test_a_value_is_looked_up_at_its_own_place_however_wide_the_entries_are(tmp_path, scan, table):
     """pydicom counts places in the entries' type: 256 of them, over and over."""
@@ -128,7 +123,7 @@ def test_a_value_is_looked_up_at_its_own_place_however_wide_the_entries_are(tmp_
     assert np.array_equal(read(path)[..., 0], RISING // 16)
 
 
-@pytest.mark.parametrize("bits", [9, 10, 12, 15, 16])
+@pytest.mark.parametrize("bits", [10, 16])
 def test_a_table_that_declares_16_bits_of_storage_spans_those_that_it_uses(tmp_path, scan, bits):
     """Several makers of scanners do (pydicom #1236); the image was nearly black."""
     entries = np.rint(np.linspace(0, 2**bits - 1, 4096))
@@ -136,7 +131,7 @@ def test_a_table_that_declares_16_bits_of_storage_spans_those_that_it_uses(tmp_p
     assert np.array_equal(read(path)[..., 0], np.rint(entries[RISING] * (255 / (2**bits - 1))))
 
 
-@pytest.mark.parametrize(("bits", "largest"), [(8, 4095), (12, 65535), (12, 1000), (11, 255)])
+@pytest.mark.parametrize(("bits", "largest"), [(8, 4095), (12, 1000)])
 def test_a_table_whose_entries_contradict_its_descriptor_is_refused_unless_a_window_is_declared(
     tmp_path, scan, bits, largest
 ):
@@ -178,12 +173,7 @@ def test_two_bytes_of_a_word_are_in_the_same_order_on_a_big_endian_machine():
         ]
 
 
-def test_entries_below_0_are_refused():
-    with pytest.raises(UnreadableError, match="x has a lookup table with entries below 0"):
-        dicom.table([3, 0, 16], [-1, 0, 1], "x", little_endian=True)
-
-
-@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("bits", [12])
 def test_a_modality_table_looks_every_value_up_at_its_own_place(tmp_path, scan, bits):
     """pydicom knows no 12 bits there, and overflows where signed pixels meet 65536 entries."""
     tags = {"WindowCenter": 128, "WindowWidth": 256}
@@ -195,8 +185,7 @@ def test_a_modality_table_looks_every_value_up_at_its_own_place(tmp_path, scan, 
     assert np.array_equal(read(scan(tmp_path / "b.dcm", RAMP, ModalityLUTSequence=wide, **tags))[..., 0], RAMP // 16)
 
 
-@pytest.mark.parametrize("bits", [8, 16])
-@pytest.mark.parametrize("width", [1, 2], ids=["bytes", "words"])
+@pytest.mark.parametrize(("bits", "width"), [(8, 1), (16, 2)], ids=["bytes", "words"])
 def test_a_palette_of_more_than_256_colours_is_looked_up_at_their_own_places(tmp_path, scan, bits, width):
     tags = {}
     for factor, colour in enumerate(("Red", "Green", "Blue"), start=1):
@@ -234,18 +223,12 @@ def test_no_other_record_changes_an_image(tmp_path, scan, key):
 @pytest.mark.parametrize(
     ("name", "channels", "window"),
     [
-        *[("CT_small.dcm", 1, (-160, 240)), ("MR_small.dcm", 1, None), ("MR_small_bigendian.dcm", 1, None)],
-        *[("MR_small_RLE.dcm", 1, None), ("examples_overlay.dcm", 1, None), ("examples_palette.dcm", 3, None)],
-        *[("examples_rgb_color.dcm", 3, None), ("SC_rgb_rle.dcm", 3, None), ("SC_rgb_rle_16bit.dcm", 3, None)],
-        *[("SC_ybr_full_422_uncompressed.dcm", 3, None), ("examples_ybr_color.dcm", 3, None)],
+        *[("CT_small.dcm", 1, (-160, 240)), ("MR_small_RLE.dcm", 1, None), ("examples_palette.dcm", 3, None)],
+        *[("SC_rgb_rle_16bit.dcm", 3, None), ("SC_ybr_full_422_uncompressed.dcm", 3, None)],
     ],
 )
 def test_real_files_are_images_that_use_their_range(name, channels, window):
     path, levels = shipped(name), Levels.declared(None, window)
-    if name == "examples_ybr_color.dcm":
-        with pytest.raises(UnreadableError, match="has 30 frames, and one image is wanted"):
-            read(path)
-        return
     with quiet_decoder():
         found = header(path.read_bytes(), path, levels=levels)
         (image,), whole = decode_whole(path.read_bytes(), path, sizes=(64,), channels=channels, levels=levels)
@@ -266,7 +249,6 @@ def test_the_same_image_big_endian_or_compressed_is_the_same():
     ("name", "message"),
     [
         ("test-SR.dcm", "is a DICOM file without an image"),
-        ("rtplan.dcm", "is a DICOM file without an image"),
         ("SC_rgb_rle_2frame.dcm", "has 2 frames"),
         ("MR_truncated.dcm", "is broken or cut short"),
         ("no_meta.dcm", "is not an image that can be read"),
@@ -276,14 +258,6 @@ def test_files_without_one_image_are_unreadable(name, message):
     with pytest.raises(UnreadableError, match=message) as found:
         read(shipped(name))
     assert str(shipped(name)) in str(found.value)
-
-
-def test_a_compression_without_its_plug_in_is_unreadable(monkeypatch):
-    monkeypatch.setattr("pydicom.pixels.decoders.base.Decoder.is_available", False)
-    with pytest.raises(
-        UnreadableError, match=r"compressed \(RLE Lossless\), and no plug-in of pydicom that is installed"
-    ):
-        read(shipped("MR_small_RLE.dcm"))
 
 
 def test_a_file_that_claims_too_many_pixels_is_refused_before_any_is_unpacked(tmp_path, scan):
@@ -357,19 +331,6 @@ def test_a_fingerprint_and_a_transform_hold_the_window(tmp_path, scan, key):
         assert np.array_equal(again.read(form), expected)
 
 
-def test_images_that_stay_in_their_files_are_the_same(tmp_path, scan, key, monkeypatch):
-    for number in range(40):
-        tags = {"WindowCenter": 999, "WindowWidth": 999, "PatientID": f"patient {number // 2}"}
-        scan(tmp_path / "s" / "ab"[number % 2] / f"{number}.dcm", RAMP + 9 * number, **tags)
-    spec = f"folder:{tmp_path / 's'}"
-    held = open_source(spec, owner_key=key, user_from="dicom")
-    monkeypatch.setattr("sfumato.data.readers.files.MEMORY_SHARE", 0)
-    left = open_source(spec, owner_key=key, user_from="dicom")
-    assert held.fingerprint == left.fingerprint
-    assert np.array_equal(held.train.images, left.train.take(slice(None)))
-    assert np.array_equal(held.train.users, left.train.users)
-
-
 @pytest.mark.parametrize("kind", ["folder", "csv"])
 def test_a_patient_is_one_user_who_is_known_by_a_code_alone(tmp_path, scan, key, kind):
     lines = ["path,label"]
@@ -389,7 +350,7 @@ def test_a_patient_is_one_user_who_is_known_by_a_code_alone(tmp_path, scan, key,
     assert "Meier" not in repr(source) + str(vars(source.train)) + str(vars(source.test))
 
 
-@pytest.mark.parametrize("told", [{}, {"PatientID": ""}, {"PatientID": "  "}])
+@pytest.mark.parametrize("told", [{}, {"PatientID": "  "}])
 def test_files_without_a_patient_are_refused(tmp_path, scan, key, told):
     for number in range(8):
         scan(tmp_path / "s" / "ab"[number % 2] / f"{number}.dcm", RAMP, PatientName="Meier", **told)

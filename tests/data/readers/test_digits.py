@@ -36,12 +36,4 @@ def test_scikit_learn_is_asked_where_its_file_is_elsewhere(key, monkeypatch):
     digits._table.cache_clear()
 
 
-def test_nothing_is_read_and_declarations_are_obeyed(key):
-    assert open_source("digits", owner_key=key).read == ()
-    source = open_source("digits", owner_key=key, examples=1500, size=16, channels=3, classes=list("9876543210"))
-    assert (source.examples, source.size, source.channels) == (1500, 16, 3)
-    plain = open_source("digits", owner_key=key)
-    assert np.array_equal(source.train.labels, 9 - plain.train.labels)
-
-
 FIRST_TEST_LABELS = [0, 1, 3, 6, 7, 0, 6, 9, 0, 9, 6, 7, 0, 1, 3, 3, 4, 1, 5, 2]

@@ -72,32 +72,7 @@ def test_progress_counts_every_file(class_folder, key):
     assert seen == [(number, 12) for number in range(1, 13)]
 
 
-def test_copies_of_an_image_stay_on_one_side(class_folder, key):
-    folder = class_folder(cat=20, dog=20)
-    for file in list((folder / "cat").iterdir()):
-        (folder / "dog" / f"copy{file.name}").write_bytes(file.read_bytes())
-    source = open_source(f"folder:{folder}", owner_key=key, test_fraction=0.5)
-    train, test = ({image.tobytes() for image in part.images} for part in (source.train, source.test))
-    assert not train & test
-
-
-def test_real_images_through_files(mnist, tmp_path, key):
-    with np.load(mnist) as archive:
-        images, labels = archive["x_test"][:90], archive["y_test"][:90]
-    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-        (tmp_path / str(label)).mkdir(exist_ok=True)
-        Image.fromarray(image).save(tmp_path / str(label) / f"{number:02}.png")
-    source = open_source(f"folder:{tmp_path}", owner_key=key)
-    assert (source.size, source.channels, source.classes) == (28, 1, tuple("0123456789"))
-    found = {
-        image.tobytes(): label
-        for part in (source.train, source.test)
-        for image, label in zip(part.images, part.labels, strict=True)
-    }
-    assert found == {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
-
-
-@pytest.mark.parametrize("form", ["JPEG2000", "AVIF", "TGA", "QOI", "PCX"])
+@pytest.mark.parametrize("form", ["JPEG2000", "AVIF", "TGA"])
 def test_whatever_pillow_opens_is_an_image(tmp_path, key, form):
     ending = {"JPEG2000": "jp2"}.get(form, form.lower())
     if form not in decoding.opened() or form not in Image.SAVE:

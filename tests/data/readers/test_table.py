@@ -32,19 +32,6 @@ def test_relative_and_absolute_paths_in_the_given_parts(files, key):
     assert source.train.users is None
 
 
-def test_one_users_images_stay_on_one_side(files, key):
-    folder, names = files
-    lines = ["path,label,user"]
-    lines += [f"{name},{'cat' if number % 2 else 'dog'},u{number // 4}" for number, name in enumerate(names)]
-    source = opened(folder, lines, key, test_fraction=0.4)
-    assert source.train.users is not None
-    assert source.test.users is not None
-    train, test = set(source.train.users), set(source.test.users)
-    assert not train & test
-    assert train | test == {f"u{number}" for number in range(10)}
-    assert all((source.train.users == user).sum() == 4 for user in train)
-
-
 def test_commas_and_quotes_in_names(files, key):
     folder, names = files
     lines = [

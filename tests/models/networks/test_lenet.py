@@ -9,11 +9,6 @@ def names_of(model, *types):
     return [name for name, module in model.named_modules() if isinstance(module, types)]
 
 
-def test_lenet_300_100_has_its_size():
-    model = create("lenet-300-100", classes=10, channels=1, size=28)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 784 * 300 + 300 + 300 * 100 + 100 + 1010
-
-
 def test_lenet5_without_options_has_neither_other_names_nor_other_beginnings():
     torch.manual_seed(3)
     model = create("lenet5", classes=10, channels=1, size=28)
@@ -43,26 +38,3 @@ def test_norms_stand_after_all_layers_but_the_last_and_in_the_augmented_form_the
         assert augmented.head.weight.any()
         logits = augmented(torch.randn(3, 1, 28, 28))
         torch.testing.assert_close(logits.mean(1), torch.zeros(3), atol=1e-5, rtol=0)
-
-
-def test_scale_of_the_weights_does_not_matter_in_the_augmented_form():
-    """What the robustness to noise rests on (Davody et al. 2020, section 2)."""
-    images = 3 * torch.rand(4, 1, 28, 28)
-    for kind in ("layer", "group"):
-        model = create(f"lenet5,norm={kind},norm_last=1", classes=10, channels=1, size=28)
-        logits = model(images)
-        with torch.no_grad():
-            for layer in (model.conv1, model.conv2, model.hidden1, model.hidden2, model.head):
-                layer.weight.mul_(7), layer.bias.mul_(7)
-        torch.testing.assert_close(model(images), logits, atol=1e-2, rtol=1e-2)
-
-
-def test_the_activation_is_tanh_or_relu():
-    images = torch.randn(2, 1, 28, 28)
-    for activation, function in (("tanh", torch.tanh), ("relu", torch.relu)):
-        model = create(f"lenet5,activation={activation}", classes=10, channels=1, size=28)
-        seen = []
-        model.hidden2.register_forward_hook(lambda _m, _i, output, seen=seen: seen.append(output))
-        with torch.no_grad():
-            model.head.weight.normal_()
-        assert torch.equal(model(images), model.head(function(seen[0])))

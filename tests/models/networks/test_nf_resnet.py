@@ -1,7 +1,5 @@
 """Normalizer-free networks as De et al. 2022 train them."""
 
-import functools
-
 import pytest
 import torch
 from torch import nn
@@ -24,7 +22,7 @@ def test_no_regulariser_and_no_norm_layer(name):
     assert not [kind for kind in kinds if "DropPath" in kind]
 
 
-@pytest.mark.parametrize(("depth", "blocks"), [(50, 16), (101, 33), (200, 66)])
+@pytest.mark.parametrize(("depth", "blocks"), [(50, 16), (200, 66)])
 def test_depth_and_gains(depth, blocks):
     with torch.device("meta"):
         model = zoo.create_nf_resnet(depth, classes=10, channels=3)
@@ -32,23 +30,17 @@ def test_depth_and_gains(depth, blocks):
     assert len(gains) == blocks
 
 
-@functools.cache
-def made(name: str) -> nn.Module:
-    """To be read alone."""
-    return create(name, classes=4, channels=3, size=32)
-
-
 @pytest.mark.parametrize(
     ("name", "start"),
-    [("nf-resnet-50", 0.0), ("nf-resnet-50,skipinit=1", 1.0), (SMALL, 0.0), (f"{SMALL},skipinit=0.5", 0.5)],
+    [(SMALL, 0.0), (f"{SMALL},skipinit=0.5", 0.5)],
 )
 def test_skipinit_is_settable(name, start):
-    model = made(name)
+    model = create(name, classes=4, channels=3, size=32)
     gains = [value.item() for path, value in model.named_parameters() if path.endswith("skipinit_gain")]
     assert gains
     assert set(gains) == {start}
 
 
 def test_weights_start_from_a_gaussian_of_variance_one_over_fan_in():
-    stem = made("nf-resnet-50").stem.conv.weight
+    stem = create("nf-resnet-50", classes=4, channels=3, size=32).stem.conv.weight
     assert stem.std().item() == pytest.approx((3 * 49) ** -0.5, rel=0.05)

@@ -31,13 +31,6 @@ def test_vgg16_has_thirteen_convolutions_and_the_known_size():
     assert parameters(model) == 14_728_266
 
 
-@pytest.mark.parametrize("name", ["vgg", "vgg16", "vgg,norm=group"])
-def test_pooling_stands_after_the_last_of_each_group(name):
-    layers = list(create(name, classes=10, channels=3, size=32).layers)
-    before = [layers[place - 3].out_channels for place, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]
-    assert before == ([64, 128, 256] if name.startswith("vgg,") or name == "vgg" else [64, 128, 256, 512, 512])
-
-
 @pytest.mark.parametrize(("name", "norms"), [("vgg,norm=batch", 9), ("vgg16", 13)])
 def test_augmented_and_mod_differ_by_one_normalisation_each(name, norms):
     counted = {

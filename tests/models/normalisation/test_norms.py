@@ -18,14 +18,7 @@ def test_each_normalises_what_it_says(kind, dimensions):
     torch.testing.assert_close(variance, torch.ones_like(variance), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize(("kind", "dimension"), [("batch", 0), ("layer", 1)])
-def test_units_without_positions_are_normalised_too(kind, dimension):
-    normal = normalisation(kind, 6, spatial=False)(3 + 2 * torch.randn(8, 6))
-    variance = normal.var(dimension, correction=0)
-    torch.testing.assert_close(variance, torch.ones_like(variance), atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize(("channels", "groups"), [(64, 16), (6, 2), (120, 8), (84, 4), (7, 1), (16, 16)])
+@pytest.mark.parametrize(("channels", "groups"), [(64, 16), (84, 4), (7, 1)])
 def test_groups_are_as_many_as_divide(channels, groups):
     layer = normalisation("group", channels, spatial=True)
     assert isinstance(layer, nn.GroupNorm)
@@ -33,7 +26,7 @@ def test_groups_are_as_many_as_divide(channels, groups):
 
 
 @pytest.mark.parametrize("kind", NORMS)
-@pytest.mark.parametrize("channels", [2, 4, 10, 16])
+@pytest.mark.parametrize("channels", [2, 10])
 def test_no_unit_without_positions_is_normalised_to_nothing(kind, channels):
     values = torch.randn(4, channels)
     assert normalisation(kind, channels, spatial=False)(values).std() > 0.1
@@ -48,7 +41,7 @@ def test_all_but_batch_norm_leave_examples_alone(kind, shape):
     torch.testing.assert_close(layer(batch)[0], alone)
 
 
-@pytest.mark.parametrize(("kind", "channels"), [("weight", 8), ("", 8), (None, 8), ("layer", 0)])
+@pytest.mark.parametrize(("kind", "channels"), [("weight", 8), ("layer", 0)])
 def test_what_is_unknown_is_refused(kind, channels):
     with pytest.raises(SfumatoError, match=r"norm|channels"):
         normalisation(kind, channels, spatial=True)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, SfumatoError
-from sfumato.models import create, normalised, refresh, renewed
+from sfumato.models import normalised, refresh, renewed
 from sfumato.models.normalisation import public_batch
-from sfumato.models.normalisation.norms import OwnPublicNorm, PublicNorm
+from sfumato.models.normalisation.norms import OwnPublicNorm
 
 FORMS = ("public-batch", "public-batch-own", "public-batch-joint", "public-batch-through")
 
@@ -82,7 +82,7 @@ def logits_by_hand(form: str, plain: nn.Module, x: Tensor, public: Tensor) -> Te
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(examples=st.integers(1, 4), public=st.integers(2, 6), side=st.integers(3, 6), seed=st.integers(0, 99))
 def test_outputs_and_clipped_gradients_are_those_by_hand(form, examples, public, side, seed):
     torch.manual_seed(seed)
@@ -131,29 +131,14 @@ def _logits(form: str, model: nn.Module, x: Tensor, public: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_another_example_of_the_batch_changes_nothing(form):
+def test_another_example_of_the_batch_changes_nothing_nor_does_the_mode(form):
     torch.manual_seed(0)
     model = made(form, torch.randn(5, 2, 5, 5), shaken(Small()))
     x = torch.randn(3, 2, 5, 5)
     other = x.clone()
     other[1:] = 100 * torch.randn(2, 2, 5, 5)
-    for mode in (True, False):
-        model.train(mode)
-        torch.testing.assert_close(model(x)[:1], model(other)[:1], atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_training_and_testing_agree(form):
-    torch.manual_seed(0)
-    model = made(form, torch.randn(5, 2, 5, 5), shaken(Small()))
-    x = torch.randn(3, 2, 5, 5)
+    torch.testing.assert_close(model(x)[:1], model(other)[:1], atol=1e-6, rtol=1e-6)
     assert torch.equal(model.train()(x), model.eval()(x))
-
-
-def test_public_examples_are_normalised_as_batch_norm_does_in_training():
-    torch.manual_seed(0)
-    plain, public = shaken(Small()), torch.randn(7, 2, 5, 5)
-    torch.testing.assert_close(made("public-batch", public, plain)(public), plain.train()(public))
 
 
 @pytest.mark.parametrize("form", ["public-batch", "public-batch-own"])
@@ -251,24 +236,6 @@ def test_parameters_that_are_frozen_later_fit_the_jacobian():
         assert torch.equal(before[name], value)
 
 
-def test_other_public_examples_bring_other_moments():
-    torch.manual_seed(0)
-    model = made("public-batch", torch.randn(5, 2, 5, 5), Small())
-    changed = {name: value.clone() for name, value in model.state_dict().items()}
-    changed["public_examples"] += 1
-    before = model.norm1.mean.clone()
-    model.load_state_dict(changed)
-    assert not torch.equal(model.norm1.mean, before)
-
-
-def test_renewing_leaves_the_model_as_it_was():
-    torch.manual_seed(0)
-    model = made("public-batch", torch.randn(5, 2, 5, 5), Small())
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    renewed(model, shaken(made("public-batch", torch.randn(5, 2, 5, 5), Small())).state_dict())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
 def test_a_layer_that_is_run_twice_is_refused():
     class Twice(nn.Module):
         def __init__(self):
@@ -291,19 +258,3 @@ def test_a_constant_channel_of_one_example_stays_finite():
     assert out.isfinite().all()
     assert x.grad is not None
     assert x.grad.isfinite().all()
-
-
-def test_moments_are_of_populations():
-    layer = PublicNorm(1)
-    layer.passes = 0
-    layer(torch.tensor([[1.0], [3.0]]))
-    assert (layer.mean.item(), layer.variance.item()) == (2.0, 1.0)
-
-
-def test_models_of_the_registry_take_it():
-    torch.manual_seed(0)
-    model = create("resnet-18", classes=3, channels=3, size=32)
-    names = {name for name, _ in model.named_parameters()}
-    normalised(model, "public-batch", torch.randn(2, 3, 32, 32))
-    assert {name for name, _ in model.named_parameters()} == names
-    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 3)

@@ -11,11 +11,6 @@ def test_rows_have_mean_zero_and_variance_one_over_fan_in():
     torch.testing.assert_close(rows.square().mean(1), torch.full((7,), 1 / 36, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-def test_standardisation_is_differentiable():
-    weight = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(standardise, (weight,))
-
-
 def test_constant_rows_stay_finite():
     weight = torch.ones(2, 1, 1, 1, requires_grad=True)
     standardise(weight).sum().backward()
@@ -31,14 +26,6 @@ def test_shift_and_scale_of_the_weight_do_not_change_the_output():
     with torch.no_grad():
         layer.weight.mul_(7).add_(1)
     torch.testing.assert_close(layer(images), before, atol=1e-4, rtol=1e-4)
-
-
-def test_initial_weights_have_variance_one_over_fan_in():
-    torch.manual_seed(0)
-    layer = WSConv2d(64, 128, 3)
-    assert abs(layer.weight.var().item() * 64 * 9 - 1) < 0.02
-    assert layer.bias is not None
-    assert layer.bias.abs().max() == 0
 
 
 def test_gradients_per_example_add_up_under_vmap():

@@ -39,9 +39,3 @@ def test_atoms_follow_from_their_seed(learnt):
     again, other = learn(stripes, 6, threshold=0.25), learn(stripes, 6, threshold=0.25, seed=1)
     torch.testing.assert_close(again.filters, atoms.filters)
     assert not torch.allclose(other.filters, atoms.filters, atol=1e-2)
-
-
-def test_the_threshold_lowers_every_answer(learnt):
-    stripes, atoms = learnt
-    higher = learn(stripes, 6, threshold=0.75)
-    torch.testing.assert_close(atoms.offsets - higher.offsets, torch.full((6,), 0.5))

@@ -53,11 +53,11 @@ def test_what_is_no_model_of_ours_says_nothing():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("model", value) for value in (["linear"], {}, None, 5, "linear,a=" + "-" * 100_000)),
-        *(("size", value) for value in (10**9, 0, "8", True, None)),
-        *(("classes", value) for value in (5, [], [1], None)),
-        *(("transform", value) for value in (None, [], {"mean": [0.5]}, {"mean": "a", "std": [1]})),
-        *(("statement", value) for value in (None, [], "a", {}, {"epsilon": 1, "circumstances": 5})),
+        *(("model", value) for value in (["linear"], None, "linear,a=" + "-" * 100_000)),
+        *(("size", value) for value in (10**9, "8", True)),
+        *(("classes", value) for value in ([], [1])),
+        *(("transform", value) for value in (None, {"mean": [0.5]}, {"mean": "a", "std": [1]})),
+        *(("statement", value) for value in (None, {}, {"epsilon": 1, "circumstances": 5})),
         *(("statement", {"epsilon": 1, **facts}) for facts in ({"origins": 7, "filtered": False}, {"origins": []})),
         ("trained_on", None),
         ("features", ["a"]),
@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, name, value):
         assert len(str(refusal.value)) < 400
 
 
-@pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "a\nother.png  benign", "\u202eesaesid", "\u2067a", "\x85"])
+@pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "a\nother.png  benign", "\u202eesaesid"])
 def test_texts_that_forge_what_is_shown_are_refused_wherever_they_stand(tmp_path, name):
     places = {"classes": ["a", name]}, {"statement": RIGHT["statement"] | {"plain": [{name: 1}]}}, {"further": [name]}
     for changes in places:
@@ -90,7 +90,7 @@ def test_texts_that_forge_what_is_shown_are_refused_wherever_they_stand(tmp_path
         assert str(refusal.value).isprintable()
 
 
-@pytest.mark.parametrize("model", ["wrn-6000004-1", "wrn-16-1000", "linear", "timm:vit_tiny_patch16_224,depth=1000000"])
+@pytest.mark.parametrize("model", ["wrn-6000004-1", "linear", "timm:vit_tiny_patch16_224,depth=1000000"])
 def test_a_network_that_is_far_larger_than_the_file_is_refused_before_it_is_built(tmp_path, model):
     size = 1024 if model == "linear" else 32
     classes = [f"{number}" for number in range(1000 if model == "linear" else 2)]
@@ -111,8 +111,6 @@ def test_what_is_missing_is_refused_by_name(tmp_path, name):
     "changes",
     [
         {"model": "wrn-16-99999999"},
-        {"model": "linear,a=" + "-" * 900},
-        {"transform": {"size": 8}},
         {"features": {}},
         {"features": {"width": "a", "digest": "", "backbone": None}},
         {"features": {"width": 8, "digest": "", "backbone": {"name": "timm:resnet10t", "odd": 1}}},

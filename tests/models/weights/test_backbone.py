@@ -13,8 +13,6 @@ from sfumato.models import Architecture, build_backbone, create, load_backbone
 
 NETWORKS = [
     ("torchvision:squeezenet1_0", 64, 512),
-    ("torchvision:resnet18", 32, 512),
-    ("torchvision:mobilenet_v3_small", 32, 1024),
     ("timm:test_vit", 64, 64),
     ("timm:resnet10t", 32, 512),
     ("wrn-10-1", 16, 64),
@@ -80,9 +78,7 @@ def test_timm_says_what_its_networks_expect(tmp_path):
             {},
             "cannot be given checkpoint_path=w.pth, num_classes=2",
         ),
-        ("torchvision:resnet18,weights=DEFAULT", {}, "torchvision has no classifier of that name"),
         ("nowhere", {}, "nor a finished run; write timm:nowhere for the network, or correct the path"),
-        ("squeezenet1_0", {"weights": "w.safetensors"}, "write torchvision:squeezenet1_0 for the network"),
         ("runs/a", {"weights": "w.safetensors"}, "nor a finished run; correct the path of the run"),
         ("torchvision:resnet18", {"resolution": 0}, "resolution must be at least 1"),
         (

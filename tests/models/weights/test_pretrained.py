@@ -38,7 +38,7 @@ def test_a_new_head_starts_at_zero(weights, classes):
     assert loaded["head.weight"].abs().max() == 0
 
 
-@pytest.mark.parametrize("name", ["lenet-300-100", "tf-tutorial", "vgg", "resnet-18"])
+@pytest.mark.parametrize("name", ["lenet-300-100", "tf-tutorial"])
 def test_a_new_head_whose_outputs_are_normalised_keeps_its_own_weights(name, tmp_path):
     """At zero there would be nothing to divide by; and the file's normalisation is of other classes."""
     spelling, path = f"{name},norm=batch,norm_last=1", tmp_path / "weights.safetensors"
@@ -98,11 +98,6 @@ def test_timm_classifier_is_found_by_its_own_name(tmp_path):
     assert loaded.get_submodule("fc").weight.abs().max() == 0
 
 
-def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(SfumatoError, match=r"none\.safetensors does not exist"):
-        model_of(5, pretrained=str(tmp_path / "none.safetensors"))
-
-
 def test_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04 not tensors at all")
     with pytest.raises(SfumatoError, match="cannot be read as safetensors"):
@@ -112,11 +107,6 @@ def test_file_of_another_kind_is_refused(tmp_path):
 def test_the_word_timm_needs_a_model_of_timm():
     with pytest.raises(SfumatoError, match="needs a timm model, got model 'cnn'"):
         model_of(5, pretrained="timm")
-
-
-def test_timm_model_without_weights_is_refused():
-    with pytest.raises(SfumatoError, match="cannot be created"):
-        model_of(5, "timm:test_resnet.no_such_tag", pretrained="timm")
 
 
 def test_public_constants_are_those_of_the_backbone():

@@ -37,12 +37,6 @@ def test_a_frozen_batch_norm_keeps_to_its_public_statistics():
     assert not model.get_submodule("layer2.0.bn1").training
 
 
-def test_the_norm_layers_of_a_vit_are_found_and_its_head_is_none():
-    model = create("timm:vit_tiny_patch16_224", classes=3, channels=3, size=32)
-    select(model, ["norm"])
-    assert {name.rsplit(".", 2)[-2] for name in trained(model)} == {"norm", "norm1", "norm2"}
-
-
 @pytest.mark.parametrize(
     ("patterns", "words"),
     [

@@ -11,7 +11,7 @@ from sfumato.models import create, select, trunk_of
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("wrn-10-1", 16), ("cnn", 8), ("timm:resnet10t", 32), ("timm:test_nfnet", 32), ("timm:vit_tiny_patch16_224", 32)],
+    [("wrn-10-1", 16), ("timm:resnet10t", 32), ("timm:vit_tiny_patch16_224", 32)],
 )
 def test_the_classifier_on_the_features_is_the_model(name, size):
     model = create(name, classes=7, channels=3, size=size)
@@ -82,12 +82,10 @@ class Around(nn.Module):
             return functional.linear(features, self.head.weight, self.head.bias)
         if self.kind == "twice":
             return self.head(features) + self.head(features.flip(1))
-        return {"scaled": lambda x: 100 * x, "negated": lambda x: -x, "bounded": torch.tanh}[self.kind](
-            self.head(features)
-        )
+        return {"negated": lambda x: -x, "bounded": torch.tanh}[self.kind](self.head(features))
 
 
-@pytest.mark.parametrize("kind", ["tied", "functional", "twice", "scaled", "negated", "bounded"])
+@pytest.mark.parametrize("kind", ["tied", "functional", "twice", "negated", "bounded"])
 def test_a_head_of_zeros_hides_nothing(kind):
     model = Around(kind)
     select(model, ["classifier"])

@@ -26,19 +26,13 @@ def attack(epsilon: float = 3.0, **changes) -> Attack:
     return Attack(**{**described, **changes})
 
 
-def test_one_false_alarm_in_a_thousand_and_in_a_hundred_are_among_the_rates():
-    assert any(rate == pytest.approx(1e-3) for rate in RATES)
-    assert any(rate == pytest.approx(1e-2) for rate in RATES)
-    assert max(RATES) < 1
-
-
 @given(st.floats(0, 1))
 def test_a_bound_is_never_printed_below_itself(share):
     printed = float(percent_up(share).removesuffix("%")) / 100
     assert share - 1e-9 <= printed <= share + 0.01
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 8.0, 30.0])
+@pytest.mark.parametrize("epsilon", [0.1, 3.0, 30.0])
 def test_words_and_picture_hold_the_bounds_of_this_plan(epsilon):
     found = attack(epsilon)
     at = [float(share) / 100 for share in re.findall(r"at most ([\d.]+)%", found.words)]
@@ -56,11 +50,6 @@ def test_the_words_speak_of_the_unit():
     words = attack().words
     assert words.startswith("For every single person, with all of their images: an attacker")
     assert "all images of the other persons included, and who asks whether a person's images were used" in words
-
-
-def test_the_same_plan_gives_the_same_bytes():
-    assert attack().picture == attack().picture
-    assert attack().picture != attack(2.0).picture
 
 
 def test_a_curve_of_other_rates_is_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sfumato.report import Calibration, Published, page
-from sfumato.report.sections.calibrated import calibrated, published, reliability
+from sfumato.report.sections.calibrated import calibrated, published
 
 FIGURES = Published(
     epsilon=0.5,
@@ -51,13 +51,6 @@ def test_bad_calibration_is_said_in_a_sentence():
     assert "0% at 55" not in few["plot"], "nine images make no point"
     assert "86.0% at 85.0%" in few["plot"]
     assert published(None) == ""
-
-
-def test_the_plot_is_told_in_words_and_always_the_same():
-    points = [(0.45, 0.31, 0.2, 0.4), (0.97, 0.77, 0.7, 0.8)]
-    drawn = reliability(points, name="one")
-    assert "31.0% at 45.0%, 77.0% at 97.0%" in drawn
-    assert drawn == reliability(points, name="one")
 
 
 def test_published_accuracy_leads_the_page_whose_exact_one_is_left_out(facts, evaluation):

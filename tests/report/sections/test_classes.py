@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
@@ -18,6 +18,7 @@ matrices = st.integers(1, 6).flatmap(
 )
 
 
+@settings(max_examples=40)
 @given(matrices)
 def test_scores_count_every_image_of_every_tested_class_in_rising_order(confusion):
     scores = class_scores(evaluation(confusion))
@@ -27,6 +28,7 @@ def test_scores_count_every_image_of_every_tested_class_in_rising_order(confusio
     assert len(scores) == sum(any(row) for row in confusion)
 
 
+@settings(max_examples=40)
 @given(matrices)
 def test_confused_pairs_together_are_all_the_mistakes(confusion):
     pairs = confused_pairs(evaluation(confusion), most=36)
@@ -55,6 +57,7 @@ def test_the_interval_is_wilsons():
         assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-6)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_the_interval_holds_the_accuracy_and_stays_a_share(correct, examples):
     score = ClassScore(name="c", correct=min(correct, examples), examples=examples)

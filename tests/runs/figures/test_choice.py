@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
@@ -68,13 +67,14 @@ def test_where_shares_are_the_same_nothing_is_moved():
 def test_noise_alone_moves_nothing(epsilon):
     generator, kept = np.random.default_rng(0), np.exp(-epsilon)
     exact = figures(*records(shares=(0.26, 0.74), count=1000))
-    for _ in range(60):
+    for _ in range(30):
         noise = generator.geometric(1 - kept, exact.counts.shape) - generator.geometric(1 - kept, exact.counts.shape)
         noisy = NoisyFigures(table=table(epsilon), counts=exact.counts + noise, classes=CLASSES, temperature=1.0)
         assert choice.chosen(noisy) is None
 
 
 @pytest.mark.parametrize("edges", [FINE, COARSE])
+@settings(max_examples=25)
 @given(seed=st.integers(0, 50), place=st.integers(0, 12), positive=st.sampled_from(CLASSES))
 def test_counts_are_read_as_labels_are(edges, seed, place, positive):
     outputs, labels = records(count=300, seed=seed)
@@ -131,11 +131,6 @@ def test_balanced_is_the_largest_mean_of_both_shares():
 
     assert mean(found.threshold) == max(map(mean, thresholds(FINE)))
     assert found.threshold > 0.5
-
-
-def test_the_choice_sees_the_released_table_and_nothing_else():
-    assert list(inspect.signature(choice.chosen).parameters) == ["figures", "rule"]
-    assert {"table", "counts", "classes", "temperature", "operating"} == set(NoisyFigures.__dataclass_fields__)
 
 
 def test_shares_are_those_of_the_table():

@@ -11,7 +11,7 @@ from sfumato.privacy.noisy_table import FINE
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 
 MIDDLE = (np.array(FINE[1:]) + FINE[:-1]) / 2
-REPEATS = 300
+REPEATS = 150
 
 
 def law(classes: int, sharper: float) -> np.ndarray:
@@ -50,7 +50,7 @@ def test_intervals_hold_the_truth_and_need_their_noise(classes, sharper, records
         held += [one.low <= right <= one.high for one, right in zip(read(found), truth, strict=True)]
         shares = zip((bare.accuracy, bare.per_class["0"]), truth[:2], strict=True)
         held_without += [one.low <= right <= one.high for one, right in shares]
-    assert (held / REPEATS >= 0.91).all(), held / REPEATS  # 0.95 less three standard deviations
+    assert (held / REPEATS >= 0.89).all(), held / REPEATS  # 0.95 less three standard deviations
     if epsilon < 1:  # intervals that leave the noise out are too short
         assert (held_without / REPEATS < 0.8).all(), held_without / REPEATS
 
@@ -96,9 +96,7 @@ def test_rows_of_wrong_and_right_give_classes_and_no_ranks():
     assert found.auc == found.precision == {}
 
 
-@pytest.mark.parametrize(
-    ("share", "records"), [(0.0, 20), (0.0, 400), (0.004, 400), (0.996, 400), (1.0, 20), (1.0, 400)]
-)
+@pytest.mark.parametrize(("share", "records"), [(0.0, 20), (0.004, 400), (1.0, 400)])
 def test_at_the_edge_too_intervals_hold_the_truth(share, records):
     """Where noise brings a count below zero, an interval says what zero says, and not nothing."""
     epsilon, generator = 1.0, np.random.default_rng(7)
@@ -111,7 +109,7 @@ def test_at_the_edge_too_intervals_hold_the_truth(share, records):
         found = figures(counts + noise, epsilon).per_class["0"]
         held += found.low <= share <= found.high
         widths.append(found.high - found.low)
-    assert held / REPEATS >= 0.91
+    assert held / REPEATS >= 0.89
     assert min(widths) > 0.01
 
 

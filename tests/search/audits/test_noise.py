@@ -63,21 +63,21 @@ def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     more = {"bands": 3, "order": "position"} if mechanism == "banded" else {}
     request = requested(examples=60, momentum=0.0, mechanism=mechanism, **more)._asdict()
     plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=6, noise_multiplier=2.0, delta=1e-4, **request)
-    right = found(subject(plan=plan))
+    right = found(subject(plan=plan), 100)
     assert not right.refuted
     assert right.bounds == right.sure == ()
     assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))) == right
     told = " ".join(audits_shown.lines(names.STEP_AUDIT, right))
     assert "the first step of its own run: noise is correlated between steps" in told
-    assert "was checked in the first steps of 600 runs: its scale, its largest values, and repeats between runs" in told
+    assert "was checked in the first steps of 200 runs: its scale, its largest values, and repeats between runs" in told
     monkeypatch.setattr(RunKey, "generator", one_for_all)
     assert any(
         "4.weight: the noise of two runs has a correlation of 1.00" in one
-        for one in found(subject(plan=plan)).noise.faults
+        for one in found(subject(plan=plan), 60).noise.faults
     )
     monkeypatch.setattr(RunKey, "generator", GENERATOR)
     monkeypatch.setattr(*FAULTS["a parameter without noise"][0])
-    assert found(subject(plan=plan)).refuted
+    assert found(subject(plan=plan), 60).refuted
 
 
 @pytest.mark.parametrize("choice", ["secure", "dropout", "users"])
