@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 import sfumato
-from sfumato.training import together
+from sfumato.training import launch
 
 MICRO_BATCH = 64
 
@@ -37,17 +37,17 @@ def main(directory: str | Path = "own-loop-together", seed: int | None = None, s
     gradient = sfumato.ClippedGradient(model, functional.cross_entropy, max_norm=plan.max_norm)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     place = Path(directory)
-    with together.joining() as workers:
+    with launch.join_if_started() as workers:
         if workers.is_leader:
             place.mkdir()  # refuses a second run: what both cost would add up
             (sfumato.RunKey.fresh() if seed is None else sfumato.RunKey.from_seed(seed)).save(place / "key")
             sfumato.record_use(source, plan)  # counts with all other runs on these data
-        workers.agreed(True)  # the others wait here
+        workers.broadcast_bool(True)  # the others wait here
         key = sfumato.RunKey.load(place / "key")
         sampler = sfumato.Sampler(plan, key, records=len(labels))
         noise = sfumato.Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
         step = sfumato.PrivateStep(plan=plan, gradient=gradient, noise=noise, workers=workers)
-        workers.refuse_apart(dict(model.named_parameters()), 0)
+        workers.refuse_diverged(dict(model.named_parameters()), 0)
         with sfumato.Ledger(place / "ledger.jsonl") if workers.is_leader else nullcontext() as ledger:
             if ledger is not None:
                 ledger.append("begin", {"plan": plan.to_dict()})
@@ -61,7 +61,7 @@ def main(directory: str | Path = "own-loop-together", seed: int | None = None, s
                 for name, value in private.items():
                     model.get_parameter(name).grad = value
                 optimizer.step()
-        workers.refuse_apart(dict(model.named_parameters()), plan.steps)
+        workers.refuse_diverged(dict(model.named_parameters()), plan.steps)
         if workers.is_leader:
             (place / "key").unlink()
     content = b"".join(value.detach().numpy().tobytes() for value in model.parameters())

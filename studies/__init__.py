@@ -1,1 +1,1 @@
-"""Studies of the papers, each a script: `python studies/NAME.py --help`. They may import the package's inside."""
+"""Studies of the papers, each a script: `python studies/NAME.py --help`. They may import internals of the package."""

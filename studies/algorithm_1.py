@@ -1,8 +1,9 @@
-"""Batch norm as Davody et al. 2020 (arXiv 2006.10919) print it, algorithm 1: to reproduce, without a promise.
+"""Algorithm 1 of Davody et al. 2020 (arXiv 2006.10919) as printed, for reproduction only. It promises nothing.
 
-Each step normalises the private batch X together with M public examples, and clips the gradient of each example's own
-loss. But that loss depends on the whole batch, through the statistics: one example moves all clipped gradients, and the
-sum by far more than C (`largest_move`). So the claimed guarantee does not hold, and nothing here states one.
+Each step applies batch norm to the private batch X together with M public examples, and clips the gradient of each
+example's loss. But each loss depends on the whole batch through the batch statistics. One example therefore changes all
+clipped gradients, and moves their sum by far more than C (`largest_move`). The claimed guarantee does not hold, and
+nothing here states one.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ WHY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """What came of the printed algorithm.
+    """The result of the printed algorithm.
 
     Args:
-        module: trained; in evaluation it normalises each image with the public ones (`outputs`).
-        claimed: epsilon that the paper's accounting would state for the plan.
+        module: the trained module. In evaluation it normalises each image with the public ones (`outputs`).
+        claimed: the epsilon that the paper's accounting would state for the plan.
     """
 
     module: nn.Module
@@ -43,19 +44,19 @@ class Printed:
 
     @property
     def statement(self) -> dict[str, Any]:
-        """That nothing is promised, and why."""
+        """The statement that nothing is promised, with the reason."""
         return {"epsilon": None, "claimed": self.claimed, "status": "claimed, does not hold", "reason": WHY}
 
 
 def clipped_gradients(
     module: nn.Module, images: Tensor, labels: Tensor, public: Tensor, *, max_norm: float
 ) -> list[dict[str, Tensor]]:
-    """The clipped gradient of each example's own loss, in a batch that is normalised as a whole.
+    """The clipped gradient of each example's loss, in a batch that is normalised as a whole.
 
     Args:
-        module: with batch norm, which is run in training mode without keeping statistics.
+        module: a module with batch norm, which runs in training mode without keeping statistics.
         images, labels: the private batch (L, ...), (L,).
-        public: (M, ...), which count in the statistics alone.
+        public: the public examples (M, ...), which count only in the batch statistics.
         max_norm: C.
     """
     parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
@@ -82,7 +83,7 @@ def clipped_sum(
 
 
 def largest_move(module: nn.Module, images: Tensor, labels: Tensor, public: Tensor, *, max_norm: float) -> float:
-    """By how much, in C, removing a single example moves the sum at most: 1 is what the noise is scaled to."""
+    """The largest change of the sum when a single example is removed, in units of C. The noise is scaled to 1."""
     whole = clipped_sum(module, images, labels, public, max_norm=max_norm)
     moves = []
     for place in range(len(images)):
@@ -103,19 +104,20 @@ def train(
     seed: int,
     running: float | None = None,
 ) -> Printed:
-    """Algorithm 1: noisy sums of `clipped_gradients` of drawn batches, and plain steps. It promises nothing.
+    """Algorithm 1: noisy sums of `clipped_gradients` over drawn batches, and plain SGD steps. It promises nothing.
 
-    With `running` it is what section 3 dismisses: no public examples, and running statistics for the test phase, to
-    which each step adds the batch's own, with noise by `sensitivities` and the plan's multiplier.
+    With `running` it is the variant that section 3 dismisses: without public examples, and with running statistics for
+    the test phase. Each step updates these with the batch's statistics, with noise scaled by `sensitivities` and the
+    plan's noise multiplier.
 
     Args:
-        module: with batch norm; trained in place.
-        images, labels: of the whole training part.
+        module: a module with batch norm, which is trained in place.
+        images, labels: the whole training part.
         public: the M public examples.
-        plan: batches, steps and noise; its epsilon is what would be claimed.
-        learning_rate: for sums that are divided by B C.
-        seed: of the draws; there is no secret here to keep.
-        running: C', to which values before a batch norm are clipped for its running statistics; None for none.
+        plan: batches, steps and noise. Its epsilon is the claimed one.
+        learning_rate: the learning rate for sums divided by B C.
+        seed: the seed of the draws, which need not be secret here.
+        running: C', to which the inputs of batch norms are clipped for the running statistics; None for none.
     """
     positive("learning_rate", learning_rate)
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
@@ -137,13 +139,13 @@ def train(
 
 
 def outputs(module: nn.Module, images: Tensor, public: Tensor) -> Tensor:
-    """The paper's test phase: each image's logits in a batch of its own with the public examples."""
+    """The paper's test phase: the logits of each image, in a separate batch with the public examples."""
     with _by_the_batch(module), torch.no_grad():
         return torch.cat([module(torch.cat([image.unsqueeze(0), public]))[:1] for image in images])
 
 
 def _run_on(module: nn.Module, images: Tensor, largest: float, deviation: float, generator: torch.Generator) -> None:
-    """Equations 9 and 10 of the paper, with noise: running statistics go a tenth of the way to those of this batch."""
+    """Equations 9 and 10 of the paper, with noise: move the running statistics a tenth of the way to the batch's."""
     of_mean, of_variance = sensitivities(largest, len(images))
 
     def add(layer: Any, inputs: tuple[Tensor]) -> None:
@@ -164,10 +166,10 @@ def _run_on(module: nn.Module, images: Tensor, largest: float, deviation: float,
 
 
 def sensitivities(largest: float, batch: int) -> tuple[float, float]:
-    """How far one example moves mean and variance of a unit over a batch (section 3, after Swanberg et al. 2019).
+    """The sensitivities of a unit's mean and variance over a batch (section 3, after Swanberg et al. 2019).
 
     Args:
-        largest: C', to which values are clipped, from 0.
+        largest: C'. Values are clipped to [0, C'].
         batch: L.
 
     Returns:
@@ -183,7 +185,7 @@ def sensitivities(largest: float, batch: int) -> tuple[float, float]:
 
 @contextmanager
 def _by_the_batch(module: nn.Module) -> Iterator[None]:
-    """The module's batch norm in training mode, without running statistics; all as it was afterwards."""
+    """Run the module's batch norms in training mode without running statistics, and restore them afterwards."""
     names = ("training", "track_running_stats", "running_mean", "running_var")
     before = [(layer, [getattr(layer, name) for name in names]) for layer in _batch_norms(module)]
     for layer, _ in before:

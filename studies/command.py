@@ -1,4 +1,4 @@
-"""A study as a command: its options are the fields of a dataclass, and a refusal is one line."""
+"""Runs a study as a command. Its options are the fields of a dataclass, and a refusal is one line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import tyro
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.spellings import NUMBERS, Spelling, UnclearError, for_parser
-from sfumato.cli.output.refusals import in_options
+from sfumato.cli.options.spellings import NUMBERS, Spelling, UsageError, annotate_for_tyro
+from sfumato.cli.output.refusals import with_option_names
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -32,19 +32,19 @@ NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printe
 
 
 def load(name: str) -> Any:
-    """The dataclass of a study, whose method `run` does its work."""
+    """The dataclass of a study. Its method `run` runs the study."""
     return getattr(importlib.import_module(f"studies.{name}"), "".join(map(str.capitalize, name.split("_"))))
 
 
 def parse(name: str, arguments: Sequence[str]) -> Any:
-    """A study with its options.
+    """Parse the options of a study.
 
     Raises:
-        SystemExit: after help, or after a command that cannot be understood.
+        SystemExit: after help, or after an invalid command.
     """
     study = load(name)
     return tyro.cli(
-        for_parser(study),
+        annotate_for_tyro(study),
         prog=f"python studies/{name}.py",
         description=sys.modules[study.__module__].__doc__,
         args=arguments,
@@ -53,11 +53,11 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
 
 
 def main(name: str, arguments: Sequence[str] | None = None) -> int:
-    """Run a study. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be understood."""
+    """Run a study. Returns the exit status: 0, 1 for a refusal, 2 for an invalid command."""
     study = parse(name, sys.argv[1:] if arguments is None else arguments)
     try:
         study.run()
     except SfumatoError as error:
-        print(f"error: {in_options(f'{error.problem}; {error.remedy}', study)}", file=sys.stderr)
-        return 2 if isinstance(error, UnclearError) else 1
+        print(f"error: {with_option_names(f'{error.problem}; {error.remedy}', study)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
     return 0

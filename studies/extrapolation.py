@@ -1,4 +1,5 @@
-"""More users than a simulated run had, at its signal-to-noise: rounds that meet a budget, and what rounds come to."""
+"""Scales a simulated run to more users at the same signal-to-noise ratio: the smallest rounds for a budget, or the
+epsilon of given rounds."""
 
 from __future__ import annotations
 
@@ -7,25 +8,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.privacy import FullBatch, PrivacyPlan, Quantile, User
+from sfumato.privacy import FullBatch, PrivacyPlan, QuantileClipping, User
 from sfumato.privacy.loss import ACCOUNTANTS, COARSE_GRID, FINE_GRID
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 
 POPULATIONS = (1_000_000, 3_000_000, 10_000_000)
 LEAST_NOISE = 0.02
-"""Below this noise multiplier nothing is tried."""
+"""The least noise multiplier to try."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extrapolated:
-    """One population and one budget, or one size of a round.
+    """The result for one population and one budget, or for one population and one size of a round.
 
     Args:
-        population: N', as the plan's population is counted.
-        epsilon: the budget; where the size of a round is given, what it comes to.
-        accountant: "pld" or "rdp", by which it is met.
-        plan: the run with the fewest participants in a round that meets it at the simulated run's signal-to-noise; None
-            where not even a round of everybody would. Where the size of a round is given, the run with that size.
+        population: N', in the units of the plan's population.
+        epsilon: the budget; for a given size of a round, its cost.
+        accountant: the accountant of this epsilon, "pld" or "rdp".
+        plan: the run that meets the budget with the fewest participants in a round, at the simulated run's
+            signal-to-noise ratio; None if not even rounds of all units meet it. For a given size of a round, the run
+            with that size.
     """
 
     population: int
@@ -35,17 +37,17 @@ class Extrapolated:
 
     @property
     def batch_size(self) -> int | None:
-        """Participants of a round."""
+        """The expected number of participants in a round."""
         return None if self.plan is None else self.plan.expected_batch_size
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Standard deviation over C."""
+        """The standard deviation of the noise over C."""
         return None if self.plan is None else self.plan.noise_multiplier
 
     @property
     def zcdp(self) -> float | None:
-        """rho, where the run is one Gaussian release: see `zcdp`."""
+        """rho, if the run is one Gaussian release: see `zcdp`."""
         return None if self.plan is None else zcdp(self.plan)
 
 
@@ -57,20 +59,21 @@ def extrapolate(
     populations: Sequence[int] = POPULATIONS,
     accountants: Sequence[str] = ACCOUNTANTS,
 ) -> list[Extrapolated]:
-    """The rounds that a budget takes among more users, where the noise in the mean stays what it was.
+    """The smallest rounds that meet a budget among more users, with the same noise in the mean.
 
-    Noise multiplier over participants is the simulated run's, so what is learnt in a round is about the same (more
-    users in it make its own variance smaller); steps, rule, mechanism, clipping and unit are the plan's. A fixed order
-    with more users has longer gaps between one user's participations: its sensitivity is counted anew.
+    The ratio of noise multiplier to participants stays that of the simulated run, so a round learns about as much (its
+    sampling variance is smaller with more users). Steps, participation, mechanism, clipping and unit are those of the
+    plan. In a fixed order, more users mean longer gaps between the participations of one user, so the sensitivity is
+    computed again.
 
     Args:
         plan: the simulated run.
-        epsilons: budgets, at `delta`.
-        populations: N', each at least the plan's own batch.
-        accountants: "pld" and "rdp"; for mechanisms without sampling their exact Gaussian, and the bound by zCDP.
+        epsilons: the budgets, at `delta`.
+        populations: N', each at least the batch size of the plan.
+        accountants: "pld" and "rdp". For mechanisms without sampling these are the exact Gaussian and the zCDP bound.
 
     **Guarantee.** `row.plan.epsilon(accountant=row.accountant) <= row.epsilon` was computed for each row's plan. That
-    fewer participants would not do was looked for by bisection, to one in a thousand.
+    fewer participants do not suffice was checked by bisection, to one in a thousand.
     """
     positive("delta", delta, remedy="give a number well below 1 over the largest population")
     return [
@@ -85,7 +88,7 @@ def extrapolate(
     ]
 
 
-def spent_by(
+def epsilon_of_rounds(
     plan: PrivacyPlan,
     *,
     batch_sizes: Sequence[int],
@@ -93,19 +96,19 @@ def spent_by(
     populations: Sequence[int] = POPULATIONS,
     accountants: Sequence[str] = ACCOUNTANTS,
 ) -> list[Extrapolated]:
-    """The other way round: what rounds of these sizes come to, where the noise in the mean stays what it was.
+    """The epsilon of rounds of these sizes, with the same noise in the mean: the inverse of `extrapolate`.
 
-    It is how Xu et al. 2022 (arXiv 2211.10844, section 4.1) draw their figures 2(c), 2(d), 3(b) and 3(c): participants
+    Xu et al. 2022 (arXiv 2211.10844, section 4.1) draw their figures 2(c), 2(d), 3(b) and 3(c) this way: participants
     and noise multiplier grow in proportion, and epsilon falls.
 
     Args:
         plan, delta, populations, accountants: as for `extrapolate`.
-        batch_sizes: expected participants of a round, each at most a population's.
+        batch_sizes: the expected numbers of participants in a round, at most as large as every population allows.
 
-    **Guarantee.** Each row's epsilon is its plan's, at its delta by its accountant; infinite where the noise is below
-    `LEAST_NOISE`, for which nothing is computed.
+    **Guarantee.** Each row's epsilon is that of its plan, at its delta, by its accountant. It is infinite if the noise
+    multiplier is below `LEAST_NOISE`, for which nothing is computed.
 
-    Errors: `SfumatoError` for a round of more participants than the rule could have.
+    Errors: `SfumatoError` for a round with more participants than the participation rule allows.
     """
     positive("delta", delta, remedy="give a number well below 1 over the largest population")
     if isinstance(plan.participation, FullBatch):
@@ -137,10 +140,10 @@ def _each(plan: PrivacyPlan, accountants: Sequence[str], populations: Sequence[i
 
 
 def zcdp(plan: PrivacyPlan) -> float | None:
-    """rho of zero-concentrated DP, S^2 / (2 sigma^2), where the whole run is one Gaussian release; else None.
+    """rho of zero-concentrated DP, S^2 / (2 sigma^2), if the whole run is one Gaussian release; else None.
 
-    **Guarantee.** For the plan's unit and adjacency (Bun and Steinke 2016, proposition 1.6). By it the accountant "rdp"
-    bounds epsilon; the exact Gaussian is smaller.
+    **Guarantee.** For the plan's unit and adjacency (Bun and Steinke 2016, proposition 1.6). The accountant "rdp"
+    bounds epsilon by this rho; the epsilon of the exact Gaussian is smaller.
     """
     (part,) = plan.loss.parts
     return part.precision / 2 if isinstance(part, OneGaussian) else None
@@ -166,11 +169,11 @@ def _fewest(plan: PrivacyPlan, population: int, epsilon: float, delta: float, ac
 
 
 def _scaled(plan: PrivacyPlan, population: int, batch: int, delta: float) -> PrivacyPlan:
-    """The plan for so many units and so many of them in a round, the noise in the mean what it was."""
+    """The plan for another population and size of a round, with the same noise in the mean."""
     unit, clipping = plan.unit, plan.clipping
-    if isinstance(unit, User) and unit.users is not None:  # as many records each, or as many in a group
+    if isinstance(unit, User) and unit.users is not None:  # keep the number of records per user, or per group
         unit = replace(unit, users=math.ceil(unit.users * population / plan.population))
-    if isinstance(clipping, Quantile):  # the count grows with the batch, and its noise with it
+    if isinstance(clipping, QuantileClipping):  # the count grows with the batch, and so does its noise
         clipping = replace(clipping, count_noise=clipping.noise_of_count * batch / plan.expected_batch_size)
     return replace(
         plan,
@@ -184,7 +187,7 @@ def _scaled(plan: PrivacyPlan, population: int, batch: int, delta: float) -> Pri
 
 
 def _least(enough: Callable[[int], bool], start: int, most: int) -> int:
-    """The least number from the start that is enough, to one in a thousand; more than the most where that is not."""
+    """The least number from `start` that is enough, to one in a thousand; `most` + 1 if even `most` is not enough."""
     high = start
     while not enough(high):
         if high == most:

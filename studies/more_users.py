@@ -21,21 +21,21 @@ from sfumato._checks import one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrintsJson
-from sfumato.cli.options.spellings import UnclearError
+from sfumato.cli.options.spellings import UsageError
 from sfumato.cli.output import console
 from sfumato.experiment.settings import Pair
 from sfumato.privacy import PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import DRAWN
 from sfumato.report.plots.drawing import plot, svg
 from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.style import SERIES
 from studies import command
-from studies.extrapolation import extrapolate, spent_by
+from studies.extrapolation import epsilon_of_rounds, extrapolate
 
 
-@spellings.spelt
+@spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class MoreUsers(PrintsJson, Pair):
     """The simulated run, and the larger ones."""
@@ -70,10 +70,10 @@ class MoreUsers(PrintsJson, Pair):
     """Draw the rows to this SVG file."""
 
     def run(self) -> None:
-        """Keep the simulated run's noise over its batch, and print what the larger runs take or promise."""
+        """Scale the simulated run to more users, and print the size or the epsilon of the larger runs."""
         positive_integer("users", self.users)
         if (self.round_sizes is None) == (self.epsilon is None):
-            raise UnclearError(
+            raise UsageError(
                 f"--round-sizes and --epsilon are {'both' if self.epsilon else 'not'} given",
                 "give one: the size of a round decides what it comes to, or the budget how large a round must be",
             )
@@ -82,11 +82,11 @@ class MoreUsers(PrintsJson, Pair):
         delta = self._delta_among(max(self.populations or ()))
         with console.bar("extrapolating"):
             rows = self._rows(plan, delta)
-            own = plan.epsilon()  # of hardly any noise it takes seconds
+            own = plan.epsilon()  # takes seconds for very little noise
         if self.plot is not None:
-            write(Path(self.plot), drawn(rows, by_size=by_size).encode())
+            write(Path(self.plot), draw_curves(rows, by_size=by_size).encode())
         if self.json:
-            console.as_json({"users": self.users, "delta": delta, "epsilon_of_the_run": own, "rows": rows})
+            console.print_json({"users": self.users, "delta": delta, "epsilon_of_the_run": own, "rows": rows})
             return
         head = ("users", "epsilon", "accountant", "in a step", "noise", "zCDP", "")
         console.table(head, [_cells(row, by_size=by_size) for row in rows])
@@ -107,8 +107,8 @@ class MoreUsers(PrintsJson, Pair):
         one_of("drawn", self.drawn, DRAWN)
         among = {"users": self.users} if self.drawn == "examples" else {}
         unit, population = User(drawn=self.drawn, at_most=self.per_user, **among), self.users  # type: ignore
-        if self.drawn == "examples":  # these are then what coins are tossed for
-            population = self.users * unit.vectors if self.examples is None else self.examples
+        if self.drawn == "examples":  # the population then counts examples
+            population = self.users * unit.max_vectors if self.examples is None else self.examples
         return PrivacyPlan.calibrate(
             examples=population,
             delta=self._delta_among(self.users),
@@ -120,12 +120,12 @@ class MoreUsers(PrintsJson, Pair):
         )
 
     def _rows(self, plan: PrivacyPlan, delta: float) -> list[dict[str, Any]]:
-        """The rounds of each of the populations, as plain data."""
-        each = max(1, plan.population // self.users)  # as many records of each
+        """The rows of all populations, as plain data."""
+        each = max(1, plan.population // self.users)  # keep the number of records per user
         among: dict[str, Any] = {"populations": [each * count for count in self.populations or ()], "delta": delta}
         among["accountants"] = plan.loss.accountants
         if self.round_sizes is not None:
-            rows = spent_by(plan, batch_sizes=self.round_sizes, **among)
+            rows = epsilon_of_rounds(plan, batch_sizes=self.round_sizes, **among)
         else:
             epsilons = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon or 0.0,)
             rows = extrapolate(plan, epsilons=epsilons, **among)
@@ -143,7 +143,7 @@ class MoreUsers(PrintsJson, Pair):
 
 
 def _cells(row: dict[str, Any], *, by_size: bool) -> list[str]:
-    """A row of the table: a budget as it was given; what was computed, rounded up."""
+    """A row of the table. A given epsilon is printed as it was given; a computed one is rounded up."""
     epsilon = row["epsilon"]
     return [
         f"{row['users']:,}",
@@ -156,15 +156,15 @@ def _cells(row: dict[str, Any], *, by_size: bool) -> list[str]:
     ]
 
 
-def drawn(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) -> str:
-    """A line for each budget (by size: for each number of users) and accountant ("rdp" dashed).
+def draw_curves(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) -> str:
+    """A plot with a line for each budget (with `by_size`, for each number of users) and accountant ("rdp" dashed).
 
     Args:
-        rows: `users`, `epsilon`, `accountant` and `batch_size` (None where nothing meets the budget).
-        by_size: draw epsilon over the participants of a round, as figures 2 and 3 of Xu et al. 2022 do.
+        rows: `users`, `epsilon`, `accountant` and `batch_size` (None if no round meets the budget).
+        by_size: draw epsilon against the participants of a round, like figures 2 and 3 of Xu et al. 2022.
 
     Returns:
-        an SVG file.
+        An SVG file.
     """
     with plot("extrapolated", 4.6, 3.2) as figure:
         of, across, up = ("users", "batch_size", "epsilon") if by_size else ("epsilon", "users", "batch_size")

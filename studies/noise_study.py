@@ -20,9 +20,9 @@ sys.path.insert(0, str(FilePath(__file__).parents[1]))  # the repository root, f
 
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import TextChoices, stem_of
-from sfumato.cli.options.spellings import UnclearError, spelt
+from sfumato.cli.options.spellings import UsageError, with_spellings
 from sfumato.cli.output import console
-from sfumato.observers.progress import Bars, read_source
+from sfumato.observers.progress import ProgressBars, open_with_progress
 from studies import command
 from studies.weight_noise import results
 from studies.weight_noise.page import accuracy_cell, slowdown_cell
@@ -32,10 +32,10 @@ CHOICES = (
     *("deviations", "runs", "epochs", "batch_size", "learning_rates", "schedule", "shift", "flip", "seed"),
     "validation_fraction",
 )
-"""Fields of `Design` that are given as they stand."""
+"""Fields of `Design` that are passed on unchanged."""
 
 
-@spelt
+@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class NoiseStudy(TextChoices):
     """What is compared, and how it is trained. Options of sources are as in sfumato train."""
@@ -78,14 +78,14 @@ class NoiseStudy(TextChoices):
     """Study private data nevertheless, without any privacy; the result says so."""
 
     def run(self) -> None:
-        """Train, and show what came of it."""
+        """Train, and show the results."""
         chosen = self.with_recipe(self.what)
         if chosen.model is None:
-            raise UnclearError("--model is missing", "give one, or several with spaces between them")
+            raise UsageError("--model is missing", "give one, or several with spaces between them")
         place = FilePath(chosen.output or f"runs/{stem_of(chosen.what)}-noise-study")
-        with Bars() as progress:
+        with ProgressBars() as progress:
             found = noise_study(
-                read_source(chosen.spec, progress),
+                open_with_progress(chosen.spec, progress),
                 chosen.model.split(),
                 directory=place,
                 not_private=chosen.not_private,
@@ -95,15 +95,15 @@ class NoiseStudy(TextChoices):
                 **chosen.design,
             )
         if chosen.json:
-            console.as_json({**found.to_dict(), "run": str(place)})
+            console.print_json({**found.to_dict(), "run": str(place)})
         else:
             show(found, place)
 
     @property
     def design(self) -> dict[str, Any]:
-        """What was given of a study's design."""
+        """The given fields of the study's design."""
         given = {name: getattr(self, name) for name in (*CHOICES, "margin", "share")}
-        for name in ("deviations", "learning_rates"):  # of a recipe, a single number may stand alone
+        for name in ("deviations", "learning_rates"):  # a recipe may give a single number
             if isinstance(given[name], (int, float)):
                 given[name] = (given[name],)
         if self.normalisation is not None:
@@ -112,7 +112,7 @@ class NoiseStudy(TextChoices):
 
 
 def show(found: results.NoiseStudy, place: FilePath) -> None:
-    """The tables of accuracies and of slow-downs."""
+    """Print the tables of accuracies and of slow-downs."""
     plain = found.to_dict()
     deviations = found.design["deviations"]
     forms = list(dict.fromkeys(cell.model for cell in found.cells))

@@ -14,19 +14,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `studies`
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato._choices import asked
+from sfumato._choices import all_optional
 from sfumato._files import write
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrintsJson
-from sfumato.cli.options.spellings import UnclearError
+from sfumato.cli.options.spellings import UsageError
 from sfumato.cli.output import console
 from sfumato.experiment.settings import rates_of
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.planning import requested
-from sfumato.privacy.planning.requested import GROUPS, OF_MECHANISMS, OF_PARTICIPATIONS
-from sfumato.privacy.statements.presented import rounded_up
-from sfumato.report.plots.drawing import beside, calm, plot, svg
+from sfumato.privacy.planning import by_name
+from sfumato.privacy.planning.by_name import GROUPS, OF_MECHANISMS, OF_PARTICIPATIONS
+from sfumato.privacy.statements.display import rounded_up
+from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
 from sfumato.report.style import MUTED, SERIES
 from studies import command
 
@@ -46,17 +46,18 @@ WITHOUT_SAMPLING = ("fixed-order", "full-batch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """One pair.
+class PairResult:
+    """The result for one pair.
 
     Args:
-        participation, mechanism: by their names.
-        plan: None where there is none; then `why` says it.
-        final: standard deviation of the noise in one of the last weights, over learning rate and clipping norm:
-            sigma / B times what the mechanism leaves of the steps' noise.
-        all_steps: its root mean square over the weights after every step.
-        buffers: copies of the model that the noise keeps.
-        options: the options of the pair that `requested` was given, its names beside them.
+        participation, mechanism: the names of the pair.
+        plan: the plan of the pair; None if there is none.
+        why: the reason if there is no plan.
+        final: the standard deviation of the noise in a final weight, over learning rate and clipping norm: sigma / B
+            times the factor that the mechanism leaves of the steps' noise.
+        all_steps: the root mean square of this standard deviation over the weights after every step.
+        buffers: the number of copies of the model that the noise keeps in memory.
+        options: the further options of the pair.
     """
 
     participation: str
@@ -70,7 +71,7 @@ class Compared:
 
     @property
     def sampled(self) -> bool:
-        """Whether its promise rests on drawing participants afresh for a step."""
+        """Whether its promise needs participants that are drawn at random for each step."""
         return self.participation not in WITHOUT_SAMPLING
 
 
@@ -85,17 +86,17 @@ def compare(
     rates: Callable[[int], tuple[float, ...]] | None = None,
     options: dict[str, Any] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> list[Compared]:
-    """All pairs that have a theorem, each with the least noise that the budget allows, the least noise first.
+) -> list[PairResult]:
+    """All pairs that have a theorem, each with the least noise that meets the budget, the least noise first.
 
-    The figures are predictions: linear in the gradients' noise, and exact for heavy-ball SGD. Pairs of different
+    The figures are predictions: linear in the noise of the gradients, and exact for heavy-ball SGD. Pairs of different
     adjacencies make different promises at the same epsilon.
 
     Args:
-        momentum, rates: of the optimizer, as for `requested`.
-        options: more of `requested`'s (bands, buffers, groups, ...), each for the pairs that have it. Where an order by
-            position or time is among them, records cannot be drawn, and pairs of other participations have no plan.
-        on_progress: called with how many pairs are done, and of how many.
+        momentum, rates: settings of the optimizer, as for `request_by_names`.
+        options: further options of `request_by_names` (bands, buffers, groups, ...), each for the pairs that have it.
+            With an order by position or time, records cannot be drawn, so only pairs of a fixed order have a plan.
+        on_progress: called with the number of finished pairs and the number of all pairs.
     """
     if steps > MOST_STEPS:
         raise SfumatoError(
@@ -105,23 +106,23 @@ def compare(
     for done, (participation, mechanism) in enumerate(PAIRS, start=1):
         names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()), "adjacency")
         own = {name: given[name] for name in names if given.get(name) is not None}
-        if participation == "cyclic":  # no more groups than the batch leaves room for
+        if participation == "cyclic":  # groups * batch size must not exceed the number of examples
             own["groups"] = min(own.get("groups") or GROUPS, max(1, examples // batch_size))
         try:
             if given.get("order") in ("position", "time") and participation != "fixed-order":
                 raise SfumatoError(f"who takes part is decided by {given['order']}", "give order random, or none")
             pair = {"participation": participation, "mechanism": mechanism, **own}
-            request = requested.requested(examples=examples, momentum=momentum, rates=rates, **pair)
+            request = by_name.request_by_names(examples=examples, momentum=momentum, rates=rates, **pair)
             plan = PrivacyPlan.calibrate(
                 examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta, **request._asdict()
             )
         except SfumatoError as error:
-            found.append(Compared(participation=participation, mechanism=mechanism, why=error.problem))
+            found.append(PairResult(participation=participation, mechanism=mechanism, why=error.problem))
         else:
             left = plan.noise_in_weights(momentum, None if rates is None else rates(steps))
             scale = plan.noise_multiplier / plan.expected_batch_size
             found.append(
-                Compared(
+                PairResult(
                     participation=participation,
                     mechanism=mechanism,
                     plan=plan,
@@ -136,20 +137,22 @@ def compare(
     return sorted(found, key=lambda pair: (pair.plan is None, pair.final))
 
 
-def to_take(pairs: Sequence[Compared], *, sampled: bool | None = None) -> Compared:
-    """The pair of the least noise in the last weights; of those within three percent the one that keeps the least.
+def recommended(pairs: Sequence[PairResult], *, sampled: bool | None = None) -> PairResult:
+    """The recommended pair: among those within 3% of the least noise in the final weights, the one with fewest buffers.
 
     Args:
-        sampled: True or False where participants can, or cannot, be drawn afresh for every step.
+        sampled: True for only pairs with random participants, False for only pairs without; None for all.
     """
     rivals = [pair for pair in pairs if pair.plan is not None and sampled in (None, pair.sampled)]
     least = min(pair.final for pair in rivals)
     return min((pair for pair in rivals if pair.final <= 1.03 * least), key=lambda pair: pair.buffers)
 
 
-@spellings.spelt
+@spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
-class Pairs(PrintsJson, asked(requested.Pair, without=("mechanism", "participation", *OF_PARTICIPATIONS["drifting"]))):
+class Pairs(
+    PrintsJson, all_optional(by_name.Pair, without=("mechanism", "participation", *OF_PARTICIPATIONS["drifting"]))
+):
     """What the pairs have in common."""
 
     examples: int
@@ -170,10 +173,10 @@ class Pairs(PrintsJson, asked(requested.Pair, without=("mechanism", "participati
     """Draw the pairs to this SVG file."""
 
     def run(self) -> None:
-        """Compare all pairs, and print them."""
+        """Compare all pairs, and print the results."""
         positive_integer("examples", self.examples)
         if self.plot is not None and Path(self.plot).suffix.lower() != ".svg":
-            raise UnclearError(f"--plot must end with .svg, got {self.plot!r}", "name a file such as pairs.svg")
+            raise UsageError(f"--plot must end with .svg, got {self.plot!r}", "name a file such as pairs.svg")
         delta = default_delta(self.examples) if self.delta is None else self.delta
         momentum = 0.9 if self.momentum is None else self.momentum
         with console.bar("comparing") as progress:
@@ -185,18 +188,18 @@ class Pairs(PrintsJson, asked(requested.Pair, without=("mechanism", "participati
                 delta=delta,
                 momentum=momentum,
                 rates=rates_of(self.schedule, None),
-                options={one.name: getattr(self, one.name, None) for one in fields(requested.Pair)},
+                options={one.name: getattr(self, one.name, None) for one in fields(by_name.Pair)},
                 on_progress=progress,
             )
         known = [pair for pair in pairs if pair.plan is not None]
         if not known:
             raise SfumatoError(f"no pair meets these figures: {pairs[0].why}", "give other figures")
         if self.plot is not None:
-            write(Path(self.plot), drawn([_data_of(pair) for pair in known]).encode())
-        best = to_take(known)
-        in_order = None if all(pair.sampled for pair in known) else to_take(known, sampled=False)
+            write(Path(self.plot), draw_bars([_data_of(pair) for pair in known]).encode())
+        best = recommended(known)
+        in_order = None if all(pair.sampled for pair in known) else recommended(known, sampled=False)
         if self.json:
-            console.as_json(
+            console.print_json(
                 {
                     "examples": self.examples,
                     "delta": delta,
@@ -213,7 +216,7 @@ class Pairs(PrintsJson, asked(requested.Pair, without=("mechanism", "participati
         console.note(f"next: sfumato train SOURCE {pair} {self._numbers(delta)}")
 
     def _numbers(self, delta: float) -> str:
-        """The options of the budget for the command that trains, and of the optimizer those that were given."""
+        """The options of the training command: those of the budget, and the given ones of the optimizer."""
         names = [name for name in ("momentum", "schedule") if getattr(self, name) is not None]
         clock = " --start TIME --period DURATION" if self.order == "time" else ""
         return (
@@ -222,8 +225,8 @@ class Pairs(PrintsJson, asked(requested.Pair, without=("mechanism", "participati
         )
 
 
-def _print(pairs: Sequence[Compared], best: Compared, in_order: Compared | None) -> None:
-    """The pairs with the least noise first, and which to take."""
+def _print(pairs: Sequence[PairResult], best: PairResult, in_order: PairResult | None) -> None:
+    """Print the pairs, the least noise first, with the recommended ones marked."""
     head = ("participation", "mechanism", "adjacency", "epsilon", "noise", "in weights", "final", "copies", "")
     rows = []
     for pair in pairs:
@@ -254,11 +257,11 @@ def _print(pairs: Sequence[Compared], best: Compared, in_order: Compared | None)
         console.note("      takes N, and the place of each record, as public")
 
 
-def _name(pair: Compared) -> dict[str, str]:
+def _name(pair: PairResult) -> dict[str, str]:
     return {"participation": pair.participation, "mechanism": pair.mechanism}
 
 
-def _data_of(pair: Compared) -> dict[str, Any]:
+def _data_of(pair: PairResult) -> dict[str, Any]:
     plan = pair.plan
     if plan is None:
         return {**_name(pair), "why_not": pair.why}
@@ -274,15 +277,15 @@ def _data_of(pair: Compared) -> dict[str, Any]:
     }
 
 
-def drawn(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Bars of the noise in the final weights and over all steps, the least first.
+def draw_bars(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Bars of the noise in the final weights and over all steps, in the order of the rows.
 
     Args:
         rows: `participation`, `mechanism`, `adjacency`, `epsilon`, `noise_in_weights`, `noise_in_final_weights` and
             `buffers` of each pair.
 
     Returns:
-        an SVG file.
+        An SVG file.
     """
     with plot("compared", 6.4, 0.9 + 0.42 * len(rows)) as figure:
         axes = figure.add_subplot()
@@ -292,12 +295,12 @@ def drawn(rows: Sequence[Mapping[str, Any]]) -> str:
             longest = max(row["noise_in_final_weights"], row["noise_in_weights"])
             copies = f"{row['buffers']} copies of the model" if row["buffers"] else "no memory"
             words = f"epsilon {row['epsilon']:.3g} ({row['adjacency']}), {copies}"
-            beside(axes, words, (longest, place), (4, 0), va="center", fontsize=7, color=MUTED)
+            annotate(axes, words, (longest, place), (4, 0), va="center", fontsize=7, color=MUTED)
         axes.set_yticks(range(len(rows)), [f"{row['mechanism']}, {row['participation']}" for row in rows], fontsize=8)
         axes.invert_yaxis()
         axes.margins(x=0.45)
         axes.set_xlabel("noise in a weight, over learning rate and clipping norm: final (above), over all steps")
-        calm(axes, "x")
+        style_axes(axes, "x")
         return svg(figure)
 
 

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrivateChoices
-from sfumato.cli.output import trained
-from sfumato.observers.progress import Bars
+from sfumato.cli.output import training_output
+from sfumato.observers.progress import ProgressBars
 from studies import command, printed_run
 
 NOT_READ = ("normalisation", "micro_batch", "precision")
@@ -32,7 +32,7 @@ class Printed(PrivateChoices):
     """Where the images are, or a recipe."""
 
     def run(self) -> None:
-        """Train, and say that nothing is promised."""
+        """Train, and report that nothing is promised."""
         chosen = self.with_recipe(self.what)
         for name in NOT_READ:
             if getattr(chosen, name) is not None:
@@ -40,12 +40,12 @@ class Printed(PrivateChoices):
                 raise SfumatoError(f"{option} is given, and the printed algorithm does not read it", "leave it out")
         run = chosen.directory()
         experiment = replace(chosen, normalisation=printed_run.TEST_PHASE).experiment
-        with Bars() as progress:
+        with ProgressBars() as progress:
             for line in chosen.notes_on(run):
                 progress.report(line)
             how = {"directory": run.path, "device": chosen.device, "threads": chosen.threads, "progress": progress}
             done = printed_run.train(chosen.spec, experiment, **how)
-        trained.show(done, json=self.json)
+        training_output.show(done, json=self.json)
 
 
 if __name__ == "__main__":

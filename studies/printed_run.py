@@ -1,8 +1,8 @@
 """A run of the printed algorithm on public data, without a promise.
 
-It is public training whose steps are those of `algorithm_1`: batches drawn and noise added as the plan has it, in a
-directory that says what would be claimed and that it does not hold. The model file holds the paper's test phase, in
-which each image stands in a batch of its own with the public examples.
+It is public training with the steps of `algorithm_1`: batches are drawn and noise is added by the plan. The run
+directory states the claimed epsilon, and that it does not hold. The model file holds the model of the paper's test
+phase, which normalises each image in a separate batch with the public examples.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from sfumato.data import Source, SourceSpec, Views
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import STANDARD, Settings
 from sfumato.models.choices import PUBLIC_EXAMPLES
-from sfumato.observers.progress import Progress, Silence, read_source
-from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
+from sfumato.observers.progress import NoProgress, Progress, open_with_progress
+from sfumato.privacy import DisprovedClaim, Example, FixedClipping, Gaussian, Poisson, PrivacyPlan
 from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import pretraining
 from sfumato.training.job import PublicJob, PublicTraining
-from sfumato.training.parts.clock import check_clock
-from sfumato.training.parts.part import Kind
+from sfumato.training.parts.declared_facts import check_clock
+from sfumato.training.parts.part import RunKind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
-from sfumato.training.preparation import beforehand
+from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.start import Start
 from sfumato.training.run import PublicRun, execute
 from sfumato.training.steps import Scorer
 from studies.algorithm_1 import METHOD, WHY, clipped_sum
 
 TEST_PHASE = "public-batch-joint"
-"""The normalisation of the model file: each image stands apart, in a batch of its own with the public examples."""
+"""The normalisation of the model file: each image is normalised in a separate batch with the public examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedJob(PublicJob):
-    """A training by the printed algorithm that is to be.
+    """The job of a training by the printed algorithm.
 
     Args:
-        plan: batches, steps, noise and clipping; its epsilon is what would be claimed.
+        plan: batches, steps, noise and clipping. Its epsilon is the claimed one.
         beside: the public examples.
     """
 
@@ -56,35 +56,35 @@ class PrintedJob(PublicJob):
 
     @property
     def statement(self) -> DisprovedClaim:
-        """That nothing is promised, although something is claimed."""
+        """The statement that the claimed epsilon does not hold."""
         return DisprovedClaim(
-            **self.stated,
+            **self.statement_facts,
             method=METHOD,
             claimed=(self.plan.epsilon(), self.plan.delta),
             reason=WHY,
         )
 
     @property
-    def further(self) -> dict[str, Any]:
-        """Which public examples are normalised with, and the plan."""
+    def step_facts(self) -> dict[str, Any]:
+        """The digest of the public examples, and the plan."""
         return {"public examples": {"hash": self.beside.digest}, "plan": self.plan.to_dict()}
 
     @property
     def inputs(self) -> Tensor:
-        """The public examples (M, ...) as the model takes them."""
+        """The public examples (M, ...) as inputs of the model."""
         return self.beside.inputs(self.transform).to(self.device)
 
     def in_test_phase(self) -> nn.Module:
-        """The model as it is released."""
-        return models.normalised(copy.deepcopy(self.module), TEST_PHASE, self.inputs)
+        """The released model, with the normalisation of the test phase."""
+        return models.replace_norms(copy.deepcopy(self.module), TEST_PHASE, self.inputs)
 
-    def released(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights (and the public examples) of the model as it is released; running statistics are none of them."""
+    def released_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of the released model, including the public examples, but without running statistics."""
         return {name: weights.get(name, value) for name, value in self.in_test_phase().state_dict().items()}
 
 
 class PrintedSteps:
-    """Algorithm 1: noisy sums of gradients that were clipped each for itself, but are functions of the whole batch."""
+    """Algorithm 1: noisy sums of gradients that are clipped one by one, but depend on the whole batch."""
 
     def __init__(self, job: PrintedJob, key: RunKey, progress: Progress | None = None):
         self._job, self._public = job, job.inputs
@@ -102,23 +102,23 @@ class PrintedSteps:
         return {name: value / divisor for name, value in noisy.items()}, state
 
     def figures(self, step: int) -> dict[str, Any]:
-        """Nothing: no epsilon is spent where none is promised."""
+        """Empty: no epsilon is spent, since none is promised."""
         return {}
 
 
 class PrintedScorer(Scorer):
-    """The test split by the paper's test phase."""
+    """Scores the test split in the paper's test phase."""
 
     def __init__(self, job: PrintedJob, progress: Progress | None = None):
         super().__init__(replace(job, module=job.in_test_phase()), progress)
-        self._released = job.released
+        self._released = job.released_weights
 
     def outputs(self, weights: Mapping[str, Tensor], places: Any = None) -> Tensor:
-        """Logits (N, classes) of the model as it is released with these weights."""
+        """The logits (N, classes) of the released model with these weights."""
         return super().outputs(self._released(weights), places)
 
 
-PRINTED = Kind(steps=PrintedSteps, scorer=PrintedScorer)
+PRINTED = RunKind(steps=PrintedSteps, scorer=PrintedScorer)
 
 
 def train(
@@ -130,24 +130,24 @@ def train(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> PublicRun:
-    """Train by algorithm 1 of Davody et al. 2020 as printed, on public data, and promise nothing.
+    """Train by algorithm 1 of Davody et al. 2020 as printed, on public data. Nothing is promised.
 
     Args:
-        source: must be public.
-        experiment: with the normalisation `TEST_PHASE`, and public_data.
-        directory: of the run; an unfinished one is resumed.
+        source: a public source.
+        experiment: an experiment with the normalisation `TEST_PHASE`, and with `public_data`.
+        directory: the run directory. An unfinished run is resumed.
 
     **Guarantee.** None. Private data are refused.
 
-    Errors: `SfumatoError` for private data, a model without batch norm, and plans and views that the paper has not.
+    Errors: `SfumatoError` for private data, a model without batch norm, and plans and views that the paper lacks.
     """
-    progress, run = progress or Silence(), RunDirectory(directory)
+    progress, run = progress or NoProgress(), RunDirectory(directory)
     if isinstance(source, str):
         source = SourceSpec(spec=source)
     spec = source if isinstance(source, SourceSpec) else None
     if spec is not None:
-        beforehand.check_experiment(experiment, spec)
-    source = source if isinstance(source, Source) else read_source(source, progress)
+        early_checks.check_experiment(experiment, spec)
+    source = source if isinstance(source, Source) else open_with_progress(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
     source.require_classes("the printed algorithm")
     if not source.public:
@@ -165,7 +165,9 @@ def train(
     job = pretraining.prepare(
         source,
         PublicTraining(settings=bare, steps=plan.steps, batch_size=min(plan.expected_batch_size, len(source.train))),
-        start=Start.of(run, device=device, threads=threads, request={} if spec is None else {"source": spec.record()}),
+        start=Start.for_run(
+            run, device=device, threads=threads, request={} if spec is None else {"source": spec.record()}
+        ),
     )
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in job.module.modules()):
         raise SfumatoError(f"the model {settings.model} has no batch norm", "give one such as lenet5,norm=batch")
@@ -178,13 +180,13 @@ def train(
 
 
 def _check(plan: PrivacyPlan, settings: Settings) -> None:
-    """Refuse what the paper has not."""
+    """Refuse choices that the paper does not have."""
     if settings.norms.normalisation != TEST_PHASE:
         raise SfumatoError(f"normalisation is {settings.norms.normalisation}", f"give {TEST_PHASE}")
     odd = {
         "mechanism": not isinstance(plan.mechanism, Gaussian),
         "participation": not isinstance(plan.participation, Poisson),
-        "clipping": not isinstance(plan.clipping, Fixed),
+        "clipping": not isinstance(plan.clipping, FixedClipping),
         "unit": not isinstance(plan.unit, Example),
         "views": settings.views != Views(),
         "noise": settings.noise != STANDARD,

@@ -22,12 +22,12 @@ from sfumato._files import write
 from sfumato.cli.options import recipe, space, spellings
 from sfumato.cli.options.choices import PrivateChoices, stem_of
 from sfumato.cli.output import console
-from sfumato.cli.output.searched import costs
+from sfumato.cli.output.search_output import costs
 from sfumato.cli.verbs.sweep import BEST, Sweep
 from sfumato.experiment import defaults
-from sfumato.observers.progress import Bars
+from sfumato.observers.progress import ProgressBars
 from sfumato.search import Scoring
-from sfumato.search.kept import PLOT
+from sfumato.search.kept_runs import PLOT
 from sfumato.search.space import VARIED, line_of, plain
 from studies import command, simulation
 from studies.simulation import LargerRuns, Simulation
@@ -60,8 +60,8 @@ class Simulate(PrivateChoices):
     """Say what would be run, and spend nothing."""
 
     def run(self) -> None:
-        """Search by simulation, and show what was found."""
-        if recipe.embeds(self.what):
+        """Search by simulation, and show the results."""
+        if recipe.is_embedding(self.what):
             raise SfumatoError("a simulation counts right answers, which embeddings don't give", "search with sweep")
         asked = Sweep(**{one.name: getattr(self, one.name) for one in fields(Sweep) if hasattr(self, one.name)})
         chosen = asked.with_recipe(self.what)
@@ -69,7 +69,7 @@ class Simulate(PrivateChoices):
         rules = space.read(given, self.what, VARIED, trust_code=self.trust_code)
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-sweep")
         share = {} if chosen.validation is None else {"validation": chosen.validation}
-        with Bars() as progress:
+        with ProgressBars() as progress:
             found = simulation.simulate(
                 (replace(chosen, epsilon=None) if "epsilon" in rules else chosen).trial(),
                 rules,
@@ -85,7 +85,7 @@ class Simulate(PrivateChoices):
         if self.dry_run:
             _announce(found, json=self.json)
             return
-        write(place / BEST, chosen.best(found).encode(), private=True)
+        write(place / BEST, chosen.best_recipe(found).encode(), private=True)
         _show(found, place / BEST, _command(chosen, found), json=self.json)
 
 
@@ -93,9 +93,11 @@ def command_of(verb: str, what: str, options: Mapping[str, Any], switches: Mappi
     """The command line of a verb with these options.
 
     Args:
+        verb: the verb of sfumato.
         what: its argument.
-        options: by name; lists follow their option word by word, but for a window, which has a comma.
-        switches: options without a value, by name, and whether they are on.
+        options: the values of options by name. The items of a list follow the option one by one, except for `window`,
+            whose items are joined by a comma.
+        switches: options without a value by name, and whether they are on.
 
     >>> command_of("train", "folder:my pictures", {"learning_rate": 0.5, "flip": True}, {"public": True})
     "sfumato train 'folder:my pictures' --learning-rate 0.5 --flip True --public"
@@ -111,7 +113,7 @@ def command_of(verb: str, what: str, options: Mapping[str, Any], switches: Mappi
 
 def _command(chosen: Sweep, found: Simulation) -> str:
     """The command that trains at full size with the best settings."""
-    options = {name: value for name, value in chosen.chosen_of(found).items() if name != "source"}
+    options = {name: value for name, value in chosen.best_options(found).items() if name != "source"}
     if not {"epsilon", "noise_multiplier"} & set(options):
         options = {"epsilon": defaults.EPSILON, **options}
     switches = [one.name for one in fields(chosen) if isinstance(one.default, bool)]
@@ -124,26 +126,26 @@ def _command(chosen: Sweep, found: Simulation) -> str:
 
 
 def _announce(found: Simulation, *, json: bool) -> None:
-    """The runs of a simulation that is not begun, and what they stand for."""
+    """Print the planned runs of a simulation, and the full-size runs that they simulate."""
     rows = [
         {"change": plain(change), "simulated": _sizes(small), "full_size": _sizes(full)}
         for change, small, full in zip(found.changes, found.plans, found.full_plans, strict=True)
     ]
     if json:
-        console.as_json({"simulate": found.simulate, "runs": rows, "notes": found.notes})
+        console.print_json({"simulate": found.simulate, "runs": rows, "notes": found.notes})
         return
     for change, row in zip(found.changes, rows, strict=True):
         console.result(f"{line_of(change)}: {_in_words(row['simulated'])}, for {_in_words(row['full_size'])}")
     for line in found.notes:
         console.note(line)
-    console.note(console.nothing_spent(f"train {len(rows)} runs at 1/{found.simulate} of their batch and noise"))
+    console.note(console.dry_run_note(f"train {len(rows)} runs at 1/{found.simulate} of their batch and noise"))
 
 
 def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
-    """All simulated runs, the best one first; larger ones; and the command for the full size."""
+    """Print all simulated runs, the best one first; the larger runs; and the command for the full size."""
     if json:
         data = {"search": "public", "simulate": found.simulate, **found.to_dict()}
-        console.as_json({**data, "notes": found.notes, "train": command})
+        console.print_json({**data, "notes": found.notes, "train": command})
         return
     names = list(found.rows[0]["change"])
     lines = [
@@ -179,7 +181,7 @@ def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
 
 
 def _show_larger(larger: LargerRuns, simulate: int) -> None:
-    """Predicted against found."""
+    """Print predicted and measured accuracies."""
     size = "full size" if larger.simulate == 1 else f"1/{larger.simulate} of batch and noise"
     console.result(f"Predicted at 1/{simulate}, found at {size}:")
     lines = [
@@ -202,7 +204,7 @@ def _show_larger(larger: LargerRuns, simulate: int) -> None:
 
 
 def _found_in_words(found: Simulation) -> str:
-    """What the best settings came to at full size, where they were trained so."""
+    """A text with the accuracy of the best settings at full size; empty if they were not trained there."""
     last = found.larger_runs[-1] if found.larger_runs else None
     if last is None or last.simulate != 1:
         return ""

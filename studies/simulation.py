@@ -1,4 +1,4 @@
-"""A search by simulation: every setting at a fraction of its batch and noise, and how well that held at larger ones."""
+"""A search by simulation: trains every setting with a fraction of its batch and noise, and checks the best ones."""
 
 from __future__ import annotations
 
@@ -12,37 +12,46 @@ from typing import Any
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._files import write
 from sfumato.data import Source
-from sfumato.observers.notebook import shown
+from sfumato.observers.notebook import default_progress
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import Space
-from sfumato.report import swept
+from sfumato.report import sweep_panels
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
-from sfumato.search.kept import FILE, PLOT, Ranking, begin, best_first, cost_together
-from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
+from sfumato.search.kept_runs import FILE, PLOT, Ranking, best_first, joint_search_cost, write_record
+from sfumato.search.search_context import (
+    Scoring,
+    SearchContext,
+    SearchData,
+    check_changes,
+    check_values,
+    decide_run,
+    probe_changes,
+    read,
+)
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Trial, of_trials, refuse_embeddings
-from sfumato.search.workers import carried_out, rows_of
+from sfumato.search.workers import run_all, train_all
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.start import Start
-from studies.total_noise import outside_the_law, simulated
+from studies.total_noise import law_violation, scaled_plan
 
 CHECKED = 2
-"""So many of the best settings are trained at twice the simulation's size, a cheap look at how well it holds."""
+"""The number of best settings that are also trained at twice the simulation's size, as a cheap check."""
 ENOUGH_TO_RANK = 3
 FULL = "full-size"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargerRuns:
-    """What larger runs came to, and what the simulation had foretold.
+    """The results of larger runs, compared with the simulation's predictions.
 
     Args:
-        simulate: by how much batch and noise of these runs were smaller than at full size; 1 at full size.
-        rows: of each run its change, accuracies `predicted` (the simulation's) and `accuracy` (found), where it is, and
-            the figures of a table.
-        scored_on: the number of records that both were scored on.
+        simulate: the factor by which batch and noise of these runs were smaller than at full size; 1 at full size.
+        rows: for each run its change, its accuracy `predicted` by the simulation, its measured `accuracy`, its
+            directory, and the figures of a table.
+        scored_on: the number of records on which both were scored.
     """
 
     simulate: int
@@ -51,26 +60,29 @@ class LargerRuns:
 
     @property
     def difference(self) -> float:
-        """Found less predicted, on average."""
+        """The mean of measured minus predicted accuracy."""
         return math.fsum(row["accuracy"] - row["predicted"] for row in self.rows) / len(self.rows)
 
     @property
     def largest_difference(self) -> float:
-        """Of all runs, without its sign."""
+        """The largest absolute difference between measured and predicted accuracy."""
         return max(abs(row["accuracy"] - row["predicted"]) for row in self.rows)
 
     @property
     def standard_error(self) -> float:
-        """Of one such difference, by the number of records alone: two shares p of n records, each p (1 - p) / n.
+        """The standard error of one difference due to the number of records: two shares p of n records, each with
+        variance p (1 - p) / n.
 
-        Both were scored on the same records, so chance may be less; by other randomness of the runs it may be more.
+        The true error may be smaller, since both runs were scored on the same records, or larger, since the runs differ
+        in other randomness.
         """
         shares = [row[name] for row in self.rows for name in ("predicted", "accuracy")]
         return math.sqrt(2 * math.fsum(p * (1 - p) for p in shares) / len(shares) / self.scored_on)
 
     @property
     def rank_correlation(self) -> float | None:
-        """Spearman's, of predicted and found; None for fewer than three runs, and where all of one are equal."""
+        """Spearman's rank correlation of predicted and measured accuracy. None for fewer than three runs, or if all
+        predicted or all measured accuracies are equal."""
         from scipy import stats
 
         predicted, found = ([row[name] for row in self.rows] for name in ("predicted", "accuracy"))
@@ -80,7 +92,7 @@ class LargerRuns:
         return float(result.statistic)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Plain data."""
         names = ("difference", "largest_difference", "standard_error", "rank_correlation")
         figures = {name: getattr(self, name) for name in names}
         return {"simulate": self.simulate, **figures, "rows": list(self.rows)}
@@ -88,13 +100,13 @@ class LargerRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(Ranking):
-    """What came of a search by simulation, the best simulated run first.
+    """The results of a search by simulation, the best simulated run first.
 
     Args:
-        simulate: by how much batch and noise of each run were smaller.
-        full_plans: the plan at full size of each change, in the order of the runs; `plans` has those of the simulation.
-        larger_runs: at twice the size, then at full size, where there are any.
-        best: the change that learnt most at full size, where several were trained so; else in the simulation.
+        simulate: the factor by which batch and noise of each run were smaller.
+        full_plans: the full-size plan of each change, in the order of the runs; `plans` holds the simulated ones.
+        larger_runs: the runs at twice the simulation's size, then those at full size, if there are any.
+        best: the change with the highest accuracy at full size if several were trained there, else in the simulation.
     """
 
     simulate: int
@@ -108,7 +120,7 @@ class Simulation(Ranking):
 
     @property
     def full_plan(self) -> PrivacyPlan:
-        """The best settings' plan at full size."""
+        """The full-size plan of the best settings."""
         return self.full_plans[self.changes.index(self.best)]
 
     @property
@@ -118,16 +130,16 @@ class Simulation(Ranking):
 
     @property
     def notes(self) -> list[str]:
-        """What should be known of a simulation of these plans."""
+        """Notes on the limits of simulating these plans."""
         noted = {}
         if any(plan.sampling_probability == 1 for plan in self.full_plans):
             noted["full"] = "a step of all examples is simulated by a Poisson sample of them"
         low = min(range(len(self.plans)), key=lambda number: self.plans[number].noise_multiplier)
-        noted["law"] = outside_the_law(self.plans[low], self.full_plans[low])
+        noted["law"] = law_violation(self.plans[low], self.full_plans[low])
         return [f"note: {line}" for line in noted.values() if line is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """What its file holds of it."""
+        """The entries of the search's file."""
         plan = self.full_plan
         full = {
             "epsilon": plan.epsilon(),
@@ -141,30 +153,30 @@ class Simulation(Ranking):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Smaller(Trial):
-    """A trial whose runs have the settings that its choices mean, and a fraction of their batch and noise.
+class ScaledTrial(Trial):
+    """A trial with the settings of the full size, but a fraction of its batch and noise.
 
     Args:
-        simulate: by how much batch and noise are smaller.
+        simulate: the factor by which batch and noise are smaller.
     """
 
     simulate: int
 
-    def decided(self, source: Source) -> Any:
-        """With a plan of its own."""
-        found = super().decided(source)
-        return found._replace(plan=simulated(found.plan, self.simulate))
+    def decide_private(self, source: Source) -> Any:
+        """The decision, with the scaled plan."""
+        found = super().decide_private(source)
+        return found._replace(plan=scaled_plan(found.plan, self.simulate))
 
-    def prepared(self, decided: Any, source: Source, start: Start, **options: Any) -> PrivateJob:
-        """Its record says what it simulates."""
+    def prepare_job(self, decided: Any, source: Source, start: Start, **options: Any) -> PrivateJob:
+        """The job of one run, whose record names the factor of the simulation."""
         start = replace(start, request={**start.context.request, "simulates": self.simulate})
-        return super().prepared(decided, source, start, **options)
+        return super().prepare_job(decided, source, start, **options)
 
 
-def _at(shared: Shared, factor: int) -> Shared:
-    """The same runs with batch and noise so much smaller than at full size."""
+def _at(shared: SearchContext, factor: int) -> SearchContext:
+    """The same runs, with batch and noise smaller than at full size by this factor."""
     given = {one.name: getattr(shared.trial, one.name) for one in fields(Trial)}
-    return replace(shared, trial=Trial(**given) if factor == 1 else Smaller(**given, simulate=factor))
+    return replace(shared, trial=Trial(**given) if factor == 1 else ScaledTrial(**given, simulate=factor))
 
 
 @of_trials
@@ -181,41 +193,42 @@ def simulate(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Simulation:
-    """Train every setting with a fraction of its batch and noise, for as many steps, and say what to train in full.
+    """Train every setting with a fraction of its batch and noise, for as many steps, to choose settings for full size.
 
-    TAN's way to choose settings (Sander et al. 2023, arXiv 2210.03403): sigma / B and T are kept, so each step has as
-    much noise, and a run learns about as much. Then the two best are trained with twice the batch and noise, where that
-    is less than full size, and the `confirm` best at full size, and what was predicted is compared with what was found.
+    This is how TAN chooses settings (Sander et al. 2023, arXiv 2210.03403). sigma / B and T are kept, so each step has
+    the same noise, and a run learns about as much. The two best settings are then trained with twice the batch and
+    noise, if that is less than full size, and the `confirm` best ones at full size. Their accuracies are compared with
+    the predictions.
 
     Args:
-        trial: what each run changes; its budget and sizes are those of the full size.
-        space, candidates, scoring, processes, dry_run, progress: as for `search.open`.
-        factor: by how much batch and noise are smaller: each run is so many times cheaper.
-        directory: where the runs are, the larger ones in folders of their own, and sweep.json and sweep.svg.
-        confirm: how many of the best settings are trained at full size too. Calling again with more of them goes on;
-            those that were begun count however few are asked for.
+        trial: the training that each run changes, with the budget and the sizes of the full size.
+        space, candidates, scoring, processes, dry_run, progress: as for `search.open_search`.
+        factor: the factor by which batch and noise are smaller. Each run is cheaper by this factor.
+        directory: the directory of the runs, with the larger runs in subdirectories, sweep.json and sweep.svg.
+        confirm: the number of best settings to train at full size too. A later call can add more. Runs that were begun
+            count even if a later call gives a smaller number.
 
-    **Guarantee.** None is needed: data that are not public are refused, for a simulated run spends far more than the
-    epsilon that was asked for. Each run's statement is that of its own plan, with the noise and the sampling that it
-    was trained with, and never that of the plan that it simulates.
+    **Guarantee.** None is needed. Data that are not public are refused, since a simulated run spends far more than the
+    requested epsilon. Each run's statement is that of its own plan, with the noise and the sampling that it was trained
+    with, never that of the simulated plan.
     """
     place = Path(directory)
     refuse_embeddings(trial, "a simulation")
-    spaces.check(space, trial.varied)
+    spaces.check(space, trial.searchable_fields)
     _refuse_numbers(factor, confirm)
-    shared = _at(Shared.of(trial, scoring, processes), factor)
+    shared = _at(SearchContext.from_trial(trial, scoring, processes), factor)
     changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
-    refuse_each(shared, tried(space))
+    check_changes(shared, probe_changes(space))
     held = _public(shared)
-    try_each(shared, held, space)
-    full = [decided(_at(shared, 1), held, change).plan for change in changes]
-    plans = [simulated(plan, factor) for plan in full]
+    check_values(shared, held, space)
+    full = [decide_run(_at(shared, 1), held, change).plan for change in changes]
+    plans = [scaled_plan(plan, factor) for plan in full]
     found = Simulation(
         changes=tuple(changes),
         plans=tuple(plans),
-        cost=cost_together(plans, held.source, trial),
+        cost=joint_search_cost(plans, held.source, trial),
         uncovered=None,
-        materials=tuple(held.source.materials),
+        materials=tuple(held.source.data_digests),
         scored_on=len(held.validation),
         simulate=factor,
         full_plans=tuple(full),
@@ -223,12 +236,20 @@ def simulate(
     if dry_run:
         return found
     return _trained(
-        trial, shared, found, held, place, space, confirm=confirm, processes=processes, progress=shown(progress)
+        trial,
+        shared,
+        found,
+        held,
+        place,
+        space,
+        confirm=confirm,
+        processes=processes,
+        progress=default_progress(progress),
     )
 
 
 def _refuse_numbers(factor: int, confirm: int) -> None:
-    """Refuse a simulation that is none, and a number of full runs that is no number."""
+    """Refuse a factor below 2, and an invalid number of runs at full size."""
     remedy = "give by how much smaller batch and noise are to be, such as 16"
     if positive_integer("factor", factor, remedy=remedy) == 1:
         raise SfumatoError("factor must be at least 2, got 1", "sfumato sweep trains every setting at full size")
@@ -236,8 +257,8 @@ def _refuse_numbers(factor: int, confirm: int) -> None:
         positive_integer("confirm", confirm, remedy="give how many of the best settings to train at full size")
 
 
-def _public(shared: Shared) -> Held:
-    """The data; private ones are refused."""
+def _public(shared: SearchContext) -> SearchData:
+    """The data. Refuses private data."""
     held = read(shared)
     if not held.source.public:
         raise SfumatoError(
@@ -250,9 +271,9 @@ def _public(shared: Shared) -> Held:
 
 def _trained(
     trial: Trial,
-    shared: Shared,
+    shared: SearchContext,
     found: Simulation,
-    held: Held,
+    held: SearchData,
     place: Path,
     space: Space,
     *,
@@ -260,7 +281,7 @@ def _trained(
     processes: int,
     progress: Progress,
 ) -> Simulation:
-    """The search itself: all simulated runs, then larger ones, each run begun, resumed or read."""
+    """Train all simulated runs, then the larger ones. Each run is started, resumed or read."""
     source = held.source
     record = {
         "search": "public",
@@ -269,10 +290,10 @@ def _trained(
         "data": source.fingerprint,
         "simulate": found.simulate,
     }
-    begin(place, record, FILE)
+    write_record(place, record, FILE)
     shared = replace(shared, fingerprint=source.fingerprint)
     how: dict[str, Any] = {"processes": processes, "held": held if processes == 1 else None, "progress": progress}
-    figures = rows_of(shared, found.changes, place, first=1, **how)
+    figures = train_all(shared, found.changes, place, first=1, **how)
     rows = [{"change": plain(change), **row} for change, row in zip(found.changes, figures, strict=True)]
     order = best_first(rows)
     ranked = tuple(rows[number] for number in order)
@@ -282,41 +303,41 @@ def _trained(
     larger_runs = [
         _larger(shared, found, factor, {n: rows[n] for n in numbers}, place, **how) for factor, numbers in larger
     ]
-    plans = [*found.plans, *(simulated(found.full_plans[n], factor) for factor, numbers in larger for n in numbers)]
+    plans = [*found.plans, *(scaled_plan(found.full_plans[n], factor) for factor, numbers in larger for n in numbers)]
     best = order[0]
-    if confirm > 1:  # what was found at full size counts more than what was predicted
+    if confirm > 1:  # measured accuracies at full size count more than predicted ones
         best = order[best_first(larger_runs[-1].rows)[0]]
     found = replace(
         found,
         rows=ranked,
         best=found.changes[best],
         larger_runs=tuple(larger_runs),
-        cost=cost_together(plans, source, trial),
+        cost=joint_search_cost(plans, source, trial),
     )
     RunDirectory(place).write_json(FILE, {**record, **found.to_dict()}, private=True)
-    write(place / PLOT, swept([{**row, **row["change"]} for row in ranked], list(space)).encode(), private=True)
+    write(place / PLOT, sweep_panels([{**row, **row["change"]} for row in ranked], list(space)).encode(), private=True)
     return found
 
 
 def _larger(
-    shared: Shared,
+    shared: SearchContext,
     found: Simulation,
     factor: int,
     predicted: Mapping[int, Mapping[str, Any]],
     place: Path,
     *,
     processes: int,
-    held: Held | None,
+    held: SearchData | None,
     progress: Progress,
 ) -> LargerRuns:
-    """Some of the settings at another size: `predicted` has their rows by number."""
+    """Train some settings at another size. `predicted` holds their rows in the simulation, by number."""
     name = FULL if factor == 1 else f"simulated-{factor}"
     numbers = list(predicted)
     changes, places = [found.changes[n] for n in numbers], [place / name / str(n + 1) for n in numbers]
     rows: list[dict[str, Any]] = [{} for _ in numbers]
     shared = _at(shared, factor)
     progress.begin("training at full size" if factor == 1 else "checking", len(numbers))
-    for done, (number, row) in enumerate(carried_out(shared, changes, places, processes=processes, held=held), 1):
+    for done, (number, row) in enumerate(run_all(shared, changes, places, processes=processes, held=held), 1):
         foretold = predicted[numbers[number]]["accuracy"]
         change = plain(changes[number])
         rows[number] = {"change": change, "predicted": foretold, **row, "run": str(places[number])}

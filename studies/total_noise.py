@@ -1,4 +1,4 @@
-"""Small plans that stand for large ones: the same noise on the mean gradient of a step, from fewer examples.
+"""Small plans that simulate large ones: the same noise on the mean gradient of a step, with fewer examples.
 
 Source: Sander, Stock and Sablayrolles 2023, "TAN without a burn: scaling laws of DP-SGD" (arXiv 2210.03403).
 """
@@ -9,42 +9,42 @@ import math
 from dataclasses import replace
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy import Fixed, FullBatch, Poisson, PrivacyPlan
+from sfumato.privacy import FixedClipping, FullBatch, Poisson, PrivacyPlan
 
 LEAST_NOISE_OF_THE_LAW = 2.0
-"""From this noise multiplier on, about, epsilon follows from the noise of all steps together, as the paper finds."""
+"""The approximate least noise multiplier for which epsilon follows from the total noise, according to the paper."""
 
 
 def total_noise(plan: PrivacyPlan) -> float:
     """The total amount of noise, TAN: 1 / eta with eta^2 = q^2 T / (2 sigma^2), the paper's definition.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=5000, steps=800, noise_multiplier=4.0, delta=1e-5)
-    >>> round(total_noise(plan), 9), round(total_noise(simulated(plan, 20)), 9)
+    >>> round(total_noise(plan), 9), round(total_noise(scaled_plan(plan, 20)), 9)
     (2.0, 2.0)
     """
     return math.sqrt(2 / plan.steps) * plan.noise_multiplier / plan.sampling_probability
 
 
-def simulated(plan: PrivacyPlan, factor: int) -> PrivacyPlan:
+def scaled_plan(plan: PrivacyPlan, factor: int) -> PrivacyPlan:
     """The plan of a run that is `factor` times cheaper and learns about as much, at constant TAN.
 
-    Batch size and noise multiplier are divided by `factor`, and the steps stay. So each step's mean gradient has the
-    same noise, sigma C / B in each direction; what differs is that it is a mean of fewer examples. A batch size is a
-    whole number, and the noise multiplier follows it, so that sigma / B is kept and not sigma itself.
+    Batch size and noise multiplier are divided by `factor`; the number of steps stays. Each step's mean gradient then
+    has the same noise, sigma C / B in each direction, but is a mean over fewer examples. The batch size is rounded to a
+    whole number, and the noise multiplier is scaled with it, which keeps sigma / B.
 
     Args:
-        plan: of the run that is simulated: independent noise, Poisson sampling or full batches, a fixed clipping norm.
+        plan: the plan to simulate, with independent noise, Poisson sampling or full batches, and a fixed clipping norm.
             A full batch becomes a Poisson sample.
-        factor: by how much the batch is smaller, at most the batch size; 1 is the plan itself.
+        factor: the factor by which the batch is smaller, at most the batch size; 1 returns the plan itself.
 
-    **Guarantee.** The result is a plan like any other: what it promises is its own `epsilon()`, for the same unit,
-    adjacency and delta, from its own noise and sampling. Below a noise multiplier of about 2 that is far more than the
-    simulated plan's. Nothing of the simulated plan's promise holds for a run by this one.
+    **Guarantee.** The result is an ordinary plan. It promises its own `epsilon()`, for the same unit, adjacency and
+    delta, from its own noise and sampling. Below a noise multiplier of about 2 this is far more than that of the
+    simulated plan. Nothing of the simulated plan's promise holds for a run by this plan.
 
-    Errors: `SfumatoError` for a factor out of range, and for a plan that the law does not speak of.
+    Errors: `SfumatoError` for a factor out of range, and for a plan to which the law does not apply.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=500, noise_multiplier=8.0, delta=1e-6)
-    >>> small = simulated(plan, 16)
+    >>> small = scaled_plan(plan, 16)
     >>> small.expected_batch_size, small.noise_multiplier, small.steps
     (256, 0.5, 500)
     >>> round(plan.epsilon(), 2), round(small.epsilon(), 2)
@@ -65,7 +65,7 @@ def simulated(plan: PrivacyPlan, factor: int) -> PrivacyPlan:
 
 
 def _refuse_other(plan: PrivacyPlan) -> None:
-    """Refuse a plan whose steps are not alike: of others nothing says what a smaller batch would learn."""
+    """Refuse a plan to which the law does not apply."""
     if not plan.mechanism.independent:
         raise SfumatoError(
             f"a simulation is for independent noise, and the mechanism is {plan.mechanism.name}",
@@ -76,12 +76,12 @@ def _refuse_other(plan: PrivacyPlan) -> None:
             f"a simulation is for Poisson sampling and full batches, and participation is {plan.participation.name}",
             "leave one of them out",
         )
-    if not isinstance(plan.clipping, Fixed):
+    if not isinstance(plan.clipping, FixedClipping):
         raise SfumatoError("a simulation is for a fixed clipping norm, and this one adapts", "leave one of them out")
 
 
-def outside_the_law(small: PrivacyPlan, plan: PrivacyPlan) -> str | None:
-    """What to say of a simulation whose epsilon the law of total noise does not give; None where it does."""
+def law_violation(small: PrivacyPlan, plan: PrivacyPlan) -> str | None:
+    """A note on a simulation whose epsilon does not follow from the law of total noise; None if it does."""
     if small.noise_multiplier >= LEAST_NOISE_OF_THE_LAW:
         return None
     return (

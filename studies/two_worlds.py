@@ -30,7 +30,7 @@ from studies.worlds import Problem, World, choices
 
 RECORDS, CLASSES = 100, 10
 PAPER = {8.0: (4.327, 0.91, 0.67), 1.0: (0.361, 0.59, 0.13), 4.0: (2.461, 0.79, 0.43), 2.0: (0.837, 0.66, 0.22)}
-"""Table 9, |D| = 100: nominal epsilon, and its lower bound, AUC and advantage."""
+"""Table 9 for |D| = 100: (lower bound, AUC, advantage) by nominal epsilon."""
 PAPERS_MODELS = 490_000
 HEAD = ("epsilon", "models", "at least", "provable", "AUC", "advantage", "paper", "its AUC", "its advantage", "")
 
@@ -51,19 +51,19 @@ class TwoWorlds(PrintsJson):
     """Of the bounds."""
 
     def run(self) -> None:
-        """Both phases for each epsilon, and the table."""
+        """Run both phases for each epsilon, and print the table."""
         torch.set_num_threads(1)
         epsilons = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon or 0.0,)
         rows = [self._row(epsilon) for epsilon in epsilons]
         if self.json:
             most = largest_provable(PAPERS_MODELS, 1 / RECORDS, self.confidence)
             found = {"confidence": self.confidence, "largest_provable_by_the_paper": most, "rows": rows}
-            console.as_json(found)
+            console.print_json(found)
             return
         console.table(HEAD, [_cells(row) for row in rows])
 
     def _row(self, epsilon: float) -> dict[str, Any]:
-        """What was found, and what the paper found."""
+        """The results for one epsilon, with those of the paper."""
         these, began = self._problem(epsilon), time.perf_counter()
         best, apart = these.choose(choices(), models=self.tried)[0]
         console.note(f"epsilon {epsilon:g}: {best}, total variation {apart:.3f}")
@@ -81,7 +81,7 @@ class TwoWorlds(PrintsJson):
         }
 
     def _problem(self, epsilon: float) -> Problem:
-        """D and the canaries, flat pixels in [0, 1]."""
+        """D and the canaries, as flattened pixels in [0, 1]."""
         if not Path(self.mnist).is_file():
             raise SfumatoError(f"there is no file {self.mnist}", "name the file mnist.npz")
         with np.load(self.mnist) as stored:

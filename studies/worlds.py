@@ -1,9 +1,9 @@
-"""Two worlds: thousands of models trained with and without one example, told apart by their loss on it.
+"""Two worlds: thousands of models trained with and without one example, distinguished by their loss on it.
 
-De et al. 2022 (arXiv 2204.13650), appendix A.2. Phase I looks for the example z and the training by which models on D
-and on D with z differ most: by the total variation distance of two Gaussians fitted to their losses on z. Phase II
-trains many models in each world by that choice alone, takes a threshold from some of them, and bounds epsilon by the
-others. All begin at the same weights; coins and noise are all that differs between two models of one world.
+De et al. 2022 (arXiv 2204.13650), appendix A.2. Phase I searches for the example z and the training for which models on
+D and on D with z differ most, by the total variation distance of two Gaussians fitted to their losses on z. Phase II
+trains many models in each world with this choice, takes a threshold from some of them, and bounds epsilon with the
+others. All models have the same initial weights. Two models of one world differ only in their coins and noise.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from torch.nn import functional
 
 from sfumato import audit
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.averaging.averages import Averages
+from sfumato.averaging.choices import Averages
 from sfumato.evaluation.diagnostic import auc
 from sfumato.optim.descent import Descent
 from sfumato.privacy import PrivacyPlan
-from sfumato.search.audits.many import Layer, Layers, Training, forward
+from sfumato.search.audits.many_models import Layer, Layers, Training, forward
 
 CANARIES = ("blank", "noise", "mislabelled")
-"""What z may be: an image without anything on it, uniform noise, or a real image under another label."""
+"""The kinds of z: an empty image, uniform noise, or a real image with a wrong label."""
 
 
 class World(NamedTuple):
-    """Records of one world: inputs float32 (N, D), targets int64 (N,)."""
+    """The records of one world: inputs float32 (N, D), targets int64 (N,)."""
 
     inputs: Tensor
     targets: Tensor
 
     def with_(self, other: World) -> World:
-        """The records of both."""
+        """The records of both worlds."""
         return World(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One row of what phase I tries (De et al. 2022, table 8).
+    """One choice of phase I (De et al. 2022, table 8).
 
     Args:
-        canary: z, one of `CANARIES`.
-        learning_rate: of SGD, whose gradients are divided by C.
+        canary: the kind of z, one of `CANARIES`.
+        learning_rate: the learning rate of SGD, whose gradients are divided by C.
         max_norm: C.
-        batch_size: B, as expected.
+        batch_size: B, the expected batch size.
         steps: T.
-        hidden: units of one hidden layer; 0 for a linear model.
+        hidden: the number of units in the one hidden layer; 0 for a linear model.
     """
 
     canary: str
@@ -77,7 +77,7 @@ def choices(
     steps: Sequence[int] = (50, 100),
     hidden: Sequence[int] = (0,),
 ) -> list[Choice]:
-    """All combinations; by default those of table 8 for |D| = 100.
+    """All combinations of the values; by default those of table 8 for |D| = 100.
 
     >>> len(choices())
     54
@@ -91,18 +91,18 @@ def choices(
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The problem: D, the examples that may be added to it, and the promise that is put to the test.
+    """The problem: D, the examples that may be added to it, and the tested promise.
 
     Args:
         records: D.
-        canaries: by name, a world of one record each.
+        canaries: the possible z by name, each as a world of one record.
         classes: K.
-        epsilon: nominal, whose least noise each choice trains with.
-        delta: of the promise; 1 / |D| in the paper.
-        seed: of initial weights, coins and noise.
+        epsilon: the nominal epsilon. Each choice is trained with the least noise that meets it.
+        delta: the delta of the promise; 1 / |D| in the paper.
+        seed: the seed of initial weights, coins and noise.
 
-    **Guarantee.** Both worlds are trained by the plan of |D| declared examples, whose promise is for adding one of them
-    or leaving it out: with z there is one more record than declared, under the same sampling probability and divisor.
+    **Guarantee.** Both worlds are trained by the plan of |D| declared examples, whose promise is for adding or removing
+    one example. The world with z has one record more than declared, with the same sampling probability and divisor.
     """
 
     records: World
@@ -113,18 +113,18 @@ class Problem:
     seed: int = 0
 
     def plan(self, choice: Choice) -> PrivacyPlan:
-        """What a choice is trained by: the least noise for epsilon."""
+        """The plan of a choice, with the least noise that meets epsilon."""
         return _planned(
             len(self.records.targets), choice.batch_size, choice.steps, choice.max_norm, self.epsilon, self.delta
         )
 
     def scores(self, choice: Choice, models: int, *, phase: int) -> tuple[np.ndarray, np.ndarray]:
-        """Minus the loss on z of so many models, float64 (M,): trained with z, and without it."""
+        """Minus the losses on z, float64 (M,), of M models trained with z and of M models trained without it."""
         if choice.canary not in self.canaries:
             raise SfumatoError(f"canary is {choice.canary!r}, and no such record is given", "add it to `canaries`")
         canary = self.canaries[choice.canary]
         widths = (self.records.inputs.shape[1], *([choice.hidden] if choice.hidden else []), self.classes)
-        start = begin(widths, torch.Generator().manual_seed(self.seed))
+        start = init_layers(widths, torch.Generator().manual_seed(self.seed))
         training = Training(
             plan=self.plan(choice),
             descent=Descent(optimizer="sgd", learning_rate=choice.learning_rate, momentum=0.0),
@@ -138,21 +138,22 @@ class Problem:
         return found[0], found[1]
 
     def choose(self, choices: Sequence[Choice], *, models: int) -> list[tuple[Choice, float]]:
-        """Phase I: the choices, that which tells the worlds apart best first, each with its total variation distance.
+        """Phase I: the choices with their total variation distances, the largest first.
 
         Args:
-            models: in each world, for each choice. No model of phase I has a part in phase II.
+            models: the number of models in each world for each choice. Phase II uses no model of phase I.
         """
         positive_integer("models", models, remedy="give how many models each choice is tried with, such as 200")
         found = [(choice, _apart(*self.scores(choice, models, phase=1))) for choice in choices]
         return sorted(found, key=lambda row: -row[1])
 
     def measure(self, choice: Choice, *, models: int, confidence: float = 0.999) -> Measured:
-        """Phase II: what so many models in each world prove, with the threshold of the first half of them.
+        """Phase II: the bound that the models of both worlds prove. The first half of them chooses the threshold.
 
         Args:
-            choice: of phase I, or any other that no model of phase II had a part in.
-            confidence: of the bound.
+            choice: the choice of phase I, or any other that does not depend on a model of phase II.
+            models: the number of models in each world.
+            confidence: the confidence of the bound.
         """
         positive_integer("models", models, remedy="give how many models are trained in each world, such as 2000")
         own, others = self.scores(choice, models, phase=2)
@@ -166,23 +167,23 @@ class Problem:
             bound=bound,
             auc=auc(own[half:], others[half:]).value,
             advantage=_advantage(own, others, half),
-            advantage_at_most=advantage_at_most(self.epsilon, self.delta),
+            advantage_at_most=max_advantage(self.epsilon, self.delta),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What two worlds have shown: a row of De et al. 2022, table 9.
+    """The results of two worlds: a row of De et al. 2022, table 9.
 
     Args:
-        choice: what was trained.
-        epsilon: nominal.
-        noise_multiplier: of its plan.
-        models: trained in each world; half of them are what the figures are of.
-        bound: the lower bound of epsilon, and the largest that so many models could have proven (`at_most`).
-        auc: of telling models of one world from those of the other.
-        advantage: 1 - alpha - beta at the threshold that is best for it among the models the bound's was chosen on.
-        advantage_at_most: by the promise.
+        choice: the trained choice.
+        epsilon: the nominal epsilon.
+        noise_multiplier: the noise multiplier of the plan.
+        models: the number of models in each world. The figures are measured on half of them.
+        bound: the lower bound of epsilon, and the largest bound that this many models could have proven (`at_most`).
+        auc: the AUC of distinguishing the models of the two worlds.
+        advantage: 1 - alpha - beta, with the threshold that is best for it on the first half of the models.
+        advantage_at_most: the largest advantage that the promise allows.
     """
 
     choice: Choice
@@ -196,7 +197,7 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """The finding, and what was promised."""
+        """The result, compared with the promise, in one sentence."""
         held = "contradicts" if self.bound.refutes(self.epsilon) else "does not contradict"
         return (
             f"{self.models:,} models in each world: {self.bound.sentence}, which {held} the promise of {self.epsilon:g}"
@@ -218,8 +219,8 @@ def _planned(examples: int, batch: int, steps: int, max_norm: float, epsilon: fl
 def total_variation(first: tuple[float, float], second: tuple[float, float]) -> float:
     """The total variation distance of two Gaussians, each given by its mean and standard deviation.
 
-    Half of the integral of |p - q|: between the points where p = q, which solve a quadratic equation, one of the two
-    densities is the larger one.
+    It is half of the integral of |p - q|. The sign of p - q changes only at the points where p = q, which solve a
+    quadratic equation.
 
     >>> round(total_variation((0.0, 1.0), (1.0, 1.0)), 4)  # 2 Phi(1/2) - 1
     0.3829
@@ -232,36 +233,37 @@ def total_variation(first: tuple[float, float], second: tuple[float, float]) -> 
     return float(np.abs(masses).sum() / 2)
 
 
-def advantage_at_most(epsilon: float, delta: float) -> float:
-    """The largest 1 - alpha - beta of any test against an (epsilon, delta)-private training (Humphries et al. 2020).
+def max_advantage(epsilon: float, delta: float) -> float:
+    """The largest 1 - alpha - beta of any test against (epsilon, delta)-private training (Humphries et al. 2020).
 
-    >>> [round(advantage_at_most(epsilon, 0.01), 2) for epsilon in (1.0, 2.0, 4.0, 8.0)]
+    >>> [round(max_advantage(epsilon, 0.01), 2) for epsilon in (1.0, 2.0, 4.0, 8.0)]
     [0.47, 0.76, 0.96, 1.0]
     """
     return (math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1)
 
 
 def _apart(own: np.ndarray, others: np.ndarray) -> float:
-    """The total variation distance of Gaussians fitted to both."""
+    """The total variation distance of Gaussians fitted to both samples."""
     fitted = [(float(found.mean()), float(found.std(ddof=1))) for found in (own, others)]
     if not all(math.isfinite(mean) and deviation > 0 for mean, deviation in fitted):
-        return 0.0  # diverged, or never moved
+        return 0.0  # the models diverged, or all have the same loss
     return total_variation(*fitted)
 
 
 def _advantage(own: np.ndarray, others: np.ndarray, half: int) -> float:
-    """1 - alpha - beta of the second half, at the threshold that is best for it in the first."""
+    """1 - alpha - beta on the second half, at the best threshold of the first half."""
     places = np.unique(np.concatenate([own[:half], others[:half]]))
     missed, alarms = (np.searchsorted(np.sort(part[:half]), places) / half for part in (own, others))
     threshold = places[np.argmax(alarms - missed)]
     return float((own[half:] >= threshold).mean() - (others[half:] >= threshold).mean())
 
 
-def begin(widths: Sequence[int], generator: torch.Generator) -> list[Layer]:
-    """One model's layers: zeros for the last one, and N(0, 1 / in) with biases 0 for those below it.
+def init_layers(widths: Sequence[int], generator: torch.Generator) -> list[Layer]:
+    """The initial layers of one model: zeros for the last layer; weights from N(0, 1 / in) and zero biases for the
+    others.
 
     Args:
-        widths: of the inputs, of each hidden layer, and of the outputs.
+        widths: the widths of the inputs, of each hidden layer, and of the outputs.
     """
     shapes = list(zip(widths[1:], widths, strict=False))
     hidden = [torch.randn(1, *shape, generator=generator) / math.sqrt(shape[1]) for shape in shapes[:-1]]
@@ -269,6 +271,6 @@ def begin(widths: Sequence[int], generator: torch.Generator) -> list[Layer]:
 
 
 def losses_at(layers: Layers, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of each example under each model: float64 (M, N), in nats."""
+    """The cross-entropy of each example under each model, float64 (M, N), in nats."""
     logits = forward(layers, inputs)[1].double()
     return functional.cross_entropy(logits, targets.expand(len(logits), -1), reduction="none")

@@ -29,10 +29,10 @@ import tyro
 from sfumato import EMA, PrivacyPlan, Run, RunKey, Source, open_source, train
 from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.discovery import preserved_random_state
-from sfumato.gradients.checks.randomless import WithoutRandomness
-from sfumato.gradients.examples import tensors
-from sfumato.observers.progress import Silence
-from sfumato.privacy import Gaussian, Poisson, gaussian_detections, ledger
+from sfumato.gradients.checks.without_randomness import WithoutRandomness
+from sfumato.gradients.examples import tree_tensors
+from sfumato.observers.progress import NoProgress
+from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, ledger
 from sfumato.privacy.second import accountant
 from sfumato.runs import pins
 from sfumato.training import loop
@@ -122,7 +122,7 @@ def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for place in ("plots.attack", "plots.curves", "sections.calibrated"):
         monkeypatch.setattr(f"sfumato.report.{place}.inline", _undrawn)
-    monkeypatch.setattr("sfumato.training.conclusion.run_page.detections", _any_plan)
+    monkeypatch.setattr("sfumato.training.conclusion.run_report.true_positive_rates", _any_plan)
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +141,7 @@ def savings(tmp_path_factory) -> Callable[[], AbstractContextManager[pytest.Monk
 
 
 def _any_plan(_: Any, rates: Any) -> list[float]:
-    return gaussian_detections(1.0, 1e-5, rates)
+    return gaussian_true_positive_rates(1.0, 1e-5, rates)
 
 
 def _undrawn(draw: Callable[..., None], *, alternative: str, **_) -> str:
@@ -165,7 +165,7 @@ def _check_once(
     gradient: Any, build: Any, model: Any, loss: Any, synthetic: Any, *, max_norm: float, views: int
 ) -> None:
     parameters = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in model.named_parameters())
-    shapes = tuple((each.shape, each.dtype) for each in tensors(synthetic))
+    shapes = tuple((each.shape, each.dtype) for each in tree_tensors(synthetic))
     case = (repr(model), model.training, parameters, loss, shapes, max_norm, views, *sorted(gradient.methods.items()))
     libraries = {type(layer).__module__.partition(".")[0] for layer in model.modules()}
     if case in _CHECKED and libraries <= {"sfumato", "timm", "torch", "torchvision"}:
@@ -340,7 +340,7 @@ def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.Monk
     return killed
 
 
-class Heard(Silence):
+class Heard(NoProgress):
     """The lines that runs report."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MODULES = ("sfumato.cli", "sfumato.training.run", "sfumato.training.together", "matplotlib.figure", "timm")
+MODULES = ("sfumato.cli", "sfumato.training.run", "sfumato.training.launch", "matplotlib.figure", "timm")
 """What takes seconds to import; with timm come torchvision and torch's compiler."""
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 """Of the environment: a process that has used CUDA cannot be forked."""
@@ -101,11 +101,11 @@ def ended(process: int) -> int:
 def without_plots() -> None:
     """Those of a run's page take longer than all else of a small run."""
     from sfumato.report.sections import calibrated, learning_curves
-    from sfumato.training.conclusion import run_page
+    from sfumato.training.conclusion import run_report
 
     learning_curves.curve = lambda *_: ""
     calibrated.inline = lambda draw, **described: ""
-    run_page.detections = lambda _, rates: [1.0 for _ in rates]
+    run_report.true_positive_rates = lambda _, rates: [1.0 for _ in rates]
 
 
 def serve() -> None:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sfumato import _devices
-from sfumato.gradients.batches import Batches
+from sfumato.gradients.batch_runner import BatchRunner
 
 NO_QUESTION = "operation not permitted when stream is capturing"
 
@@ -55,7 +55,7 @@ def _as_they_are(tree: Any) -> Any:
 @contextmanager
 def recording(monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> Iterator[list[Any]]:
     """Within, sums are recorded, on a CPU by recorders; what was is in the list."""
-    found, record = [], _devices.captured
+    found, record = [], _devices.capture_graph
 
     def emulated(function, device, beside):
         found.append(Recorder())
@@ -67,11 +67,11 @@ def recording(monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> Iterator[
         found.append(None)
         return record(function, device, beside=beside)
 
-    monkeypatch.setattr(_devices, "captured", counted if device == "cuda" else emulated)
+    monkeypatch.setattr(_devices, "capture_graph", counted if device == "cuda" else emulated)
     if device != "cuda":
-        monkeypatch.setattr(_devices, "has_own_forms", lambda device: True)
+        monkeypatch.setattr(_devices, "has_device_forms", lambda device: True)
         monkeypatch.setattr(_devices, "can_capture", lambda device: True)
-        monkeypatch.setattr(_devices, "on_another_stream", lambda function, device: function())
-        monkeypatch.setattr(Batches, "_asynchronous", lambda self, batch: True)
-    with _devices.repeatable(device):
+        monkeypatch.setattr(_devices, "run_on_side_stream", lambda function, device: function())
+        monkeypatch.setattr(BatchRunner, "_asynchronous", lambda self, batch: True)
+    with _devices.deterministic(device):
         yield found

@@ -66,8 +66,8 @@ def written(page: str) -> str:
 
 def tables(verb: str) -> str:
     """A verb's options, a table for each group; those that are as in `train` by their names alone."""
-    listed = pages.full(load(verb)).options
-    of_train = {one for options in pages.full(load("train")).options.values() for one in options}
+    listed = pages.full_page(load(verb)).options
+    of_train = {one for options in pages.full_page(load("train")).options.values() for one in options}
     same = set() if verb == "train" else of_train
     text = ""
     for group, options in listed.items():
@@ -88,7 +88,7 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (HEAD, ("---",) * len(HEAD), *rows))
 
 
-def row(verb: str, one: pages.Spelt) -> tuple[str, ...]:
+def row(verb: str, one: pages.OptionHelp) -> tuple[str, ...]:
     """An option, what may be given, what it is for, and what stands in for it."""
     value = one.usage.partition(" ")[2]
     more = MORE.get(f"{verb} {name(one)}", MORE.get(name(one)))
@@ -104,7 +104,7 @@ def coded(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def name(one: pages.Spelt) -> str:
+def name(one: pages.OptionHelp) -> str:
     """As it is typed."""
     return one.name.replace("_", "-")
 

@@ -17,7 +17,7 @@ from sfumato._checks import SfumatoError
 @pytest.mark.parametrize("name", ["", "gpu 0", "cuda:", "cuda:x", "cpu:0", "0"])
 def test_what_is_no_name_is_refused(name):
     with pytest.raises(SfumatoError, match=r"device must be cpu, cuda or cuda:N, or as torch names it, got"):
-        _devices.checked(name)
+        _devices.check_name(name)
 
 
 def test_a_device_is_asked_whether_it_has_bfloat16_in_hardware_and_the_cpu_is_not(monkeypatch):
@@ -58,29 +58,29 @@ def seen(monkeypatch):
 
 def test_without_an_accelerator_the_cpu_is_chosen(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert _devices.chosen(None) == "cpu"
+    assert _devices.select(None) == "cpu"
     with pytest.raises(SfumatoError, match=r"device cuda is not there: torch sees 0 CUDA devices"):
-        _devices.chosen("cuda")
+        _devices.select("cuda")
 
 
 def test_any_accelerator_that_computes_in_float64_is_chosen(seen):
     seen("xpu", float64=True)
-    assert _devices.chosen(None) == "xpu"
-    assert _devices.chosen("xpu:1") == "xpu:1"
-    assert _devices.chosen("cpu") == "cpu"
+    assert _devices.select(None) == "xpu"
+    assert _devices.select("xpu:1") == "xpu:1"
+    assert _devices.select("cpu") == "cpu"
     with pytest.raises(SfumatoError, match=r"device xpu:2 is not there: torch sees 2 XPU devices"):
-        _devices.chosen("xpu:2")
+        _devices.select("xpu:2")
     with pytest.raises(SfumatoError, match=r"device cuda is not there: torch sees 0 CUDA devices"):
-        _devices.chosen("cuda")
+        _devices.select("cuda")
 
 
 def test_a_device_without_float64_is_refused_with_the_reason(seen):
     seen("mps", float64=False)
-    assert _devices.chosen(None) == "cpu"
+    assert _devices.select(None) == "cpu"
     with pytest.raises(
         SfumatoError, match=r"device mps cannot compute in float64, which is needed for norms, sums and noise"
     ):
-        _devices.chosen("mps")
+        _devices.select("mps")
 
 
 def test_whether_a_device_has_float64_is_tried():
@@ -92,7 +92,7 @@ def test_whether_a_device_has_float64_is_tried():
 def test_steps_on_a_device_repeat_themselves_where_it_can(before):
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     try:
-        with _devices.computing("cuda:0", "float32"):
+        with _devices.compute_mode("cuda:0", "float32"):
             assert torch.are_deterministic_algorithms_enabled()
             assert torch.is_deterministic_algorithms_warn_only_enabled()
             assert not torch.utils.deterministic.fill_uninitialized_memory
@@ -115,7 +115,7 @@ def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
     monkeypatch.setattr(_devices, "_warned", set())
 
     def step(*words: str) -> None:
-        with _devices.repeatable("cuda"):
+        with _devices.deterministic("cuda"):
             for one in words:
                 warnings.warn(one, UserWarning, stacklevel=1)
 
@@ -130,10 +130,10 @@ def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
 
 def test_each_process_needs_an_accelerator_of_its_own(seen):
     seen("cuda", float64=True)
-    _devices.one_each(2, "cuda")
-    _devices.one_each(9, "cpu")
-    _devices.one_each(1, "cuda:1")
+    _devices.require_one_each(2, "cuda")
+    _devices.require_one_each(9, "cpu")
+    _devices.require_one_each(1, "cuda:1")
     with pytest.raises(SfumatoError, match=r"processes is 3, each of which needs .*, but torch sees 2 CUDA devices"):
-        _devices.one_each(3, "cuda")
+        _devices.require_one_each(3, "cuda")
     with pytest.raises(SfumatoError, match=r"processes is 2, .*, but device cuda:1 is one"):
-        _devices.one_each(2, "cuda:1")
+        _devices.require_one_each(2, "cuda:1")

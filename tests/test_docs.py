@@ -16,7 +16,7 @@ from sfumato import cli, models, optim, search
 from sfumato.cli.options.spellings import spelling_of
 from sfumato.cli.registry import VERBS, load
 from sfumato.data.kinds import KINDS
-from sfumato.data.readers.zoo import IN_ARRAYS
+from sfumato.data.readers.torchvision_reader import IN_ARRAYS
 from sfumato.runs import directory
 from studies import command
 from tests import reference_page

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sfumato.privacy import ledger
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.training.own import steps as own_steps
 
 TRAINERS = {"lightning_module": ("lightning",), "hf_trainer": ("transformers", "accelerate")}
@@ -56,7 +56,7 @@ def test_own_loop_is_on_the_owners_list(own_loop: ModuleType, monkeypatch, tmp_p
     source = replace(own_loop.sfumato.open_source("digits", owner_key=bytes(32)), public=False)
     monkeypatch.setattr(own_loop.sfumato, "open_source", lambda spec, *, owner_key: source)
     own_loop.main(steps=1)
-    assert [use.steps for use in uses.earlier(Data(source.materials)).plans] == [1]
+    assert [use.steps for use in uses.earlier_uses(DataIdentity(source.data_digests)).plans] == [1]
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ def test_a_cache_is_still_a_source(copies, at, version):
     known = {"fingerprint": source.fingerprint, "material": source.stored_digest, "pixels": source.pixels}
     known["features"] = source.features
     assert known.items() <= record["data"].items()
-    module, transform = loaded.on(source)
+    module, transform = loaded.module_for(source)
     assert transform.to_dict() == record["transform"]
     stored = torch.from_numpy(np.ascontiguousarray(source.test.take(slice(0, 2))))
     with np.load(place / "spots.npz") as arrays:
@@ -226,7 +226,7 @@ def test_recipes_are_still_read(copies, version):
         told = {name.replace("-", "_"): value for name, value in written.items() if not isinstance(value, dict)}
         found = recipe.read(str(place / path), {}, known, verb=verb)
         assert found == {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-    assert recipe.budget_of(str(place / "poisson.toml")) == 2.0
+    assert recipe.epsilon_of(str(place / "poisson.toml")) == 2.0
     assert list(space.read((), str(place / "poisson.toml"), sweep.VARIED, trust_code=False)) == ["learning_rate", "ema"]
 
 

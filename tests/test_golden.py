@@ -37,11 +37,11 @@ import torch
 import sfumato
 from sfumato import FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.cli import main
-from sfumato.data import Records, Views, hold_out, own_codes, randomness_of
-from sfumato.data.identity import fingerprint, owners
+from sfumato.data import Records, Views, hold_out, image_generator, own_codes
+from sfumato.data.identity import fingerprint, record_users
 from sfumato.gradients import tuner
-from sfumato.privacy import CandidateCount, Entry, Fixed, PrivateSelection
-from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
+from sfumato.privacy import CandidateCount, Entry, FixedClipping, PrivateSelection
+from sfumato.randomness import Choice, LogUniform, Uniform, draw_settings, noisy_score, number_of_candidates
 from sfumato.runs import checkpoint, pins
 
 GOLDEN = Path(__file__).parent / "fixtures" / "golden.json"
@@ -76,7 +76,7 @@ def keys() -> dict[str, Any]:
     return {
         "generator": KEY.generator("noise", 3, "weight").integers(0, 2**63, 4).tolist(),
         "no name": KEY.generator("sampling", 0).integers(0, 2**63, 2).tolist(),
-        "words": KEY.words("dropout", 3, "7").tolist(),
+        "words": KEY.uint64_words("dropout", 3, "7").tolist(),
         "seed": KEY.seed("initial weights", 0),
         "check value": KEY.check_value("ab" * 32),
         "of a seed": RunKey.from_seed(5).check_value(""),
@@ -101,10 +101,10 @@ def draws() -> dict[str, Any]:
         "full batch": Sampler(drawn(5, 5), KEY, records=5).draw(2).tolist(),
         "noise": {name: value.tolist() for name, value in noisy.items()},
         "views": [shown.down.tolist(), shown.right.tolist(), shown.mirrored.tolist()],
-        "window": randomness_of(SECRET, EIGHT_PIXELS[0]).random(2).tolist(),
+        "window": image_generator(SECRET, EIGHT_PIXELS[0]).random(2).tolist(),
         "number of candidates": [number_of_candidates(law, KEY) for law in laws],
         "settings": [
-            {name: float(f"{value:.12g}") for name, value in settings_of(number, space, KEY).items()}
+            {name: float(f"{value:.12g}") for name, value in draw_settings(number, space, KEY).items()}
             for number in range(3)
         ],
         "scores": [noisy_score(50, 3.0, number, KEY) for number in range(4)],
@@ -118,11 +118,11 @@ def records() -> dict[str, Any]:
     source = open_source("digits", owner_key=SECRET, public=False)
     smaller, validation = hold_out(source, SECRET, 0.1)
     return {
-        "positions": [owners.position(SECRET, content) for content in contents[:4]],
-        "test part": [number for number, content in enumerate(contents) if owners.in_test(SECRET, content, 0.2)],
-        "code of what is stored": owners.stored_code(SECRET, contents[0]).hex(),
-        "code of the pixels": owners.pixel_code(SECRET, EIGHT_PIXELS[0]).hex(),
-        "grey in three channels": owners.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),
+        "positions": [record_users.keyed_position(SECRET, content) for content in contents[:4]],
+        "test part": [number for number, content in enumerate(contents) if record_users.in_test(SECRET, content, 0.2)],
+        "code of what is stored": record_users.stored_code(SECRET, contents[0]).hex(),
+        "code of the pixels": record_users.pixel_code(SECRET, EIGHT_PIXELS[0]).hex(),
+        "grey in three channels": record_users.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),
         "own codes": hashed(own_codes(part, SECRET).tobytes()),
         "fingerprint": fingerprint.fingerprint(SECRET, part, part, ("a", "b")),
         "digits": {"fingerprint": source.fingerprint, "material": source.stored_digest, "pixels": source.pixels},
@@ -150,13 +150,13 @@ def promises() -> dict[str, Any]:
         plan,
         replace(plan, steps=1),
         replace(plan, delta=1e-6),
-        replace(plan, clipping=Fixed(0.1)),
+        replace(plan, clipping=FixedClipping(0.1)),
         replace(plan, mechanism=Gaussian(noise_multiplier=0.5)),
         replace(plan, mechanism=Gaussian(noise_multiplier=4)),
         replace(plan, participation=Poisson(batch_size=1)),
         replace(plan, population=1, participation=FullBatch()),
         replace(plan, population=1438, participation=FullBatch(), steps=60),
-        replace(plan, population=60_000, participation=FullBatch(), clipping=Fixed(2)),
+        replace(plan, population=60_000, participation=FullBatch(), clipping=FixedClipping(2)),
     ]
     selections = [
         PrivateSelection(plan=plan, draws=law, score_noise=noise)
@@ -197,7 +197,7 @@ def streams() -> dict[str, Any]:
     found: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         drawn: list[tuple[str, int, str]] = []
-        for method in ("generator", "words", "seed"):
+        for method in ("generator", "uint64_words", "seed"):
             patch.setattr(RunKey, method, noting(drawn, getattr(RunKey, method)))
         patch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(SECRET)))
         patch.setattr(secrets, "token_hex", lambda count: "5a" * count)

@@ -50,7 +50,7 @@ def table(name: str) -> dict[str, Any]:
 
 @functools.cache
 def labels(name: str) -> list[float | None]:
-    by = recipe.label_of(f"{recipe.SCHEME}{name}")
+    by = recipe.row_option(f"{recipe.SCHEME}{name}")
     return [row[by.replace("_", "-")] for row in table(name)["row"]] if by else [None]
 
 
@@ -71,7 +71,7 @@ def options_of(row: Row) -> dict[str, Any]:
 @functools.cache
 def _options_of(name: str, label: float | None) -> dict[str, Any]:
     what = f"{recipe.SCHEME}{name}"
-    given = {recipe.label_of(what) or "": label}
+    given = {recipe.row_option(what) or "": label}
     return recipe.read(what, given, known(verb_of(name)), verb=verb_of(name))
 
 

@@ -153,7 +153,7 @@ def test_every_recipe_of_a_paper_is_in_its_section_with_all_of_its_rows(title: s
         )
         for name, options, by, rows in mentions:
             assert name in recipe.names(), f"{title} names the recipe {name}"
-            assert not by or by.replace("-", "_") == recipe.label_of(f"recipe:{name}")
+            assert not by or by.replace("-", "_") == recipe.row_option(f"recipe:{name}")
             given = re.findall(rf"--{label_of(name)} (\S+)", options)
             listed.setdefault(name, set()).update(given, rows.split(", ") if rows else ())
     for name in recipe.names():
@@ -162,7 +162,7 @@ def test_every_recipe_of_a_paper_is_in_its_section_with_all_of_its_rows(title: s
 
 
 def label_of(name: str) -> str:
-    return (recipe.label_of(f"recipe:{name}") or "").replace("_", "-")
+    return (recipe.row_option(f"recipe:{name}") or "").replace("_", "-")
 
 
 def rows_of(name: str) -> set[str]:
@@ -181,7 +181,7 @@ def test_every_recipe_of_a_command_is_for_its_verb_and_has_its_row(title: str):
 
 def check_recipe(verb: str, what: str, options: list[str]) -> None:
     """That a recipe is for this verb, and that each of its rows that may be meant can be read."""
-    label, shared = recipe.label_of(what), "train" if verb == "sweep" else verb
+    label, shared = recipe.row_option(what), "train" if verb == "sweep" else verb
     known = {field.name for field in fields(load(shared))} - {"what", "json", "dry_run"}
     option = f"--{(label or '').replace('_', '-')}"
     if option in options:

@@ -9,7 +9,7 @@ from pathlib import Path
 import sfumato
 from sfumato import search
 from sfumato.privacy import Search
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.runs import Run
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import read
@@ -107,9 +107,11 @@ def test_rankings_and_comparisons_show_accuracies_of_public_data_only(plan):
 def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: Run):
     cost = {"delta": 1e-5, "epsilon_of_all_uses": 4.0, "adjacency": "add-or-remove"}
     runs = tuple(replace(one_run, figures={**one_run.figures, "accuracy": value}) for value in (0.5, 0.75))
-    curve = search.Repeated(runs=runs, budgets=(1.0, 3.0), open=True, promises=True, epsilon_of_all=3.5, **cost)
+    curve = search.Repeated(runs=runs, budgets=(1.0, 3.0), is_public=True, promises=True, epsilon_of_all=3.5, **cost)
     assert said(curve) == "Repeated(epsilon 1: 50.0%, epsilon 3: 75.0%; together epsilon 3.500 at delta 1e-05)"
-    assert said(replace(curve, open=False)) == "Repeated(epsilon 1, epsilon 3; together epsilon 3.500 at delta 1e-05)"
+    assert (
+        said(replace(curve, is_public=False)) == "Repeated(epsilon 1, epsilon 3; together epsilon 3.500 at delta 1e-05)"
+    )
     repeated = search.Repeated(
         runs=(one_run, one_run),
         standing=2,
@@ -123,5 +125,5 @@ def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: R
         said(repeated)
         == "Repeated(2 runs; seeded, promises nothing; their plans together epsilon 12.000 at delta 0.001)"
     )
-    found = said(replace(repeated, open=True))
+    found = said(replace(repeated, is_public=True))
     assert f"median accuracy {one_run.accuracy:.1%}, standard deviation 0.0%" in found

@@ -67,7 +67,7 @@ def test_no_other_file_asks_which_system_it_is():
 def test_every_descriptor_is_for_bytes():
     package = Path(_systems.__file__).parent
     found = {path.name for path in package.rglob("*.py") if " os.open(" in path.read_text("utf-8")}
-    assert found == {"_systems.py", "together.py"}  # the latter opens the null device
+    assert found == {"_systems.py", "processes.py"}  # the latter opens the null device
 
 
 def test_bytes_stay_bytes_where_a_flag_is_needed_for_that(monkeypatch, tmp_path):
@@ -134,9 +134,9 @@ def test_macos_is_asked_for_the_whole_way_to_the_disk(monkeypatch, file, refusal
     monkeypatch.setattr(os, "fsync", lambda descriptor: asked.append("fsync"))
     if refusal == errno.EIO:
         with pytest.raises(OSError, match="refused"):
-            _systems.durable(file)
+            _systems.fsync(file)
         return
-    _systems.durable(file)
+    _systems.fsync(file)
     assert asked == [51] if refusal is None else [51, "fsync"]
 
 
@@ -153,7 +153,7 @@ def test_a_file_is_closed_while_windows_renames_it(windows, tmp_path, monkeypatc
         rename(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    again = _systems.renamed(descriptor, path, to)
+    again = _systems.rename_open(descriptor, path, to)
     os.write(again, b"x")
     os.close(again)
     assert (opened, to.read_bytes()) == ([to], b"x")
@@ -164,9 +164,9 @@ def test_modes_are_looked_at_where_there_are_some(tmp_path, monkeypatch):
     path.write_text("")
     for mode, found in ((0o600, 0), (0o640, 0o640), (0o604, 0o604)):
         path.chmod(mode)
-        assert _systems.open_to_others(path) == found
+        assert _systems.exposed_mode(path) == found
     monkeypatch.setattr(_systems, "on_windows", lambda: True)
-    assert _systems.open_to_others(path) == 0
+    assert _systems.exposed_mode(path) == 0
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ def test_modes_are_looked_at_where_there_are_some(tmp_path, monkeypatch):
     ["CON", "con.txt", "nul", "Com1.tar.gz", "lpt²", "aux ", "a.", "a ", "a:b", "a?", "<a", 'a"', "a\x01", "a|b"],
 )
 def test_names_that_windows_forbids(name):
-    assert _systems.forbidden(name)
+    assert _systems.invalid_name_reason(name)
 
 
 @pytest.mark.parametrize("name", ["con1", "console", "com", ".hidden", "..", ".", "ward 3", "naïve", "a.b", "nul-1"])
 def test_names_that_windows_allows(name):
-    assert _systems.forbidden(name) is None
+    assert _systems.invalid_name_reason(name) is None
 
 
 def test_drive_letters_and_backslashes_are_part_of_the_path():

@@ -155,12 +155,12 @@ def of_kept(run: RunDirectory, source: Any) -> dict[str, float]:
 def each_alone(run: RunDirectory, source: Any) -> list[float]:
     """Test accuracies of each kept set of weights by itself."""
     loaded = sfumato.load(run.path)
-    module, transform = loaded.on(source) if source.cache is not None else (loaded.module, loaded.transform)
+    module, transform = loaded.module_for(source) if source.cache is not None else (loaded.module, loaded.transform)
     rest, labels, shares = dict(loaded.module.state_dict()), torch.from_numpy(source.test.labels), []
     rest = {name: value.clone() for name, value in rest.items()}
-    for weights in aggregated.weights_of(run, tuple(aggregated.kept_of(run))).values():
+    for weights in aggregated.load_weights(run, tuple(aggregated.kept_hashes(run))).values():
         loaded.module.load_state_dict({**rest, **weights})
-        module = loaded.on(source)[0] if source.cache is not None else module
+        module = loaded.module_for(source)[0] if source.cache is not None else module
         outputs = evaluate.logits(module, source.test, transform, torch.device("cpu"))
         shares.append((outputs.argmax(1) == labels).double().mean().item())
     return shares

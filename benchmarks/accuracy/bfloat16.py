@@ -95,7 +95,7 @@ def accuracy(problem: Problem, seed: int, precision: str, known: tuple[Part, Par
     average = averaging.begin(weights)
     for step in range(problem.steps):
         rows = torch.from_numpy(sampler.draw(step)).split(MICRO_BATCH)
-        with _devices.computing("cpu", precision):
+        with _devices.compute_mode("cpu", precision):
             released = take(step, [(inputs[some], targets[some]) for some in rows])
         descend(optimizer, weights, released)
         average = averaging.update(average, weights, step)

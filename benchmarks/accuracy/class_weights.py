@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 import sfumato
 from benchmarks import RESULTS
 from sfumato.models import losses
-from sfumato.models.shares import weights_of
+from sfumato.models.shares import class_weights
 
 RESULT = RESULTS / "class-weights.json"
 CLASSES = ("rest", "eight")
@@ -75,7 +75,7 @@ def figures(way: str, share: float, seed: int) -> dict[str, float]:
 
 def in_the_loss(prevalence: dict[str, float]):
     """The cross-entropy times 1 / (C p_c), of mean 1 under the prevalence."""
-    weights = np.array(weights_of(prevalence, CLASSES))
+    weights = np.array(class_weights(prevalence, CLASSES))
     weights /= sum(weight * prevalence[name] for weight, name in zip(weights, CLASSES, strict=True))
 
     def loss(logits, labels):

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 import sfumato
 from benchmarks import RESULTS
-from sfumato.report.plots.drawing import beside, calm, plot, svg
+from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
 from sfumato.report.style import MUTED, SERIES
 
 RESULT, WHOLE = RESULTS / "curve.json", RESULTS / "whole.json"
@@ -74,14 +74,14 @@ def draw(accuracies: Accuracies) -> str:
                 )
             words = f"{name}, {images:,} images"
             above = 6 if name == "MNIST" else -14
-            beside(axes, words, (points[0][0], means[0]), (4, above), color=colour)
+            annotate(axes, words, (points[0][0], means[0]), (4, above), color=colour)
         axes.set_xscale("log")
         axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(60, 101)
         axes.set_xlabel("epsilon (less is more private)", color=MUTED)
         axes.set_ylabel("test accuracy, %", color=MUTED)
-        calm(axes)
+        style_axes(axes)
         return svg(figure)
 
 

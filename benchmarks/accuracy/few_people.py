@@ -29,7 +29,7 @@ from sfumato.embedding.choices import FEATURES_DIMENSION, MAPPED
 from sfumato.embedding.method import MAX_NORM
 from sfumato.embedding.whitening import ClippedScatters, whitening
 from sfumato.evaluation import recall_at_far
-from sfumato.models import at_features, create_embedding
+from sfumato.models import create_embedding, embedding_of_features
 from sfumato.privacy import FullBatch, PrivacyPlan, User
 
 SIZE, TESTED, FAR, DELTA, DRAWS = 32, 60, 1e-3, 1e-5, 2
@@ -79,9 +79,9 @@ def measured(path: Path) -> tuple[Tensor, Tensor, np.ndarray]:
     users = np.unique([row["user"] for row in table], return_inverse=True)[1]
     inputs = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
     network = create_embedding("scattering", channels=3, size=SIZE, dimension=FEATURES_DIMENSION)
-    model = at_features(network, shape=(3, SIZE, SIZE), dimension=FEATURES_DIMENSION, mapped=MAPPED).eval()
+    model = embedding_of_features(network, shape=(3, SIZE, SIZE), dimension=FEATURES_DIMENSION, mapped=MAPPED).eval()
     with torch.no_grad():
-        return torch.cat([model.begun(batch) for batch in inputs.split(64)]), inputs.flatten(1), users
+        return torch.cat([model.initial_embedding(batch) for batch in inputs.split(64)]), inputs.flatten(1), users
 
 
 def _image(content: bytes) -> np.ndarray:

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan
 from sfumato.models.networks.dictionary import Dictionary
-from sfumato.models.priors.making import leaves
+from sfumato.models.priors.making import dead_leaves
 
 RESULT = RESULTS / "network-prior.json"
 IMAGES, BATCH, RATE = 12_000, 128, 2e-3
@@ -104,7 +104,7 @@ def trained(place: Path, minutes: float) -> tuple[Network, dict[str, float]]:
         optimizer.load_state_dict(held["optimizer"])
         generator.set_state(held["generator"])
         seconds, steps = held["seconds"], held["steps"]
-    images = torch.from_numpy(leaves(IMAGES, seed=0)).permute(0, 3, 1, 2) / 127.5 - 1
+    images = torch.from_numpy(dead_leaves(IMAGES, seed=0)).permute(0, 3, 1, 2) / 127.5 - 1
     value = torch.tensor(math.nan)
     while seconds < 60 * minutes:
         began = time.process_time()
@@ -163,7 +163,7 @@ def main(data: Path, place: Path, minutes: float) -> None:
     with np.load(data / "cifar10.npz") as archive:
         x, y = archive["x_train"][:TRAINED], torch.from_numpy(archive["y_train"][:TRAINED]).long()
         xt, yt = archive["x_test"][:TESTED], torch.from_numpy(archive["y_test"][:TESTED]).long()
-    raw = [of_all(network.features, some, 128) for some in (leaves(IMAGES, seed=1), x, xt)]
+    raw = [of_all(network.features, some, 128) for some in (dead_leaves(IMAGES, seed=1), x, xt)]
     dictionary = Dictionary(classes=10, channels=3, size=(32, 32))
     ways = {
         "network": tuple(raw[1:]),

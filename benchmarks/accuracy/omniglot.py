@@ -31,7 +31,7 @@ from sfumato import models, open_source
 from sfumato.data import Source
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.run import begin
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.runs.directory import RunDirectory
 
 ROUNDS, USERS, CLIENTS = 200, 256, 32
@@ -90,7 +90,7 @@ def main() -> None:
                     model=LeNetOnInk(seed),
                     device="cpu",
                     threads=1,
-                    progress=Silence(),
+                    progress=NoProgress(),
                 )
             recall = run.figures["recall"]
             print(f"{method:<32} seed {seed}  recall {recall:.2%}  {time.perf_counter() - began:.0f} s", flush=True)

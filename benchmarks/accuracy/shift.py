@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 import sfumato
 from benchmarks import RESULTS
-from sfumato.runs.figures import choice
+from sfumato.runs.figures import point_choice
 from sfumato.runs.reading import Reading
 
 RESULT = RESULTS / "shift.json"
@@ -89,22 +89,22 @@ def rows_of(data: dict[str, np.ndarray], numbers: tuple[int, int], seed: int) ->
     plain = replace(by_rule, operating_point=None, shares=None)
 
     def at(rule: str) -> Reading:
-        return replace(plain, operating_point=choice.chosen(table, rule))
+        return replace(plain, operating_point=point_choice.choose_operating_point(table, rule))
 
     published = by_rule.operating_point
     return {
         "as trained": figures(outputs, plain, truth),
         "by rule, from the published table": figures(outputs, by_rule, truth)
         | {"threshold": 0.5 if published is None else published.threshold},
-        "declared shares": figures(outputs, plain.used_at(THERE, FIRST), truth),
+        "declared shares": figures(outputs, plain.with_prevalence(THERE, FIRST), truth),
         "declared shares, no temperature": figures(
-            outputs, replace(plain, temperature=None).used_at(THERE, FIRST), truth
+            outputs, replace(plain, temperature=None).with_prevalence(THERE, FIRST), truth
         ),
         "balanced, from the published table": figures(outputs, at("balanced"), truth),
         "90% of the positive, from the published table": figures(outputs, at("positive=0.9"), truth),
         "90% of the negative, from the published table": figures(outputs, at("negative=0.9"), truth),
         "class weights": figures(weighted, of_weights, truth),
-        "class weights, moved to declared shares": figures(weighted, of_weights.used_at(THERE), truth),
+        "class weights, moved to declared shares": figures(weighted, of_weights.with_prevalence(THERE), truth),
     }
 
 

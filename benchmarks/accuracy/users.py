@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan, Source, open_source, train
-from sfumato.data import capped
+from sfumato.data import cap_per_user
 from sfumato.privacy.statements.other_units import group_privacy
 
 EPSILONS, SEEDS, AT_MOST, DELTA = (3, 8), range(5), 10, 1e-5
@@ -68,7 +68,7 @@ def main() -> None:
 def opened(data: Path) -> Source:
     """The same split and the same records for all: the key is no secret here."""
     key = bytes(32)
-    return capped(open_source(f"csv:{data / 'labels.csv'}", owner_key=key, size=32, public=True), key, AT_MOST)
+    return cap_per_user(open_source(f"csv:{data / 'labels.csv'}", owner_key=key, size=32, public=True), key, AT_MOST)
 
 
 def facts(source: Source) -> dict[str, Any]:

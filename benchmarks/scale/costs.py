@@ -42,10 +42,10 @@ from benchmarks.shared.measuring import machine, machine_name
 from sfumato import ClippedGradient, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey
 from sfumato.gradients import GridSum
 from sfumato.models import create
-from sfumato.privacy import Fixed, Gaussian, Ledger
+from sfumato.privacy import FixedClipping, Gaussian, Ledger
 from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.checkpoint import Checkpoint
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.step import descend
 from sfumato.training.workers import Workers
 
@@ -56,7 +56,7 @@ PLAN = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=3.0),
     steps=100,
     delta=1e-5,
-    clipping=Fixed(1.0),
+    clipping=FixedClipping(1.0),
 )
 CHECKPOINT_SECONDS = 15.0
 """From one checkpoint to the next (`training.loop`)."""
@@ -65,10 +65,10 @@ CHECKPOINT_SECONDS = 15.0
 class OneOfMany(Workers):
     """One of so many workers, without the others: nothing is sent."""
 
-    def total(self, own: GridSum, step: int, done: int) -> None:
+    def reduce_scatter(self, own: GridSum, step: int, done: int) -> None:
         """Its own sums alone."""
 
-    def whole(self, noisy: Any) -> dict[str, torch.Tensor]:
+    def all_gather(self, noisy: Any) -> dict[str, torch.Tensor]:
         """As they are."""
         return dict(noisy)
 
@@ -115,13 +115,13 @@ def of_one(examples: int, counts: Iterable[int]) -> dict[int, float]:
 def exchanged() -> None:
     """As one of several real processes: processor seconds of an exchange of a WRN-16-4's sums, printed by the first."""
     like = {name: value.detach() for name, value in network().named_parameters()}
-    with together.joined() as workers:
+    with launch.join_workers() as workers:
         steps = iter(range(1000))
 
         def once() -> None:
             step, sums = next(steps), GridSum(like, max_norm=1.0)
-            workers.total(sums, step, len(workers.deal(step, np.arange(3), [1] * workers.count)))
-            workers.whole(sums.value())
+            workers.reduce_scatter(sums, step, len(workers.deal(step, np.arange(3), [1] * workers.count)))
+            workers.all_gather(sums.value())
 
         seconds = spent(once, rounds=10)
     if workers.is_leader:
@@ -154,7 +154,7 @@ def parts(place: Path, processes: int) -> dict[str, float]:
     with Ledger(place / "ledger.jsonl") as ledger:
         return {
             "draw": spent(lambda: sampler.draw(next(steps))),
-            "noise": spent(lambda: noise.ahead(zeros, 0, NoiseState(step=0), share=(0, processes)).added_to(zeros)),
+            "noise": spent(lambda: noise.prepare(zeros, 0, NoiseState(step=0), share=(0, processes)).add_to(zeros)),
             "ledger": spent(lambda: ledger.append("release", {"step": next(steps), "plan": PLAN.fingerprint})),
             "a checkpoint": spent(lambda: (ledger.sync(), checkpoint.save(place / "checkpoint.safetensors"))),
         }

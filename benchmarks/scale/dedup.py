@@ -181,7 +181,7 @@ def beyond_pixels(data: str, weights: str, count: int = 2000, changed: int = 40)
 
     def features(pixels: np.ndarray) -> torch.Tensor:
         parts = Records(images=pixels, labels=np.arange(len(pixels)) % 2)
-        return computing.features_either_way(replace(source, train=parts, test=empty), backbone, expects)
+        return computing.features_with_mirror(replace(source, train=parts, test=empty), backbone, expects)
 
     with tempfile.TemporaryDirectory() as place:
         labels = np.arange(4) % 2

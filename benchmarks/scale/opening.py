@@ -178,23 +178,23 @@ def simulate(count: int) -> None:
     from sfumato.data import opening
     from sfumato.data.declared import Declared
     from sfumato.data.images import decoding
-    from sfumato.data.kinds import Kind
+    from sfumato.data.kinds import SourceKind
     from sfumato.data.readers.files import load_files
-    from sfumato.data.readers.listing import Gathering
-    from sfumato.data.stored import Column
+    from sfumato.data.readers.listing import ListingBuilder
+    from sfumato.data.stored import TextBuffer
 
     pixels = np.zeros((SIDE, SIDE, 1), np.uint8)
     decoding.decode_whole = lambda *_, **__: ([pixels], pixels)
 
-    def load(self: Kind, argument: str, order: Any) -> Any:
-        found, paths = Gathering(), Column()
+    def load(self: SourceKind, argument: str, order: Any) -> Any:
+        found, paths = ListingBuilder(), TextBuffer()
         for number in range(count):
             label = f"class-{number % CLASSES}"
             found.add(label, user=f"patient-{number // 10:010d}")
             paths.append(f"/data/pictures/{label}/image-{number:08d}.png")
         return load_files(found.listing(Simulated(paths)), order, where="folder")
 
-    Kind.load = load
+    SourceKind.load = load
     opening.open_source("folder:/simulated", owner_key=bytes(32), declared=Declared(size=SIDE, channels=1))
 
 

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from benchmarks.shared.measuring import growth, machine
 from sfumato import ClippedGradient, models
-from sfumato.averaging import EMA, LastMean, TrainingOver
-from sfumato.averaging.keeping import number_by_rule
-from sfumato.runs import kept
+from sfumato.averaging import EMA, LastMean, TrainingOverAggregates
+from sfumato.averaging.kept_weights import kept_count_by_rule
+from sfumato.runs import kept_weights
 from sfumato.runs.directory import RunDirectory
 
 
@@ -42,7 +42,7 @@ def main(batch: int) -> None:
     rows: list[dict[str, Any]] = []
     averages = {"ema": EMA(0.9999), "over ema": EMA(0.9, form="constant"), "over uta, k = 5": LastMean(5)}
     for name, average in averages.items():
-        over = TrainingOver(average=average) if name.startswith("over") else None
+        over = TrainingOverAggregates(average=average) if name.startswith("over") else None
         state = average.begin(weights)
         for earlier in range(8):
             state = average.update(state, weights, earlier)
@@ -60,8 +60,8 @@ def main(batch: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         run = RunDirectory(place)
         values = {name: value.detach() for name, value in weights.items()}
-        written = least(lambda: kept.save(run, 1, values), 5)
-    rows.append({"what": "one set written", "share": written / step, "sets in a run": number_by_rule(size)})
+        written = least(lambda: kept_weights.save(run, 1, values), 5)
+    rows.append({"what": "one set written", "share": written / step, "sets in a run": kept_count_by_rule(size)})
     for row in rows:
         print(json.dumps(row))
     found = {"machine": machine("cpu"), "batch": batch, "seconds of a gradient": step, "rows": rows}

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 from sfumato import ClippedGradient, _devices, models, train
 from sfumato.observers.observer import Observer
-from sfumato.training.step import one_behind
+from sfumato.training.step import delay_by_one
 
 STEPS, SUMS, SIDE, TESTED = 8, 5, 32, 20
 """Few records are tested, since a short run is scored after every step."""
@@ -37,7 +37,7 @@ class Clock(Observer):
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def stepped(self, step: int) -> None:
+    def on_step_end(self, step: int) -> None:
         """A step has ended."""
         self.times.append(time.perf_counter())
 
@@ -83,12 +83,12 @@ def _bare(name: str, batch: int, views: int, performance: dict[str, Any], device
     inputs, targets = torch.randn(shape, device=device), torch.arange(batch, device=device) % 10
     size, times = performance["micro_batch"], []
     pieces = [slice(start, start + size) for start in range(0, batch, size)]
-    with _devices.repeatable(device):
+    with _devices.deterministic(device):
         for _ in range(SUMS + 1):
             began = time.perf_counter()
-            for found in one_behind(gradient(inputs[piece], targets[piece]) for piece in pieces):
+            for found in delay_by_one(gradient(inputs[piece], targets[piece]) for piece in pieces):
                 assert found.gradients
-            _devices.wait_for(inputs.device)
+            _devices.synchronize(inputs.device)
             times.append(1e3 * (time.perf_counter() - began))
     return median(times[1:])
 

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 from benchmarks import RESULTS
 from sfumato.data import Cache, Records, Source, Transform
-from sfumato.gradients import keeps_apart
-from sfumato.models import Architecture, Backbone, Expects, build_backbone
+from sfumato.gradients import is_batch_independent
+from sfumato.models import Architecture, Backbone, ExpectedInput, build_backbone
 from sfumato.training import caching, computing
 
 RESULT = RESULTS / "caching.json"
@@ -49,15 +49,15 @@ def row(name: str, size: int, images: int) -> dict[str, object]:
     """One network."""
     torch.manual_seed(0)
     backbone = build_backbone(Architecture(name=name, size=size))
-    expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
+    expects = ExpectedInput(resolution=size, enlarged=size, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
     source = synthetic(images, size)
-    contents = caching.contents_for(source, backbone, expects, caching.Showing())
+    contents = caching.contents_for(source, backbone, expects, caching.StoredViews())
     transform = Transform.from_dict(contents.transform or {})
     batch = computing.default_batch(torch.device("cpu"), size)
     began = time.perf_counter()
-    kept_apart = keeps_apart(backbone, torch.randn(batch, 3, size, size))
+    kept_apart = is_batch_independent(backbone, torch.randn(batch, 3, size, size))
     trial = time.perf_counter() - began
-    computing.keeps_apart = lambda *_: kept_apart  # the rounds below leave it out
+    computing.is_batch_independent = lambda *_: kept_apart  # the rounds below leave it out
     ratios, plain = [], []
     for _ in range(ROUNDS):
         began = time.perf_counter()

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from benchmarks.shared.measuring import machine, machine_name
 from sfumato import Gaussian, Noise, RunKey
-from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining, Rounds, WithHead
+from sfumato.embedding import BackboneWithHead, ClippedUpdates, LocalSGD, LocalTraining, Rounds
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 
@@ -196,7 +196,7 @@ def against_pfl(settings: LocalSGD, rounds: int) -> dict[str, Any] | None:
     from pfl.privacy.gaussian_mechanism import GaussianMechanism
     from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
-    class Net(WithHead):
+    class Net(BackboneWithHead):
         def loss(self, inputs, labels):
             self.train()
             return functional.cross_entropy(self(inputs), labels)
@@ -205,12 +205,12 @@ def against_pfl(settings: LocalSGD, rounds: int) -> dict[str, Any] | None:
         def metrics(self, inputs, labels):
             return {}
 
-    def model(kind: type[WithHead]) -> WithHead:
+    def model(kind: type[BackboneWithHead]) -> BackboneWithHead:
         return kind(lenet(), classes=CLASSES, width=WIDTH, generator=np.random.default_rng(0))
 
     source = synthetic_rounds()
     users = {client: data[:2] for client, data in enumerate(source.micro_batches(0, everybody()))}
-    mine = model(WithHead)
+    mine = model(BackboneWithHead)
     query = ClippedUpdates(local=LocalTraining(mine, replace(settings, head="global")), max_norm=1.0)
     noise = Noise(Gaussian(noise_multiplier=0.62), sensitivity=query.max_norm, key=KEY)
     server = torch.optim.SGD(mine.parameters(), lr=0.02, momentum=0.9)

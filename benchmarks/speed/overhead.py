@@ -27,7 +27,7 @@ from sfumato.runs.directory import LEDGER, RunDirectory
 from sfumato.training.inputs import Inputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.run import go_on
+from sfumato.training.run import take_remaining_steps
 from sfumato.training.steps import Scorer
 
 RESULT = RESULTS / "overhead.json"
@@ -70,7 +70,7 @@ def measure(source, model: str, steps: int, batch_size: int) -> dict[str, object
     resume.begin(job, run)
     began = time.perf_counter()
     with Ledger(run / LEDGER) as ledger:
-        go_on(job, run, ledger)
+        take_remaining_steps(job, run, ledger)
     evaluating = spent["Scorer.outputs"]
     whole = time.perf_counter() - began - spent["Inputs.__init__"] - spent["Scorer.__init__"] - evaluating
     gradient, noise = spent["ClippedGradient.__call__"], spent["Noise.add"]

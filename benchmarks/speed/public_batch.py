@@ -56,7 +56,7 @@ def step(kind: str, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], 
     """All that is done for one step's gradient."""
     module = models.create("wrn-16-4", classes=10, channels=3, size=32)
     if kind != "group":
-        models.normalised(module, kind, torch.randn(PUBLIC, 3, 32, 32))
+        models.replace_norms(module, kind, torch.randn(PUBLIC, 3, 32, 32))
     gradient = ClippedGradient(module, functional.cross_entropy)
     pieces = list(zip(images.split(32), labels.split(32), strict=True))
 

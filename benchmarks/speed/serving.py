@@ -134,10 +134,10 @@ def served(name: str, pipe: Connection) -> None:
     import threading
 
     from sfumato.serving import Limits, Service
-    from sfumato.serving.server import listening, serve, server
+    from sfumato.serving.server import open_listener, serve, server
 
     torch.set_num_threads(1)
-    ready, listener = server(Service(loaded(name), limits=Limits(seconds=600))), listening("127.0.0.1", 0)
+    ready, listener = server(Service(loaded(name), limits=Limits(seconds=600))), open_listener("127.0.0.1", 0)
     pipe.send(listener.getsockname())
     threading.Thread(target=lambda: (pipe.recv(), setattr(ready, "should_exit", True)), daemon=True).start()
     serve(ready, listener)

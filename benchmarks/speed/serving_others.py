@@ -195,10 +195,10 @@ STARTS = {"sfumato": own, "litserve": litserve, "torchserve": torchserve}
 def run(port: int) -> None:
     """sfumato's server in this process, until it is ended."""
     from sfumato.serving import Service
-    from sfumato.serving.server import listening, serve, server
+    from sfumato.serving.server import open_listener, serve, server
 
     torch.set_num_threads(1)
-    serve(server(Service(loaded(MODEL))), listening("127.0.0.1", port))
+    serve(server(Service(loaded(MODEL))), open_listener("127.0.0.1", port))
 
 
 if __name__ == "__main__":

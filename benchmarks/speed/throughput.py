@@ -109,7 +109,7 @@ def measure(model: str, trained: str, size: int, batch: int, rounds: int, thread
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     module = models.create(model, classes=CLASSES, channels=3, size=size)
-    models.select(module, (trained,))
+    models.select_trainable(module, (trained,))
     module.train().to(device)
     plan = PrivacyPlan.calibrate(
         examples=EXAMPLES, batch_size=batch, steps=rounds + 1, noise_multiplier=1.0, max_norm=1.0, delta=1e-6

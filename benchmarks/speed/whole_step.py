@@ -36,7 +36,7 @@ class Clock(Observer):
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def stepped(self, step: int) -> None:
+    def on_step_end(self, step: int) -> None:
         """A step has ended."""
         self.times.append(time.thread_time())
 

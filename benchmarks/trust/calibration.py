@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 import sfumato
 from benchmarks import RESULTS
 from sfumato.evaluation import accuracy
-from sfumato.evaluation.temperature import fitted
+from sfumato.evaluation.temperature import fit_temperature
 
 RESULT = RESULTS / "calibration.json"
 
@@ -78,11 +78,11 @@ def measured(spec: str, epsilon: float, place: Path) -> dict:
     run = sfumato.train(None, source, directory=place, epsilon=epsilon, report_epsilon=epsilon, keep=0)
     assert run.published is not None
     loaded = run.load()
-    module, transform = loaded.on(source)
+    module, transform = loaded.module_for(source)
     outputs = accuracy.logits(module, source.test, transform, torch.device("cpu")).double()
     labels = torch.from_numpy(source.test.labels)
     half = torch.from_numpy(np.random.default_rng(1).permutation(len(labels)) % 2 == 0)
-    public = fitted(outputs[half], labels[half], loss="softmax")
+    public = fit_temperature(outputs[half], labels[half], loss="softmax")
     return {
         "before": (outputs, labels),
         "chosen": (outputs / loaded.temperature, labels),

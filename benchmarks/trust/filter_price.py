@@ -36,10 +36,10 @@ def main() -> None:
 
 def measured(total: float, each: float, name: str) -> dict[str, object]:
     plan = PrivacyPlan.calibrate(**SIZES[name], epsilon=each, delta=DELTA)
-    own = PrivacyFilter.of(epsilon=total, delta=DELTA)
+    own = PrivacyFilter.for_total(epsilon=total, delta=DELTA)
     admitted = int(own.limit / own.cost(plan))
     planned = admitted
-    while own.composed([plan] * (planned + 1)) <= total:
+    while own.composed_epsilon([plan] * (planned + 1)) <= total:
         planned += 1
     return {
         "budget": total,
@@ -47,7 +47,7 @@ def measured(total: float, each: float, name: str) -> dict[str, object]:
         "runs of": name,
         "each": each,
         "admitted": admitted,
-        "in advance": own.composed([plan] * admitted) if admitted else 0.0,
+        "in advance": own.composed_epsilon([plan] * admitted) if admitted else 0.0,
         "planned": planned,
     }
 

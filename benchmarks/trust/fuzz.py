@@ -45,7 +45,7 @@ from sfumato.privacy import Gaussian, Poisson, PrivacyPlan, ledger
 from sfumato.runs import load, verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 
 RESULT = RESULTS / "fuzz.json"
 SIDE, COUNT = 8, 12
@@ -227,7 +227,7 @@ def owners_list(place: Path) -> list[str]:
         delta=1e-5,
     )
     for number in range(3):
-        uses.record(Data(("data",)), plan, run=f"{number}")
+        uses.record(DataIdentity(("data",)), plan, run=f"{number}")
     return [store.FILE, store.COUNT]
 
 
@@ -249,8 +249,8 @@ def read_recipe(place: Path) -> None:
     """Plan by the one that was changed."""
     changed = max(place.glob("*.toml"), key=lambda path: path.stat().st_mtime_ns)
     recipe.read(str(changed), {}, known())
-    recipe.budget_of(str(changed))
-    recipe.label_of(str(changed))
+    recipe.epsilon_of(str(changed))
+    recipe.row_option(str(changed))
 
 
 def resumed(place: Path) -> None:
@@ -292,7 +292,7 @@ PARSERS: Mapping[str, Parser] = {
     "run": Parser(make=finished, read=verified),
     "unfinished run": Parser(make=unfinished, read=resumed),
     "figures": Parser(make=figures, read=verified),
-    "uses": Parser(make=owners_list, read=lambda _: uses.earlier(Data(("data",)))),
+    "uses": Parser(make=owners_list, read=lambda _: uses.earlier_uses(DataIdentity(("data",)))),
     "recipe": Parser(make=recipes, read=read_recipe),
 }
 

@@ -44,7 +44,7 @@ from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.conclusion import run_page
+from sfumato.training.conclusion import run_report
 
 RESULT = RESULTS / "power.json"
 RUN, HOME = "work/runs/run", "home"
@@ -86,7 +86,7 @@ def hastened() -> None:
     lease.WATCH = 0.05
     learning_curves.curve = lambda *_: ""
     calibrated.inline = lambda draw, **described: ""
-    run_page.detections = lambda _, rates: [1.0 for _ in rates]
+    run_report.true_positive_rates = lambda _, rates: [1.0 for _ in rates]
 
 
 def recorded(words: list[str], root: Path) -> disk.Trace:

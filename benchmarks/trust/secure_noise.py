@@ -61,7 +61,7 @@ def main(examples: int) -> None:
     result = {"machine": found, "coordinates": elements, "examples timed": examples}
     for kind, sigma in ((Noise, 3.0), (SecureNoise, 2.0), (SecureNoise, 3.0), (SecureNoise, 3.99)):
         noise = kind(Gaussian(noise_multiplier=sigma), max_norm=1.0, key=RunKey.from_seed(0))
-        taken = seconds(lambda noise=noise: noise.add(noise.taken(parts), 0))
+        taken = seconds(lambda noise=noise: noise.add(noise.prepare_sum(parts), 0))
         name = f"{'secure' if kind is SecureNoise else 'standard'} noise, multiplier {sigma:g}"
         result[name] = {"seconds": round(taken, 4), "million coordinates a second": round(elements / taken / 1e6, 2)}
     secure = result["secure noise, multiplier 3.99"]["seconds"]

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan
-from sfumato.report.plots.drawing import calm, svg
+from sfumato.report.plots.drawing import style_axes, svg
 from sfumato.report.style import INK, MUTED
 
 RECORDS = (256, 1024, 4096, 16384)
@@ -182,7 +182,7 @@ def draw(found: dict[str, Any]) -> str:
             panel.xaxis.set_minor_locator(NullLocator())
             panel.set_title(title, fontsize=10, color=INK)
             panel.set_xlabel("steps T (= records n)" if name == "regression" else "steps T", color=MUTED)
-            calm(panel)
+            style_axes(panel)
         panels[0].set_ylabel("excess empirical risk", color=INK)
         panels[0].legend(frameon=False, fontsize=8)
         text = re.sub(r"<metadata>.*?</metadata>|<!DOCTYPE.*?>\s*", "", svg(figure, "theorem-3-2"), flags=re.DOTALL)

@@ -32,12 +32,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 import sfumato
 from benchmarks import RESULTS
 from benchmarks.shared import measuring
-from sfumato.averaging import interval, kept_steps, spaced, widening_of
+from sfumato.averaging import interval, kept_steps, select_spaced, widening_of
 from sfumato.experiment import Experiment
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.factorisation import square_root
 from sfumato.randomness import Noise, RunKey
-from sfumato.runs.figures.uncertain import spacing_of
+from sfumato.runs.figures.prediction_intervals import spacing_of
 
 RESULT = RESULTS / "uncertainty.json"
 SETTINGS: dict[str, Any] = {"model": "cnn", "schedule": "constant", "ema": 0.0, "optimizer": "sgd"}
@@ -138,7 +138,7 @@ def quadratic() -> dict[str, Any]:
                 noise_multiplier=1.0, scales=(0.22230337, 0.27881407), decays=(0.98480681, 0.63617939)
             ),
         }
-        kept = spaced(kept_steps(steps, 20), steps, spacing=spacing_of(steps))
+        kept = select_spaced(kept_steps(steps, 20), steps, spacing=spacing_of(steps))
         for name, mechanism in mechanisms.items():
             factor = 1.0
             if not mechanism.independent:

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato import ClippedGradient, Noise, PrivacyPlan, PrivateStep, RunKey
 from sfumato.audit import Bound, epsilon_of, white_box
-from sfumato.audit.gaussian import mu_shown
+from sfumato.audit.gaussian import mu_lower_bound
 from sfumato.privacy import FullBatch
 from sfumato.training.step import descend
 
@@ -109,7 +109,7 @@ def measured(epsilon: float, steps: int, seeds: int) -> dict:
         "mu": mu,
         "gaussian": median(gaussian),
         "share": median(gaussian) / epsilon,
-        "most": epsilon_of(mu_shown(errors, errors, (CANARIES, CANARIES), 0.05), DELTA),
+        "most": epsilon_of(mu_lower_bound(errors, errors, (CANARIES, CANARIES), 0.05), DELTA),
         "plain": median(one.epsilon for _, one in bounds),
         "noticed": bounds[0][0].smallest_fault,
         "gaussian by seed": gaussian,

@@ -1,6 +1,6 @@
-"""sfumato: private image classifiers, and one checkable sentence about what was promised.
+"""Train image classifiers under differential privacy. One checkable sentence states the guarantee.
 
-The public names (listed in `__init__.pyi`) are resolved at first use, because importing torch takes seconds.
+The public names, listed in `__init__.pyi`, are imported at first use, because importing torch takes seconds.
 """
 
 import lazy_loader

@@ -4,7 +4,7 @@ import os
 import sys
 
 if not sys.flags.safe_path and sys.path[0] == os.getcwd():
-    del sys.path[0]  # like the command `sfumato`, do not import from the working directory
+    del sys.path[0]  # the command `sfumato` does not import from the working directory either
 
 from sfumato.cli import main
 

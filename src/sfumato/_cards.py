@@ -1,4 +1,4 @@
-"""The HTML card of an object in a notebook: a few self-contained lines."""
+"""The HTML card that a notebook shows for an object."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def card(
     *,
     more: tuple[str, Sequence[str]] | None = None,
 ) -> str:
-    """HTML in the colours of its surroundings.
+    """A card as self-contained HTML. It uses the colours of the surrounding page.
 
     Args:
         figures: pairs (name, value).
-        sentence: what is promised, or that nothing is.
-        note: what must be known about the figures before they are shown to anybody.
-        more: a title and further lines, which open by a click.
+        sentence: the promise, or a statement that there is none.
+        note: a warning to read before showing the figures to others.
+        more: the title and the lines of a collapsed section.
 
     >>> "<script>" in card("<script>", [("test accuracy", "94.7%")], "This model is private.")
     False

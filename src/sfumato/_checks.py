@@ -18,8 +18,8 @@ class SfumatoError(ValueError):
         problem: what is wrong: the argument's name, its value, what is allowed. One sentence without the full stop.
         remedy: what to do about it. One sentence without the full stop.
 
-    Both may contain an argument in backticks, as in "give another `directory`" or "declare it (`public=True`)"; the
-    command line shows it as its own option. The message is one line; control characters from files are escaped.
+    Both may contain an argument in backticks, as in "give another `directory`" or "declare it (`public=True`)". The
+    command line replaces it by its own option. The message is one line, with control characters escaped.
 
     >>> print(SfumatoError("epsilon must be positive, got -1", "give a number such as 3"))
     epsilon must be positive, got -1; give a number such as 3
@@ -37,7 +37,7 @@ class SfumatoError(ValueError):
         return type(self), (self.problem, self.remedy)
 
     def _render_traceback_(self) -> list[str]:
-        """The single line that IPython shows in place of a traceback."""
+        """The only line that IPython shows, in place of a traceback."""
         return [f"SfumatoError: {self}"]
 
 
@@ -48,11 +48,11 @@ def _escaped(text: str) -> str:
     return _UNWRITABLE.sub(lambda found: " " if found[0] == "\n" else ascii(found[0])[1:-1], text)
 
 
-def unwritable(text: str) -> str | None:
-    """Why a terminal, a table or a page could not show a text faithfully; None if it can.
+def unwritable_reason(text: str) -> str | None:
+    """Why a terminal, a table or a page cannot show a text faithfully; None if it can.
 
-    >>> unwritable("cat"), unwritable("cat\\x1b[2J"), unwritable("\\u202ecat"), unwritable("\\udcff")
-    (None, 'holds a control character', 'turns the direction of writing', 'is not UTF-8')
+    >>> [unwritable_reason(text) for text in ("cat", "cat\\x1b[2J", "\\u202ecat", "\\udcff")]
+    [None, 'holds a control character', 'turns the direction of writing', 'is not UTF-8']
     """
     match = _UNWRITABLE.search(text)
     if match is None:
@@ -125,7 +125,7 @@ def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | 
 def parse_json(text: str | bytes) -> Any:
     """JSON without duplicate names; `ValueError` otherwise.
 
-    For a duplicate name Python keeps the last value, and a reader may see the first. A record must be unambiguous.
+    For a duplicate name, Python keeps the last value, but a human reader may notice only the first.
 
     >>> parse_json('{"steps": 60000, "steps": 60}')
     Traceback (most recent call last):
@@ -146,18 +146,18 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def differing(
+def nested_differences(
     was: Mapping[str, Any], now: Mapping[str, Any], *within: str
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """The differences of two nested mappings: the path of names, and both values; None for a missing value.
+    """The differences between two nested mappings: the path of names and both values; None for a missing value.
 
-    >>> list(differing({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}))
+    >>> list(nested_differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}))
     [(('a', 'c'), 2, 3)]
     """
     for name in [*was, *(name for name in now if name not in was)]:
         before, after = was.get(name), now.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from differing(before, after, *within, name)
+            yield from nested_differences(before, after, *within, name)
         elif before != after:
             yield (*within, name), before, after
 

@@ -1,9 +1,9 @@
-"""Choices: the options of a user, each declared once, in the room that uses it.
+"""Choices: the options of a user, each declared once, in the package that uses it.
 
-A *part* is a frozen dataclass of choices that belong together, such as `optim.Descent`, with their checks. There are
-two kinds of classes made of parts: settled choices (`OfParts`: every field has a value, as in
-`settings.descent.momentum`), and requested choices (`asked`: every field may be left out). On the command line, in
-recipes, in Python keywords and in records, choices are flat: the names of the parts' fields.
+A *part* is a frozen dataclass of related choices, such as `optim.Descent`, with their checks. Two kinds of classes are
+made of parts: settled choices (`NestedChoices`: every field has a value, as in `settings.descent.momentum`), and
+requested choices (`all_optional`: every field may be left out). On the command line, in recipes, in Python keywords and
+in records, choices are flat: they have the names of the parts' fields.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ def choice(
     """A field of a part. The string literal below the field is its help text.
 
     Args:
-        default: the settled value if nothing was chosen. Without a default, a value is required.
+        default: the settled value if the choice is left out. Without a default, a value is required.
         metavar: the placeholder for its value on the command line.
-        by_default: in words, the value if it is left out.
+        by_default: a description of the default value.
         given_as: the type of the requested value, if the part converts it.
     """
     known = {"metavar": metavar, "default": by_default, "given_as": given_as}
     return field(metadata=known) if default is MISSING else field(default=default, metadata=known)
 
 
-def left_out(metavar: str = "NUMBER", by_default: str = "by rule") -> Any:
-    """A field that may be left out, with its placeholder and, in words, the value if it is left out."""
+def optional_choice(metavar: str = "NUMBER", by_default: str = "by rule") -> Any:
+    """A field that may be left out, with its placeholder and a description of its default."""
     return choice(None, metavar, by_default)
 
 
-def asked(kind: type, *, without: Iterable[str] = ()) -> Any:
-    """The request class of a part: a dataclass with the same fields, each of which may be left out.
+def all_optional(kind: type, *, without: Iterable[str] = ()) -> Any:
+    """The request class of a part: a dataclass with the same fields, all of them optional.
 
     Args:
         without: fields that cannot be requested here.
@@ -51,14 +51,14 @@ def asked(kind: type, *, without: Iterable[str] = ()) -> Any:
     types = {one.name: one.metadata["given_as"] or one.type for one in kept}
     options = [(one.name, f"{types[one.name]} | None", field(default=None, metadata=one.metadata)) for one in kept]
     made = make_dataclass(kind.__name__, options, frozen=True, kw_only=True)
-    made.__module__, made.__doc__ = kind.__module__, kind.__doc__  # the module has its types and help texts
+    made.__module__, made.__doc__ = kind.__module__, kind.__doc__  # where to look up types and help texts
     return made
 
 
 @functools.cache
 def parts_of(kind: type) -> dict[str, type]:
-    """The fields of `OfParts` that are parts, with their types."""
-    if not issubclass(kind, OfParts):
+    """The fields that are parts, with their types; empty unless the class is a `NestedChoices`."""
+    if not issubclass(kind, NestedChoices):
         return {}
     hints = get_type_hints(kind)
     return {one.name: hints[one.name] for one in fields(kind) if is_dataclass(hints[one.name])}  # type: ignore[arg-type]
@@ -74,11 +74,11 @@ def choices_of(kind: type) -> dict[str, Field[Any]]:
     return choices
 
 
-class OfParts:
-    """Base of frozen dataclasses that consist of parts. Their choices can be given and read flat.
+class NestedChoices:
+    """Base class of frozen dataclasses that consist of parts. Their choices can be given and read flat.
 
-    The constructor, and therefore `dataclasses.replace`, takes parts, choices by their flat names, or both. A flat
-    choice overrides its part.
+    The constructor, and therefore `dataclasses.replace`, accepts parts, choices by their flat names, or both. A flat
+    choice overrides the value in its part.
     """
 
     def __init__(self, **given: Any):
@@ -106,17 +106,17 @@ class OfParts:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
+        """All choices as plain data, for `from_dict`."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self.flat().items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The object that `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         return cls(**recorded(cls, data))
 
 
 def recorded(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The choices of a record. Refuses missing or unknown ones."""
+    """The choices in a record. Refuses missing and unknown ones."""
     if odd := sorted(set(data) ^ set(choices_of(kind))):
         raise SfumatoError(
             f"the run's record of its {kind.__name__.lower()} has missing or unknown fields: {', '.join(odd)}",
@@ -126,7 +126,7 @@ def recorded(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require(part: type, given: Mapping[str, Any], kind: type) -> None:
-    """Refuse a part if a choice without a default is left out."""
+    """Refuse the choices for a part if one without a default is missing."""
     wanted = [one.name for one in fields(part) if one.default is MISSING and one.default_factory is MISSING]
     if missing := [name for name in wanted if name not in given]:
         raise SfumatoError(f"{', '.join(missing)} must be given for {kind.__name__}", "give it by its name")
@@ -159,7 +159,7 @@ CALLED = {
     "label_column": "target_column label_col y_col",
     "path_column": "image_column path_col x_col",
 }
-"""Names of choices in other libraries."""
+"""The names that other libraries use for these choices."""
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
@@ -169,7 +169,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def refuse_unknown(name: str, kind: type, remedy: str | None = None, *, others: Collection[str] = ()) -> None:
-    """Refuse an unknown name, and suggest a close one among the choices or the other names allowed."""
+    """Refuse an unknown name, and suggest a similar one among the choices and the other allowed names."""
     known = choices_of(kind)
     if remedy is None:
         near = nearest(name, [*known, *others])

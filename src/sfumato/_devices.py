@@ -1,7 +1,7 @@
-"""Questions to the device that computes, put so that CUDA, Intel's XPU and any other accelerator take one road; and
-whether this process is one of several, as torchrun and `--processes` start them.
+"""Access to the compute device, the same for CUDA, Intel XPU and other accelerators.
 
-Torch is imported inside the functions, so files that only name a device do not wait for it.
+Also tells whether this process is one of several that torchrun or `--processes` started. The functions import torch
+themselves, so that importing this module is fast.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PRECISIONS = ("float32", "bfloat16")
-"""The precisions for the matrix products and convolutions of a training step."""
+"""Precisions of matrix products and convolutions in a training step."""
 
 
-def checked(name: str) -> str:
-    """The device name, after checking its form: "cpu", or an accelerator with or without a number.
+def check_name(name: str) -> str:
+    """The device name. Refuses anything but "cpu" or an accelerator with or without a number.
 
-    >>> checked("cuda:1")
+    >>> check_name("cuda:1")
     'cuda:1'
     """
     kind, _, number = name.partition(":")
@@ -43,10 +43,10 @@ def refuse(name: str) -> NoReturn:
     raise SfumatoError(f"device must be cpu, cuda or cuda:N, or as torch names it, got {name!r}", "give one of these")
 
 
-def chosen(name: str | None) -> str:
-    """The requested device; by default the accelerator that torch sees, otherwise the CPU.
+def select(name: str | None) -> str:
+    """The requested device. By default the accelerator that torch finds, otherwise the CPU.
 
-    Errors: `SfumatoError` for a device that is not available, or that cannot compute in float64.
+    Errors: `SfumatoError` if the device is not available or does not support float64.
     """
     import torch
 
@@ -55,7 +55,7 @@ def chosen(name: str | None) -> str:
         os.environ.setdefault(*_WORKSPACE)
     if name is None:
         return accelerator.type if accelerator is not None and _has_float64(accelerator.type) else "cpu"
-    kind, _, number = checked(name).partition(":")
+    kind, _, number = check_name(name).partition(":")
     try:
         torch.device(name)
     except RuntimeError:
@@ -74,8 +74,8 @@ def chosen(name: str | None) -> str:
     return name
 
 
-def one_each(processes: int, name: str) -> None:
-    """Refuse more processes on this machine than accelerators: each process needs its own."""
+def require_one_each(processes: int, name: str) -> None:
+    """Refuse to run more processes on this machine than it has accelerators. Each process needs its own."""
     import torch
 
     kind, _, number = name.partition(":")
@@ -90,8 +90,8 @@ def one_each(processes: int, name: str) -> None:
         )
 
 
-def take_turn(number: int) -> None:
-    """Use the accelerator with this number, modulo their count, in a process that names none."""
+def set_accelerator(number: int) -> None:
+    """Make accelerator `number`, modulo their count, the default of this process."""
     import torch
 
     if torch.accelerator.is_available():
@@ -100,7 +100,7 @@ def take_turn(number: int) -> None:
 
 _ON_CPU = "give `device=cpu`"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""Without it, matrix products differ between streams. CUDA reads it at the first product of a process."""
+"""Makes matrix products the same on every stream. CUDA reads the variable at the first product of a process."""
 _DISPLAY_NAMES = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 
 
@@ -113,15 +113,15 @@ def _has_float64(kind: str) -> bool:
         return False
 
 
-def of(device: torch.device | str) -> str:
+def product_name(device: torch.device | str) -> str:
     """The accelerator's product name."""
     import torch
 
     return torch.get_device_module(device).get_device_name()
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has finished its work, so that a clock can be read."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its work, for timing."""
     import torch
 
     if device.type != "cpu":
@@ -135,8 +135,8 @@ def free_memory(device: torch.device | str) -> int:
     return torch.get_device_module(device).mem_get_info(device)[0]
 
 
-def room(device: torch.device) -> int:
-    """Bytes available for more tensors: the accelerator's free memory plus what torch has reserved without using it.
+def available_memory(device: torch.device) -> int:
+    """Bytes available for more tensors: the accelerator's free memory, plus what torch has reserved but not used.
 
     Practically unlimited on the CPU.
     """
@@ -149,8 +149,8 @@ def room(device: torch.device) -> int:
     return free_memory(device) + held[0] - held[1]
 
 
-def has_own_forms(device: torch.device) -> bool:
-    """Whether gradients use their device implementations there (`gradients.products`). Tests also use them on a CPU."""
+def has_device_forms(device: torch.device) -> bool:
+    """Whether gradients use the accelerator implementations of `gradients.products`. Tests also use them on the CPU."""
     return device.type != "cpu"
 
 
@@ -159,8 +159,8 @@ def can_capture(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def on_another_stream(function: Callable[[], Result], device: torch.device) -> Result:
-    """Runs a function with its kernels on a side stream, as during capture, and returns its result."""
+def run_on_side_stream(function: Callable[[], Result], device: torch.device) -> Result:
+    """Run a function with its kernels on a side stream, as during capture, and return its result."""
     import torch
 
     usual, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)
@@ -171,15 +171,16 @@ def on_another_stream(function: Callable[[], Result], device: torch.device) -> R
     return result
 
 
-def captured(function: Callable[[], Result], device: torch.device, *, beside: Sequence[Any] = ()) -> tuple[Any, Result]:
-    """Captures the kernel launches of a function on a CUDA device as a graph, without running them.
+def capture_graph(
+    function: Callable[[], Result], device: torch.device, *, beside: Sequence[Any] = ()
+) -> tuple[Any, Result]:
+    """Capture the kernel launches of a function on a CUDA device as a graph, without running them.
 
     Args:
-        beside: earlier graphs whose memory pool this one shares. They must not run at the same time.
+        beside: earlier graphs. This graph shares the memory pool of the first; they must not run at the same time.
 
     Returns:
-        the graph, whose `replay()` launches all kernels; and the function's return value, whose tensors hold the
-        results after that.
+        the graph, whose `replay()` launches all kernels; and the function's return value, filled by each replay.
     """
     import torch
 
@@ -189,11 +190,11 @@ def captured(function: Callable[[], Result], device: torch.device, *, beside: Se
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = function()
     except RuntimeError as error:
-        # Restore the stream and the generator, which torch leaves in their capture state.
+        # Torch leaves the stream and the generator in their capture state.
         torch.cuda.set_stream(usual)
         generator = torch.cuda.default_generators[usual.device_index]
         generator.graphsafe_set_state(torch.Generator(device).set_state(generator.get_state()))
-        raise RuntimeError(str(error.__context__ or error)) from error  # the cause, not that the capture failed
+        raise RuntimeError(str(error.__context__ or error)) from error  # report the cause, not the failed capture
     return graph, result
 
 
@@ -210,17 +211,17 @@ def has_bfloat16(name: str) -> bool:
         return module.is_bf16_supported(including_emulation=False)
 
 
-def exhausted(error: BaseException) -> bool:
-    """Whether an error means that the machine's or an accelerator's memory was exhausted."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the machine or an accelerator ran out of memory."""
     if isinstance(error, MemoryError):
         return True
-    torch = sys.modules.get("torch")  # if torch is not imported, the error is not torch's
+    torch = sys.modules.get("torch")  # without an import, the error is not from torch
     if isinstance(error, getattr(torch, "OutOfMemoryError", ())):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's message on the CPU
 
 
-def random_states(device: torch.device) -> list[torch.Tensor]:
+def rng_states(device: torch.device) -> list[torch.Tensor]:
     """The states of torch's global generators, on the CPU and on this device."""
     import torch
 
@@ -229,29 +230,29 @@ def random_states(device: torch.device) -> list[torch.Tensor]:
 
 
 @contextmanager
-def computing(name: str, precision: str) -> Iterator[None]:
-    """Around training steps on this device: products in this precision, and deterministic results (`repeatable`)."""
+def compute_mode(name: str, precision: str) -> Iterator[None]:
+    """The context of training steps on a device: products in this precision, and deterministic results."""
     import torch
 
     kind = torch.device(name).type
-    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"), repeatable(name):
+    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"), deterministic(name):
         yield
 
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
 _warned: set[str] = set()
-"""The functions that this process has already warned about (`warn_of_rounding`)."""
+"""The functions that `warn_nondeterministic` has already reported."""
 
 
 @contextmanager
-def repeatable(name: torch.device | str) -> Iterator[None]:
-    """Makes computations on this device deterministic, as far as torch has deterministic implementations.
+def deterministic(name: torch.device | str) -> Iterator[None]:
+    """Make computations on this device deterministic, as far as torch has deterministic implementations.
 
-    Convolutions and products use deterministic algorithms, and attention uses products and a softmax, because the
-    backward passes of the fused kernels add in any order.
+    Convolutions and matrix products use deterministic algorithms. Attention uses matrix products and a softmax, because
+    the backward passes of the fused kernels add in no fixed order.
 
-    Functions without a deterministic implementation run as they are and are named in one warning. The privacy guarantee
-    does not depend on them, but an exact repetition does.
+    A function without a deterministic implementation runs unchanged, and a warning names it. Exact repetition of a step
+    depends on such functions; the privacy guarantee does not.
     """
     import torch
 
@@ -285,11 +286,11 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
         torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
         filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = were
     for what in sorted(nondeterministic):
-        warn_of_rounding(what)
+        warn_nondeterministic(what)
 
 
-def warn_of_rounding(what: str) -> None:
-    """Warn once about a function that is not deterministic."""
+def warn_nondeterministic(what: str) -> None:
+    """Warn that a function is not deterministic, once per function."""
     if what not in _warned:
         _warned.add(what)
         warnings.warn(
@@ -299,7 +300,7 @@ def warn_of_rounding(what: str) -> None:
         )
 
 
-def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:
+def to_device(values: np.ndarray, device: torch.device | str) -> torch.Tensor:
     """The values on the device. The copy to a GPU is asynchronous."""
     import torch
 
@@ -310,8 +311,8 @@ def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:
 
 
 @contextmanager
-def own_randomness(*devices: torch.device | str) -> Iterator[None]:
-    """Draws inside, on the CPU or on these devices, leave torch's global generators unchanged."""
+def fork_rng(*devices: torch.device | str) -> Iterator[None]:
+    """Restore torch's global generators, of the CPU and of these devices, on exit."""
     import torch
 
     others = [device for device in map(torch.device, devices) if device.type != "cpu"]
@@ -319,7 +320,7 @@ def own_randomness(*devices: torch.device | str) -> Iterator[None]:
         yield
 
 
-def all_begun() -> Iterable[torch.device]:
+def used_accelerators() -> Iterable[torch.device]:
     """The accelerators that this process has used, as far as torch reports."""
     import torch
 
@@ -331,19 +332,19 @@ def all_begun() -> Iterable[torch.device]:
 
 
 STORE = "SFUMATO_STORE"
-"""Where the environment of what `--processes` has started has the file by which these processes find each other."""
+"""Environment variable with the file through which processes that `--processes` started find each other."""
 
 
-def one_of_several() -> bool:
-    """Whether it was."""
+def is_distributed() -> bool:
+    """Whether this process is one of several that torchrun or `--processes` started."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
 
 
-def silent() -> bool:
-    """Whether another process speaks for this one."""
-    return one_of_several() and os.environ["RANK"] != "0"
+def is_follower() -> bool:
+    """Whether this process is one of several, and not the leader (rank 0)."""
+    return is_distributed() and os.environ["RANK"] != "0"
 
 
-def local_count() -> int:
-    """How many of them there are on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if one_of_several() else 1
+def local_world_size() -> int:
+    """Number of these processes on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if is_distributed() else 1

@@ -1,4 +1,4 @@
-"""Files that are written entirely or not at all."""
+"""Atomic and durable writing of files, and checks of files to read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a 
 
 
 def refuse_special(known: os.stat_result, name: str) -> None:
-    """Refuse a pipe, a socket or a device, which might never end. Raises `IsADirectoryError` for a folder.
+    """Refuse a pipe, a socket or a device, since reading it might never end. Raises `IsADirectoryError` for a folder.
 
     Args:
         known: the status of the file.
@@ -32,18 +32,18 @@ def refuse_special(known: os.stat_result, name: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
 
 
-def ordinary(path: str | os.PathLike[str]) -> Path:
-    """The path of an ordinary file, to be opened.
+def regular_file(path: str | os.PathLike[str]) -> Path:
+    """The path, if it is an ordinary file.
 
-    Errors: `OSError` if there is no accessible file, and `SfumatoError` for a pipe, a socket or a device.
+    Errors: `OSError` if there is no accessible file, `SfumatoError` for a pipe, a socket or a device.
     """
     refuse_special(os.stat(path), str(path))
     return Path(path)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors into ours."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn `OSError` into a `SfumatoError` with a remedy."""
     try:
         yield
     except SfumatoError:
@@ -56,9 +56,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file entirely or not at all, durably: first to a temporary file, then by one rename."""
+    """Write a file atomically and durably: write and sync a temporary file, then rename it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with writing(path):
+    with write_errors(path):
         try:
             descriptor = _systems.open_bytes(
                 temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644
@@ -66,7 +66,7 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
-                _systems.durable(file.fileno())
+                _systems.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -74,11 +74,11 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
         sync_directory(path.parent)
 
 
-def held_alone(descriptor: int, name: str) -> None:
-    """Wait until no other process holds the open file, then hold it until it is closed.
+def lock_exclusively(descriptor: int, name: str) -> None:
+    """Lock an open file, after waiting for other processes. Closing the file releases the lock.
 
     Args:
-        name: the name of the file in the error message if its file system has no locks.
+        name: the name of the file in the error message.
     """
     try:
         _systems.lock(descriptor, wait=True)
@@ -90,14 +90,14 @@ def held_alone(descriptor: int, name: str) -> None:
 
 
 _HOLE = bytes(8)
-"""More zeros than a single changed byte can make. Lines of text contain none."""
+"""A run of zero bytes that a single changed byte cannot produce. Lines of text contain none."""
 
 
 def whole_lines(content: bytes) -> bytes:
-    """The completely written lines of a file to which lines of text are appended.
+    """The completely written lines of a text file that is only appended to.
 
-    A last line without a line break was cut off by a kill or a full disk. Zeros, at the end or several in a row, appear
-    where the power failed before the data reached the disk; what follows them was not synced either.
+    A last line without a line break was cut off by a kill or a full disk. Zero bytes, at the end or several in a row,
+    appear where the power failed before the data reached the disk. The bytes after them were not synced either.
 
     >>> whole_lines(b'{"step": 0}\\n{"st'), whole_lines(b'{"step": 0}\\n' + bytes(12) + b'\\n{"step": 2}\\n')
     (b'{"step": 0}\\n', b'{"step": 0}\\n')
@@ -107,7 +107,7 @@ def whole_lines(content: bytes) -> bytes:
 
 
 def make_directory(path: Path, *, private: bool = False) -> None:
-    """Make a missing directory and its missing parents, durably: each name is synced in the directory above it."""
+    """Make a missing directory and its missing parents, durably: sync the parent of each."""
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(exist_ok=True, mode=0o700 if private else 0o777)
@@ -115,11 +115,11 @@ def make_directory(path: Path, *, private: bool = False) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make names that were created, changed or removed in this directory durable."""
-    _systems.durable_names(path)
+    """Make created, renamed and removed names in this directory durable."""
+    _systems.fsync_directory(path)
 
 
-def machine() -> str:
+def machine_id() -> str:
     """An identifier of this machine since its last boot. Machines with the same host name differ."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()

@@ -11,13 +11,13 @@ from pathlib import Path
 def memory_limit(root: Path = Path("/")) -> int:
     """Bytes of memory that this process may use: the machine's, or the limit of its control groups and RLIMIT_AS.
 
-    A container's limit is that of its control group: the least along the hierarchy, for versions 1 and 2.
+    The limit of a container is the smallest limit along its control group's hierarchy, of version 1 or 2.
 
     Args:
         root: the directory that contains `proc` and `sys`.
 
     Returns:
-        Practically unlimited if the system does not say.
+        A practically unlimited number if the system reports no limit.
     """
     limits = [1 << 62]
     with suppress(AttributeError, ValueError, OSError):  # not on Windows
@@ -38,9 +38,11 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def _limits(mounted: Path, path: str, name: str) -> Iterator[int]:
-    """The limits of a control group and of its parents, as far as visible: inside a container, a path of the machine
-    may not exist, and the container's own group is the first."""
+    """The limits of a control group and of its parents, as far as they are visible.
+
+    Inside a container, the path from the machine may not exist. The first visible group is then the container's own.
+    """
     group = mounted / path.strip("/")
     for place in [group, *group.parents[: len(group.parents) - len(mounted.parents)]]:
-        with suppress(OSError, ValueError):  # "max", or none
+        with suppress(OSError, ValueError):  # "max", or no such file
             yield int((place / name).read_text("ascii"))

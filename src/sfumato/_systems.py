@@ -1,6 +1,6 @@
 """Differences between Linux, macOS and Windows: binary files, locks, durability, file modes, file names, renames.
 
-No other file checks which system it runs on. Substitutes for missing modules and flags are here too.
+No other file checks the operating system. Replacements for missing modules and flags are here too.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ except ImportError:  # other systems
     msvcrt = None
 
 BEYOND = 0x7FFF_FFFE
-"""The byte to lock where a lock also prevents reading: beyond the end of all our files."""
+"""Offset of the byte to lock on Windows, where locked bytes cannot be read: beyond the end of all our files."""
 
 AGAIN = 0.05
-"""Seconds between two attempts to lock, where the system cannot wait by itself."""
+"""Seconds between attempts to lock, where the system cannot wait for a lock."""
 
 
 def on_windows() -> bool:
@@ -39,7 +39,7 @@ def on_windows() -> bool:
 
 
 def open_bytes(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """A descriptor for bytes. Otherwise Windows would convert line breaks."""
+    """Open a file in binary mode. In text mode, Windows would convert line breaks."""
     return os.open(path, flags | getattr(os, "O_BINARY", 0), mode)
 
 
@@ -47,9 +47,9 @@ def lock(descriptor: int, *, wait: bool) -> None:
     """Lock an open file exclusively until it is closed.
 
     Args:
-        wait: wait until it is free; otherwise raise `BlockingIOError` if another process holds it.
+        wait: wait until the lock is free; otherwise raise `BlockingIOError` if another process holds it.
 
-    Errors: `OSError` if the file system, or the system, has no locks.
+    Errors: `OSError` if the system or its file system has no locks.
     """
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -63,7 +63,7 @@ def lock(descriptor: int, *, wait: bool) -> None:
 
 
 def _locked(system: ModuleType, descriptor: int) -> bool:
-    """Lock one byte far beyond the end, because locked bytes cannot be read. False if another process has it."""
+    """Lock one byte beyond the end of the file. False if another process holds the lock."""
     place = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         os.lseek(descriptor, BEYOND, os.SEEK_SET)
@@ -77,32 +77,32 @@ def _locked(system: ModuleType, descriptor: int) -> bool:
     return True
 
 
-def durable(descriptor: int) -> None:
-    """Make written data survive a power cut. On macOS, `fsync` alone leaves it in the memory of the disk."""
+def fsync(descriptor: int) -> None:
+    """Make written data durable. On macOS, `fsync` alone leaves data in the drive's cache."""
     whole = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
     if fcntl is not None and whole is not None:
         try:
             fcntl.fcntl(descriptor, whole)
             return
-        except OSError as error:  # a file system without it, such as a network file system
+        except OSError as error:  # not supported, for example by a network file system
             if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                 raise
     os.fsync(descriptor)
 
 
-def durable_names(directory: Path) -> None:
-    """Make name changes in this directory durable. Not needed on Windows, which keeps a journal."""
+def fsync_directory(directory: Path) -> None:
+    """Make name changes in this directory durable. Not needed on Windows, whose file system keeps a journal."""
     if on_windows():
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        durable(descriptor)
+        fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def renamed(descriptor: int, path: Path, to: Path) -> int:
-    """Rename an open file over another one and return its descriptor. Windows requires closing it in between."""
+def rename_open(descriptor: int, path: Path, to: Path) -> int:
+    """Rename an open file, replacing any file of that name. Returns its descriptor; Windows requires reopening it."""
     if not on_windows():
         os.replace(path, to)
         return descriptor
@@ -111,8 +111,8 @@ def renamed(descriptor: int, path: Path, to: Path) -> int:
     return open_bytes(to, os.O_WRONLY)
 
 
-def open_to_others(path: Path) -> int:
-    """The mode of a secret file if others may use it, otherwise 0. Does not examine Windows access lists."""
+def exposed_mode(path: Path) -> int:
+    """The mode of a secret file if other users have access to it, otherwise 0. Windows access lists are not checked."""
     mode = 0 if on_windows() else os.stat(path).st_mode & 0o777
     return mode if mode & 0o077 else 0
 
@@ -121,11 +121,11 @@ _DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0
 _FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]')
 
 
-def forbidden(name: str) -> str | None:
-    """Why a file or folder of this name (one part of a path) cannot exist on Windows; None if it can.
+def invalid_name_reason(name: str) -> str | None:
+    """Why Windows does not allow this name (one part of a path) for a file or folder; None if it does.
 
-    >>> forbidden("con.txt"), forbidden("ward."), forbidden("8:30"), forbidden("ward 3")
-    ('it is the name of a device', 'it ends with a dot or a space', "it holds ':'", None)
+    >>> [invalid_name_reason(name) for name in ("con.txt", "ward.", "8:30", "ward 3")]
+    ['it is the name of a device', 'it ends with a dot or a space', "it holds ':'", None]
     """
     if _DEVICES.fullmatch(name.rstrip(" .")):
         return "it is the name of a device"
@@ -136,21 +136,21 @@ def forbidden(name: str) -> str | None:
 
 
 def refuse_forbidden(path: Path) -> None:
-    """On Windows, refuse a path with a part that cannot be the name of a file or folder."""
+    """On Windows, refuse a path with a part that is not a valid name."""
     if not on_windows():
         return
     for part in path.parts[1:] if path.anchor else path.parts:
-        if reason := forbidden(part):
+        if reason := invalid_name_reason(part):
             raise SfumatoError(
                 f"{str(path)!r} has a part {part!r}, which is not a valid name on Windows: {reason}", "rename it"
             )
 
 
 def read_at(descriptor: int, memory: memoryview, offset: int) -> int:
-    """Read into memory from an offset of a file. Returns the number of bytes read."""
+    """Read from an offset of a file into memory. Returns the number of bytes read."""
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [memory], offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)  # the descriptor belongs to this reader alone
+    os.lseek(descriptor, offset, os.SEEK_SET)  # nobody else uses the descriptor
     content = os.read(descriptor, min(len(memory), 1 << 24))
     memory[: len(content)] = content
     return len(content)

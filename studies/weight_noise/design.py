@@ -1,4 +1,4 @@
-"""What a weight-noise study compares, and how its networks are trained."""
+"""The design of a weight-noise study: the compared networks, and their training."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from sfumato.models.normalisation.norms import NORMS
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What a study compares, and how each of its networks is trained: by Adam, without privacy.
+    """The compared networks and their training, by Adam and without privacy.
 
     Args:
-        models: spellings that `models.create` knows.
-        normalisations: of each model: "none" for the model as it is spelt, or "batch", "layer", "group" or "instance"
-            for its augmented form, with that normalisation after every trainable layer (options `norm` and
+        models: the names of the models, as for `models.create`.
+        normalisations: the forms of each model: "none" for the model as named, or "batch", "layer", "group" or
+            "instance" for the model with that normalisation after every trainable layer (options `norm` and
             `norm_last`).
-        deviations: sigma of the weights.
-        runs: for each form and deviation, each with a key of its own.
-        epochs, batch_size: of a run.
-        learning_rates: of several, each form is trained with the one that has the best mean accuracy over all
-            deviations in one run each, which counts for nothing else.
-        schedule: of the learning rate.
-        shift, flip: how examples are augmented, as in training.
-        seed: from which the keys of all runs follow.
-        margin: a run converges where its accuracy ever exceeds the share of the test part's largest class by so much; a
-            form does not at a deviation where most of its runs don't.
-        share: of the noiseless accuracy, which the slow-down is measured at.
-        validation_fraction: the share of the training part that is held out: learning rates are chosen on it, and
-            curves are of it. With 0 both are of the test part.
+        deviations: the values of sigma, the standard deviation of the weights.
+        runs: the number of runs for each form and deviation, each with its own key.
+        epochs, batch_size: the epochs of a run, and the examples of a step.
+        learning_rates: if there are several, each form is trained with the one that has the best mean accuracy over all
+            deviations. This takes one pilot run per learning rate and deviation, which is used for nothing else.
+        schedule: the schedule of the learning rate.
+        shift, flip: the augmentation of examples, as in training.
+        seed: the seed from which the keys of all runs follow.
+        margin: a run converges if its accuracy ever exceeds the share of the largest class by this margin. A form
+            converges at a deviation if most of its runs do.
+        share: the share of the noiseless accuracy at which the slow-down is measured.
+        validation_fraction: the share of the training part that is held out for choosing learning rates and for curves.
+            With 0 both use the test part.
 
     Raises:
         SfumatoError: a value out of range.
@@ -77,11 +77,11 @@ class Design:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """The spellings of all networks, each model's normalisations side by side."""
+        """The names of all networks: the forms of the first model, then those of the next."""
         return tuple(augmented(model, kind) for model in self.models for kind in self.normalisations)
 
     def settings(self, form: str, rate: float) -> Settings:
-        """How a run of this form is trained."""
+        """The settings of a run of this form."""
         return Settings(
             model=form,
             learning_rate=rate,
@@ -94,7 +94,8 @@ class Design:
 
     @property
     def of_runs(self) -> dict[str, Any]:
-        """What decides a run besides form, deviation, learning rate and number; further ones of these may be added."""
+        """The choices that all runs share. A study with the same ones can be extended by further forms, deviations,
+        learning rates and runs."""
         held_out = {"validation_fraction": self.validation_fraction} if self.validation_fraction else {}
         return {name: value for name, value in asdict(self).items() if name in _OF_RUNS} | held_out
 
@@ -103,7 +104,7 @@ _OF_RUNS = ("epochs", "batch_size", "schedule", "shift", "flip", "seed")
 
 
 def augmented(model: str, kind: str) -> str:
-    """The spelling of a model's form.
+    """The name of a model's form.
 
     >>> augmented("lenet5", "none"), augmented("lenet5", "layer")
     ('lenet5', 'lenet5,norm=layer,norm_last=1')

@@ -1,4 +1,4 @@
-"""The page of a weight-noise study: accuracies by deviation, convergence curves, and what noise costs in time."""
+"""The page of a weight-noise study: accuracies by deviation, convergence curves, and slow-downs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup, escape
 
-from sfumato.report.plots.drawing import calm, inline
+from sfumato.report.plots.drawing import inline, style_axes
 from sfumato.report.sections.numbers import significant
 from sfumato.report.style import INK, MUTED, stylesheet
 
@@ -23,10 +23,10 @@ NO_CONVERGENCE = "no convergence"
 
 
 def page_of_noise(study: Mapping[str, Any]) -> str:
-    """One HTML file that needs no network and runs no script. The same study gives the same bytes.
+    """The page as one HTML file. It needs no network and runs no script. The same study gives the same bytes.
 
     Args:
-        study: as `NoiseStudy.to_dict` gives it.
+        study: the study as plain data, from `NoiseStudy.to_dict`.
     """
     design = study["design"]
     deviations = design["deviations"]
@@ -79,7 +79,7 @@ def accuracy_cell(cell: Mapping[str, Any]) -> str:
 
 
 def slowdown_cell(cell: Mapping[str, Any]) -> str:
-    """A cell of the table of slow-downs: the factor, or that the share was not reached.
+    """A cell of the table of slow-downs: the factor, or "-" if the share was not reached.
 
     >>> slowdown_cell({"slowdown": 6.94, "epochs_to_share": 3.2})
     '6.9'
@@ -88,7 +88,7 @@ def slowdown_cell(cell: Mapping[str, Any]) -> str:
 
 
 def _curves(place: int, form: str, cells: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each deviation, the lightest for the smallest."""
+    """A plot with one line for each deviation, the lightest line for the smallest deviation."""
     drawn = [cell for cell in cells if cell["curve"]]
     if not drawn:
         return ""
@@ -113,7 +113,7 @@ def _curves(place: int, form: str, cells: Sequence[Mapping[str, Any]]) -> str:
             loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, title="deviation", labelcolor=INK
         )
         legend.get_title().set_color(MUTED)
-        calm(axes)
+        style_axes(axes)
 
     lines = ", ".join(f"{100 * cell['curve'][-1][1]:.1f}% at deviation {cell['deviation']:g}" for cell in drawn)
     return inline(

@@ -1,4 +1,4 @@
-"""What came of a weight-noise study: accuracies with their standard errors, who converged, and how much later."""
+"""The results of a weight-noise study: accuracies with standard errors, convergence, and slow-downs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.data import Source
-from studies.weight_noise.course import Course
+from studies.weight_noise.course import TrainingCurve
 from studies.weight_noise.design import Design
 
 NO_PROMISE = (
@@ -19,24 +19,24 @@ NO_PROMISE = (
     "privacy mechanism."
 )
 PILOT = 0
-"""The number of the runs that choose a learning rate, and count for nothing else."""
+"""The run number of all pilots. They choose a learning rate and are used for nothing else."""
 PRIVATE = " The data are private, and these figures are not covered by any promise."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """All runs of one form at one deviation.
+    """The results of all runs of one form at one deviation.
 
     Args:
-        model: the form's spelling.
+        model: the name of the form.
         deviation: sigma of its weights.
-        learning_rate: by which they were trained.
-        accuracies: on the test part in the end, with drawn weights, of each run; 0 where it diverged.
-        converged: how many of them converged, by the study's rule.
-        epochs_to_share: the median of when they reached the share of the noiseless accuracy; None where most never did,
-            or nothing is known without noise.
-        slowdown: that over the noiseless one.
-        curve: (epochs, mean accuracy) over the runs, on the part that the design's curves are of.
+        learning_rate: the learning rate of the runs.
+        accuracies: the final accuracy of each run on the test part, with drawn weights; 0 if it diverged.
+        converged: the number of runs that converged, by the study's rule.
+        epochs_to_share: the median number of epochs until the share of the noiseless accuracy; None if most runs never
+            reached it, or if there is no noiseless result.
+        slowdown: `epochs_to_share` divided by that of the noiseless runs.
+        curve: (epochs, mean accuracy over the runs), on the part that the design uses for curves.
     """
 
     model: str
@@ -50,38 +50,39 @@ class Cell:
 
     @property
     def converges(self) -> bool:
-        """Whether most of its runs did."""
+        """Whether most of its runs converged."""
         return 2 * self.converged > len(self.accuracies)
 
     @property
     def accuracy(self) -> float:
-        """The mean over all runs, whether they converged or not."""
+        """The mean accuracy over all runs, whether they converged or not."""
         return statistics.fmean(self.accuracies)
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean; None for a single run."""
+        """The standard error of the mean accuracy; None for a single run."""
         count = len(self.accuracies)
         return statistics.stdev(self.accuracies) / math.sqrt(count) if count > 1 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready data."""
         figures = {"accuracy": self.accuracy, "standard_error": self.standard_error, "converges": self.converges}
         return {**asdict(self), **figures}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseStudy:
-    """The result.
+    """The results of a study.
 
     Args:
-        design: what was compared, as plain data.
-        kind: of the source.
-        public: whether its records are.
-        test_examples: how many were measured on.
-        largest_class: the share of the largest class, of the part that curves are of, which a constant answer reaches.
-        cells: of each form and deviation, the forms in their order.
-        pilots: model, deviation, learning rate and accuracy of each run that chose among learning rates.
+        design: the design as plain data.
+        kind: the kind of the source.
+        public: whether its records are public.
+        test_examples: the number of test examples.
+        largest_class: the share of the largest class in the part used for curves, which is the accuracy of a constant
+            prediction.
+        cells: the cell of each form and deviation, in the order of the forms.
+        pilots: the model, deviation, learning rate and accuracy of each pilot run.
     """
 
     design: Mapping[str, Any]
@@ -97,17 +98,17 @@ class NoiseStudy:
         return f"NoiseStudy({self.kind}: {len(self.cells)} cells, of which {converged} converge; nothing is private)"
 
     def cell(self, model: str, deviation: float) -> Cell:
-        """That of one form and deviation."""
+        """The cell of one form and deviation."""
         return next(one for one in self.cells if (one.model, one.deviation) == (model, deviation))
 
     @property
     def statement(self) -> str:
-        """What must be said beside the figures."""
+        """The statement that must accompany the figures."""
         return NO_PROMISE + ("" if self.public else PRIVATE)
 
     @property
     def rule(self) -> str:
-        """When a cell counts as not converging, in words."""
+        """The rule of convergence in words."""
         level = self.largest_class + self.design["margin"]
         points = 100 * self.design["margin"]
         return (
@@ -116,7 +117,7 @@ class NoiseStudy:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready data."""
         return {
             "epsilon": None,
             "statement": self.statement,
@@ -131,8 +132,9 @@ class NoiseStudy:
         }
 
 
-def row_of(course: Course) -> dict[str, Any]:
-    """A finished run as a line of its file; `last` is the accuracy that its curve ends with, where that is another."""
+def row_of(course: TrainingCurve) -> dict[str, Any]:
+    """A finished run as a line of the file. `last`, the last accuracy of its curve, is present if it was measured on a
+    validation part."""
     return {
         "accuracy": course.accuracy,
         "points": [list(point) for point in course.points],
@@ -141,14 +143,14 @@ def row_of(course: Course) -> dict[str, Any]:
     }
 
 
-def summarised(
+def make_cells(
     design: Design, rows: Sequence[Mapping[str, Any]], source: Source, rates: Mapping[str, float]
 ) -> NoiseStudy:
-    """The cells of all runs that the design asks for.
+    """The results of all runs of the design.
 
     Args:
         rows: the lines of finished runs (`row_of`), with model, learning rate, deviation and number.
-        rates: of each form.
+        rates: the learning rate of each form.
     """
     labels = (source.test if source.held_out is None else source.held_out).labels
     largest = float(np.bincount(labels).max() / len(labels))
@@ -201,14 +203,14 @@ def summarised(
 
 
 def last_of(row: Mapping[str, Any]) -> float:
-    """The accuracy of a run in the end, on the part that its curve is of."""
+    """The final accuracy of a run on the part used for curves."""
     return row.get("last", row["accuracy"])
 
 
-def reached(points: Sequence[Sequence[float]], level: float) -> float:
-    """After how many epochs an accuracy was reached, by straight lines between measurements; Inf where it never was.
+def epochs_to_reach(points: Sequence[Sequence[float]], level: float) -> float:
+    """The epochs until an accuracy was reached, by linear interpolation; infinite if it was never reached.
 
-    >>> reached([(1, 0.2), (2, 0.6), (3, 0.5)], 0.4), reached([(1, 0.2), (2, 0.6)], 0.7)
+    >>> epochs_to_reach([(1, 0.2), (2, 0.6), (3, 0.5)], 0.4), epochs_to_reach([(1, 0.2), (2, 0.6)], 0.7)
     (1.5, inf)
     """
     before: Sequence[float] | None = None
@@ -222,7 +224,7 @@ def reached(points: Sequence[Sequence[float]], level: float) -> float:
 
 
 def _median_reached(rows: Sequence[Mapping[str, Any]], level: float) -> float | None:
-    median = statistics.median_high(reached(row["points"], level) for row in rows)
+    median = statistics.median_high(epochs_to_reach(row["points"], level) for row in rows)
     return median if math.isfinite(median) else None
 
 
@@ -231,6 +233,6 @@ def _best(row: Mapping[str, Any]) -> float:
 
 
 def _mean_curve(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, float], ...]:
-    """Over all runs, as far as all of them went; a run that diverged has no further points."""
+    """The mean curve over all runs, up to the end of the shortest. A run that diverged has no further points."""
     measured = zip(*(row["points"] for row in rows), strict=False)
     return tuple((points[0][0], statistics.fmean(accuracy for _, accuracy in points)) for points in measured)

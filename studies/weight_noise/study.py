@@ -14,23 +14,23 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.data import Source, Transform, hold_out, open_source
 from sfumato.experiment.settings import Performance
-from sfumato.observers.notebook import shown
+from sfumato.observers.notebook import default_progress
 from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences
-from sfumato.search.kept import begin
+from sfumato.search.kept_runs import write_record
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
 from sfumato.training.preparation.building import build, transform_for
-from sfumato.training.preparation.prepare import own_threads, settled_on
+from sfumato.training.preparation.prepare import configure_torch, own_threads
 from sfumato.training.preparation.start import Start
 from sfumato.training.steps import PUBLIC
-from studies.weight_noise.course import course
+from studies.weight_noise.course import train_noisy
 from studies.weight_noise.design import Design
 from studies.weight_noise.page import page_of_noise
-from studies.weight_noise.results import PILOT, NoiseStudy, last_of, row_of, summarised
+from studies.weight_noise.results import PILOT, NoiseStudy, last_of, make_cells, row_of
 
 FILE, ROWS, PAGE = "noise-study.json", "runs.jsonl", "report.html"
 PIECE = 4096
@@ -49,17 +49,17 @@ def noise_study(
     progress: Progress | None = None,
     **choices: Any,
 ) -> NoiseStudy:
-    """Train every form at every deviation, or go on with it: accuracies, convergence, and what noise costs in time.
+    """Train every form at every deviation, or resume the study. Measures accuracies, convergence and slow-downs.
 
     Args:
-        source: a spelling such as "torchvision:MNIST", or an opened `Source`.
-        models: one spelling or several.
-        directory: where runs.jsonl (a line for each finished run), noise-study.json and the page are. What is there
-            already is not run again; more models, normalisations, deviations and runs are added to it.
-        public: the owner's declaration that the records of a source named by its spelling are public.
-        not_private: study private data nevertheless; result and page then say that nothing here is private.
-        device, threads: performance.
-        progress: where to report to.
+        source: the name of a source, such as "torchvision:MNIST", or an opened `Source`.
+        models: the name of one model, or of several.
+        directory: the directory of runs.jsonl (a line for each finished run), noise-study.json and the page. Finished
+            runs are not repeated. A later call may add models, normalisations, deviations and runs.
+        public: the owner's declaration that the records of a source given by name are public.
+        not_private: study private data nevertheless. The result and the page then say that nothing here is private.
+        device, threads: performance settings.
+        progress: where to report progress.
         choices: fields of `Design`.
 
     Raises:
@@ -67,7 +67,7 @@ def noise_study(
 
     **Guarantee.** None: runs are trained and measured without privacy.
     """
-    progress, place = shown(progress), Path(directory)
+    progress, place = default_progress(progress), Path(directory)
     design = Design(models=(models,) if isinstance(models, str) else models, **choices)
     if not isinstance(source, Source):
         source = open_source(source, owner_key=owner_key(), public=True if public else None)
@@ -78,17 +78,17 @@ def noise_study(
         )
     if design.validation_fraction:
         source, _ = hold_out(source, owner_key(), design.validation_fraction)
-    if (warning := sentences.called_public(source)) is not None:
+    if (warning := sentences.declared_public_note(source)) is not None:
         progress.report(warning)
-    device, threads = settled_on(Start(device=device, threads=threads))
+    device, threads = configure_torch(Start(device=device, threads=threads))
     study = _Study(design, source, place, Performance(device=device, threads=threads, micro_batch=design.batch_size))
-    for form in design.forms:  # refuses what could not be trained before the first run
+    for form in design.forms:  # refuse untrainable forms before the first run
         study.job(form, design.deviations[0], design.learning_rates[0], PILOT)
     record = {"data": source.fingerprint, **design.of_runs}
-    begin(place, record, FILE)
+    write_record(place, record, FILE)
     study.read()
     study.train(progress)
-    found = summarised(design, study.rows, source, study.rates)
+    found = make_cells(design, study.rows, source, study.rates)
     directory_of = RunDirectory(place)
     result = {**record, **found.to_dict(), "environment": pins.environment()}
     directory_of.write_json(FILE, result, private=not source.public)
@@ -97,7 +97,7 @@ def noise_study(
 
 
 class _Study:
-    """The runs of a study, those that are finished among them."""
+    """The runs of a study, finished or not."""
 
     def __init__(self, design: Design, source: Source, place: Path, performance: Performance):
         self._design, self._source, self._performance = design, source, performance
@@ -107,12 +107,12 @@ class _Study:
         self.rates: dict[str, float] = {}
 
     def read(self) -> None:
-        """The finished runs; a line that was cut by a kill is removed."""
+        """Read the finished runs. Removes a line that is incomplete because the process was killed."""
         self.rows = self._directory.rows(ROWS)
         self._directory.write_rows(self.rows, ROWS)
 
     def train(self, progress: Progress) -> None:
-        """Take the runs that are missing, and choose each form's learning rate."""
+        """Train the missing runs, and choose the learning rate of each form."""
         design, rates = self._design, self._design.learning_rates
         pilots = [(form, sigma, rate) for form in design.forms for sigma in design.deviations for rate in rates]
         if len(rates) > 1:
@@ -131,7 +131,7 @@ class _Study:
             progress.advance(done)
 
     def job(self, form: str, deviation: float, rate: float, number: int) -> PublicJob:
-        """One run that is to be. Its key follows from the seed and from what the run is."""
+        """The job of one run. Its key follows from the seed, the form, the deviation and the number."""
         design, source = self._design, self._source
         settings = design.settings(form, rate)
         key = RunKey.from_seed(design.seed, f"noise study, {form}, deviation {deviation!r}, run {number}")
@@ -162,19 +162,19 @@ class _Study:
         )
 
     def _runs(self) -> Iterator[tuple[str, float, int]]:
-        """All runs but the pilots, the first of each form and deviation before the second of any."""
+        """All runs except the pilots: the first run of every form and deviation, then the second runs, and so on."""
         for number in range(1, self._design.runs + 1):
             for form in self._design.forms:
                 for deviation in self._design.deviations:
                     yield form, deviation, number
 
     def _taken(self, form: str, deviation: float, rate: float, number: int, progress: Progress) -> dict[str, Any]:
-        """The line of a run, which is trained where there is none."""
+        """The line of a run. Trains the run if it has none."""
         wanted = {"model": form, "learning_rate": rate, "deviation": deviation, "run": number}
         known = next((row for row in self.rows if wanted.items() <= row.items()), None)
         if known is not None:
             return known
-        took = course(self.job(form, deviation, rate, number), deviation)
+        took = train_noisy(self.job(form, deviation, rate, number), deviation)
         row = wanted | row_of(took)
         self._directory.append_row(row, ROWS)
         self.rows.append(row)
@@ -193,7 +193,7 @@ class _Study:
 
 
 def _constants(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and standard deviation of the training pixels for each channel, over 255; None where there are no images."""
+    """The mean and the standard deviation of the training pixels, divided by 255, per channel; None without images."""
     if source.cache is not None or len(source.shape) != 3:
         return None
     total, squares, count = np.zeros(source.channels), np.zeros(source.channels), 0

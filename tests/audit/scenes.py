@@ -18,7 +18,7 @@ from torch import nn
 
 from sfumato import ClippedGradient, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, Sampler
 from sfumato.gradients import ClippedSum, UserGradient
-from sfumato.privacy import BandedToeplitz, Fixed, FullBatch, User
+from sfumato.privacy import BandedToeplitz, FixedClipping, FullBatch, User
 from sfumato.randomness.noise import blocks
 
 SIGMA, NORM, COPIES, WIDTH, SIZE = 1.0, 2.0, 2000, 3, 40
@@ -28,7 +28,7 @@ PLAN = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=SIGMA),
     steps=10,
     delta=1e-5,
-    clipping=Fixed(NORM),
+    clipping=FixedClipping(NORM),
 )
 MU = 1 / SIGMA
 """What the plan promises of one release."""
@@ -171,7 +171,7 @@ def the_same_noise_on_two_workers(patch: pytest.MonkeyPatch | None) -> Observed:
 
     def released(present: bool, step: int) -> np.ndarray:
         total = {"first": torch.full((COPIES,), NORM * present), "second": torch.zeros(COPIES)}
-        shares = [noise.ahead(total, step, share=(rank, 2)).added_to(total)[0] for rank in (0, 1)]
+        shares = [noise.prepare(total, step, share=(rank, 2)).add_to(total)[0] for rank in (0, 1)]
         return (shares[0]["first"] - shares[1]["second"]).numpy() / (NORM * SIGMA * 2**0.5)
 
     return released(True, 0), released(False, 1)
@@ -237,7 +237,7 @@ SHUFFLED = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=0.25),
     steps=10,
     delta=1e-5,
-    clipping=Fixed(1.0),
+    clipping=FixedClipping(1.0),
 )
 
 

@@ -15,7 +15,7 @@ from scipy.stats import binom
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.audit import at_least, at_most, delta_of, epsilon_of, mu_of, white_box
 from sfumato.audit.curve import epsilon_of_mixture
-from sfumato.audit.gaussian import CELLS, mu_shown, refuted
+from sfumato.audit.gaussian import CELLS, mu_lower_bound, refuted
 
 
 def observed(mu: float, n: int, seed: int = 0, q: float = 1.0, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -30,7 +30,7 @@ def test_what_5000_observations_can_show(nominal, by_halves, shown):
     error = round(5000 * float(ndtr(-mu / 2)))
     rate = at_most(error, 5000, 0.025)
     assert epsilon_of(float(ndtri(1 - rate) - ndtri(rate)), 1e-5) == pytest.approx(by_halves, abs=0.03)
-    assert epsilon_of(mu_shown(error, error, (5000, 5000), 0.05), 1e-5) == pytest.approx(shown, abs=0.01)
+    assert epsilon_of(mu_lower_bound(error, error, (5000, 5000), 0.05), 1e-5) == pytest.approx(shown, abs=0.01)
 
 
 @given(mu=st.floats(0.05, 8), delta=st.sampled_from([1e-9, 1e-5, 1e-2]))
@@ -59,7 +59,7 @@ def test_no_true_mu_is_refuted_more_often_than_alpha_by_enumeration(mu, q, alarm
     found = [[refuted(mu, lost, wrong, (12, 12), alpha, q) for wrong in range(13)] for lost in range(13)]
     total = binom.pmf(counts, 12, miss) @ np.array(found) @ binom.pmf(counts, 12, alarm)
     assert total <= alpha
-    assert mu_shown(12, 0, (12, 12), alpha, q) == 0
+    assert mu_lower_bound(12, 0, (12, 12), alpha, q) == 0
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_mu_is_refuted_where_every_probability_of_a_false_alarm_refutes_it(los
             binom.pmf(alarms, sizes[1], low) @ binom.cdf(few, sizes[0], missed(high, mu)) for low, high in cells
         )
 
-    mu = mu_shown(lost, wrong, sizes, alpha, q)
+    mu = mu_lower_bound(lost, wrong, sizes, alpha, q)
     assert mu > 0.1
     for factor in (0.9, 1 - 1e-5, 1 + 1e-5, 1.1):
         assert refuted(factor * mu, lost, wrong, sizes, alpha, q) == (chance(factor * mu) < alpha) == (factor < 1)

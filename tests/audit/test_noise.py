@@ -124,19 +124,19 @@ FAULTS = {
 def test_a_fault_is_named(what):
     fault, words = FAULTS[what]
     noise = drawn()
-    assert not audit_noise(seen(noise)).broken
+    assert not audit_noise(seen(noise)).has_fault
     fault(noise)
     found = audit_noise(seen(noise))
-    assert found.broken
+    assert found.has_fault
     assert any(re.match(words, one) for one in found.faults), found.faults
     assert found.sentences[1].startswith("The noise is not the plan's: ")
 
 
 def test_right_noise_is_called_wrong_as_rarely_as_is_said():
     """With few steps and small parameters, where the bounds are as tight as they get."""
-    wrong = [audit_noise(seen(drawn(seed, 20, {"a": 9, "b": 1})), false_alarm=0.4).broken for seed in range(400)]
+    wrong = [audit_noise(seen(drawn(seed, 20, {"a": 9, "b": 1})), false_alarm=0.4).has_fault for seed in range(400)]
     assert 0.01 < np.mean(wrong) < 0.4
-    assert not any(audit_noise(seen(drawn(seed, 20, {"a": 9, "b": 1}))).broken for seed in range(400))
+    assert not any(audit_noise(seen(drawn(seed, 20, {"a": 9, "b": 1}))).has_fault for seed in range(400))
 
 
 def test_what_would_have_been_noticed_is_noticed():
@@ -146,19 +146,19 @@ def test_what_would_have_been_noticed_is_noticed():
     for seed in range(20):
         noise = drawn(seed)
         noise["scale"] *= base.scale[0]
-        noticed += audit_noise(seen(noise)).broken
+        noticed += audit_noise(seen(noise)).has_fault
     assert noticed >= 15
     noise, printed = drawn(), int(100 * base.cut[1]) / 100
     for values in noise.values():
         np.clip(values, -printed, printed, out=values)
-    assert audit_noise(seen(noise)).broken
+    assert audit_noise(seen(noise)).has_fault
     assert f"cut off at {printed:.2f} standard" in base.sentences[1]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9])
 def test_few_steps_show_little_and_are_no_alarm(steps):
     found = audit_noise(seen(drawn(0, steps, {"only": 3})))
-    assert not found.broken
+    assert not found.has_fault
     assert found.scale[0] is None or found.scale[0] < 0.6
     assert NoiseAudit.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, Sampler
 from sfumato.audit import white_box
-from sfumato.privacy import Fixed, FullBatch
+from sfumato.privacy import FixedClipping, FullBatch
 
 CANARIES, OTHERS, PIXELS, SIGMA, NORM = 400, 32, 16, 1.0, 0.3
 
@@ -47,7 +47,7 @@ def test_mu_is_shown_to_within_a_fifth_and_never_above(q, steps):
         mechanism=Gaussian(noise_multiplier=SIGMA),
         steps=steps,
         delta=1e-5,
-        clipping=Fixed(NORM),
+        clipping=FixedClipping(NORM),
     )
     torch.manual_seed(0)
     model, key = WithCanaries(), RunKey.from_seed(0)

@@ -53,7 +53,7 @@ def test_the_constant_form_is_equation_3(values, decay):
     for step, value in enumerate(values):
         state = ema.update(state, {"w": torch.tensor([value], dtype=torch.float64)}, step)
         expected = (1 - (1 - decay)) * expected + (1 - decay) * value
-    torch.testing.assert_close(ema.released(state)["w"], torch.tensor([expected], dtype=torch.float64))
+    torch.testing.assert_close(ema.averaged_weights(state)["w"], torch.tensor([expected], dtype=torch.float64))
 
 
 def test_another_form_is_refused():

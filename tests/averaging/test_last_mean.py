@@ -23,7 +23,7 @@ def test_it_is_the_mean_of_exactly_the_last_k_weights_and_of_fewer_in_the_beginn
     state = after(LastMean(count), values)
     last = values[-count:]
     exact = float(sum(map(Fraction, last)) / len(last))
-    found = LastMean(count).released(state)
+    found = LastMean(count).averaged_weights(state)
     assert {name: tuple(value.shape) for name, value in found.items()} == {"a.w": (1,), "b": ()}
     for value in found.values():
         assert value.dtype == torch.float32
@@ -35,7 +35,7 @@ def test_nothing_of_what_has_left_the_ring_is_left_in_the_mean():
     """A running sum would still hold the rounding of the large weights."""
     mean = LastMean(3)
     state = after(mean, [1e30, -3e29, 1e30, 0.1, 0.2, 0.3])
-    torch.testing.assert_close(mean.released(state)["b"], torch.tensor(0.2))
+    torch.testing.assert_close(mean.averaged_weights(state)["b"], torch.tensor(0.2))
 
 
 def test_update_is_pure_and_shares_no_memory_with_the_parameters():
@@ -44,8 +44,8 @@ def test_update_is_pure_and_shares_no_memory_with_the_parameters():
     parameters["w"].fill_(3.0)
     second = mean.update(first, parameters, 0)
     parameters["w"].fill_(9.0)
-    assert torch.equal(mean.released(first)["w"], torch.ones(2))
-    assert torch.equal(mean.released(second)["w"], torch.full((2,), 2.0))
+    assert torch.equal(mean.averaged_weights(first)["w"], torch.ones(2))
+    assert torch.equal(mean.averaged_weights(second)["w"], torch.full((2,), 2.0))
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, True])

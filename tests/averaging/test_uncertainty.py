@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from sfumato import SfumatoError
-from sfumato.averaging import interval, kept_steps, spaced, widening_of
+from sfumato.averaging import interval, kept_steps, select_spaced, widening_of
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
 from sfumato.privacy.factorisation import square_root
 from sfumato.randomness import Noise, RunKey
@@ -89,7 +89,7 @@ def iterates(mechanism, curvature: float, seed: int) -> torch.Tensor:
 def test_intervals_hold_with_the_noise_of_each_mechanism(name):
     """Where kept weights hardly hang together; along flat directions, at least as often as with independent noise."""
     mechanism = CORRELATED[name]
-    places = spaced(kept_steps(TAKEN, 20), TAKEN, spacing=2)
+    places = select_spaced(kept_steps(TAKEN, 20), TAKEN, spacing=2)
     factor = widening_of(mechanism.variances, places, rates=[1.0] * TAKEN, total=TAKEN)
 
     def covered(mechanism, curvature: float, widening: float) -> float:
@@ -130,9 +130,9 @@ def test_the_widening_is_that_of_the_worst_curvature():
 
 
 def test_by_default_the_second_half_of_a_run_counts():
-    assert spaced([100, 500, 501, 700, 1000], 1000) == (501, 700, 1000)
-    assert spaced([100, 500, 501, 700, 1000], 1000, burn_in=0, spacing=300) == (100, 700, 1000)
-    assert spaced([7, 9], 11) == (7, 9)
+    assert select_spaced([100, 500, 501, 700, 1000], 1000) == (501, 700, 1000)
+    assert select_spaced([100, 500, 501, 700, 1000], 1000, burn_in=0, spacing=300) == (100, 700, 1000)
+    assert select_spaced([7, 9], 11) == (7, 9)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_by_default_the_second_half_of_a_run_counts():
         (lambda: interval(torch.ones(3), 1.0), "confidence must lie strictly between"),
         (lambda: interval(torch.ones(3), shares=[0.5, 0.4]), "shares must sum to 1"),
         (lambda: interval(torch.ones(3), widening=0.5), "widening must be at least 1, got 0.5"),
-        (lambda: spaced([1, 2], 4), "an interval can use 0 of them: those after step 2"),
-        (lambda: spaced([4, 3], 4), "kept steps must ascend"),
+        (lambda: select_spaced([1, 2], 4), "an interval can use 0 of them: those after step 2"),
+        (lambda: select_spaced([4, 3], 4), "kept steps must ascend"),
     ],
 )
 def test_what_gives_no_interval_is_refused(call, words):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.cli.output.measured import shift_of
+from sfumato.cli.output.evaluation_output import largest_shift
 from sfumato.report.sections.not_covered import grouped
 
 QUICK = "--model linear --steps 20 --noise-multiplier 4 --batch-size 400 --learning-rate 0.5 --threads 1 --device cpu"
@@ -114,7 +114,7 @@ def test_what_training_refuses(rays, call):
     ],
 )
 def test_a_shift_is_said_where_it_is_large_and_certain(confusion, found):
-    assert shift_of(confusion, ("normal", "odd")) == found
+    assert largest_shift(confusion, ("normal", "odd")) == found
 
 
 def test_what_the_statement_says_of_declared_shares_has_its_place(rays, call):

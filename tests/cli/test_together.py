@@ -17,8 +17,8 @@ import torch
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.cli import main, parse
-from sfumato.cli.output.together import _device_of
-from sfumato.training import together as together_module
+from sfumato.cli.output.processes import _device_of
+from sfumato.training import launch as together_module
 
 COMMAND = (sys.executable, "-m", "sfumato", "train")
 OPTIONS = ("--model", "cnn", "--steps", "60", "--batch-size", "100", "--micro-batch", "16", "--threads", "1")
@@ -41,10 +41,10 @@ def test_what_several_processes_cannot_do_is_refused_in_one_line(options, proble
 
 @pytest.mark.parametrize("how", ["--processes", "torchrun"])
 def test_more_processes_than_gpus_are_refused_before_any_is_started(how, call, workplace, monkeypatch):
-    monkeypatch.setattr(_devices, "chosen", lambda name: name or "cuda")
+    monkeypatch.setattr(_devices, "select", lambda name: name or "cuda")
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    monkeypatch.setattr(together_module, "launched", None)
-    monkeypatch.setattr(together_module, "joined", None)
+    monkeypatch.setattr(together_module, "launch_workers", None)
+    monkeypatch.setattr(together_module, "join_workers", None)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") if how == "torchrun" else ():
         monkeypatch.setenv(name, "0" if name == "RANK" else "2")
     printed = call(f"train digits --steps 2 {'--processes 2' * (how != 'torchrun')}", status=1)
@@ -66,7 +66,7 @@ def test_the_last_line_of_a_worker_is_told_with_its_end():
     ended = r"^worker 1 \(process \d+\) ended with status 1: CUDA has no such device; "
     with (
         pytest.raises(SfumatoError, match=ended),
-        together_module.launched(2, ["-c", script]),
+        together_module.launch_workers(2, ["-c", script]),
     ):
         pass
 
@@ -127,7 +127,7 @@ def test_what_one_command_cannot_do_its_leader_says_in_one_line(backbone, tmp_pa
 
 @pytest.mark.slow
 def test_a_cache_and_public_weights_have_the_bytes_of_one_process(backbone, call, workplace):
-    """Of three, whose shares are uneven; two are those of training/test_together.py."""
+    """Of three, whose shares are uneven; two are those of training/test_launch.py."""
     cache = f"features digits --backbone {backbone} --batch 100"
     public = "pretrain digits --model cnn --steps 5 --batch-size 64 --micro-batch 10 --seed 1"
     for command, files in ((cache, "*"), (public, "*.safetensors")):

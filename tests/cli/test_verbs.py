@@ -17,7 +17,7 @@ from sfumato.data import open_source
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.training import loop, run
-from sfumato.training.preparation import recorded
+from sfumato.training.preparation import from_record
 
 FILES = {
     "done",
@@ -435,7 +435,10 @@ def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch
         with pytest.raises(StopError):
             main(shlex.split("pretrain digits --model linear --steps 5 --threads 1 --device cpu --output runs/pre"))
     call("pretrain runs/pre --steps 6", status=1)
-    own, again = RunKey.load("runs/pre/dice.key"), recorded.public_job("runs/pre", trust_code=False)[0].key
+    own, again = (
+        RunKey.load("runs/pre/dice.key"),
+        from_record.public_job_from_record("runs/pre", trust_code=False)[0].key,
+    )
     assert again.check_value("0" * 64) == own.check_value("0" * 64), "another key would shuffle otherwise"
     assert json.loads(call("pretrain runs/pre --json"))["steps"] == 5
     call("pretrain runs/pre", status=1)
@@ -470,7 +473,7 @@ def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick
     plans = [PrivacyPlan.from_dict(json.loads(Path(f"runs/many/{run}/plan.json").read_text())) for run in runs]
     assert plans[0].noise_multiplier != plans[1].noise_multiplier
     assert found["epsilon_of_all"] == pytest.approx(
-        plans[0].loss.with_(*(p.loss for p in plans[1:])).epsilon(plans[0].delta), rel=1e-2
+        plans[0].loss.composed_with(*(p.loss for p in plans[1:])).epsilon(plans[0].delta), rel=1e-2
     )
 
 

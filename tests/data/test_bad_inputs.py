@@ -16,8 +16,8 @@ from PIL import Image
 from sfumato._checks import SfumatoError
 from sfumato.data import open_source, paths
 from sfumato.data.images import decoding
-from sfumato.data.readers import from_arrays as archives
-from sfumato.data.readers import rows
+from sfumato.data.readers import csv_lines
+from sfumato.data.readers import numpy_archive as archives
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
 CASES: list[tuple[Bad, str]] = []
@@ -808,9 +808,9 @@ def test_lines_of_a_table_may_be_long_and_end_in_any_way(newline, tmp_path, key,
         image(tmp_path / f"{number}.png")
     lines = ["path,label,split", *(f"{at}.png,{'ab'[at % 2]},{'train' if at < 4 else 'test'}" for at in range(8))]
     (tmp_path / "t.csv").write_bytes(newline.join([*lines, ""]).encode())
-    monkeypatch.setattr(rows, "LONGEST_LINE", 19)
+    monkeypatch.setattr(csv_lines, "LONGEST_LINE", 19)
     assert len(open_source(f"csv:{tmp_path}/t.csv", owner_key=key).train) == 4
-    monkeypatch.setattr(rows, "LONGEST_LINE", 16)
+    monkeypatch.setattr(csv_lines, "LONGEST_LINE", 16)
     with pytest.raises(SfumatoError, match="one of its lines has 16 characters or more"):
         open_source(f"csv:{tmp_path}/t.csv", owner_key=key)
 

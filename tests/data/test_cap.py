@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Records, Source, capped, open_source
-from sfumato.data.identity.owners import codes_of
+from sfumato.data import Records, Source, cap_per_user, open_source
+from sfumato.data.identity.record_users import codes_of
 
 KEY = bytes(range(32))
 IMAGES = np.random.default_rng(0).integers(256, size=(12, 4, 4, 1), dtype=np.uint8)
@@ -48,7 +48,7 @@ def listed_in(part: Records) -> list[Record]:
 
 
 def kept(listed: Sequence[Record], at_most: int, key: bytes = KEY) -> list[Record]:
-    return listed_in(capped(source_of(listed), key, at_most).train)
+    return listed_in(cap_per_user(source_of(listed), key, at_most).train)
 
 
 def plainly(listed: Sequence[Record], at_most: int) -> list[Record]:
@@ -100,17 +100,18 @@ def test_which_stay_is_not_known_without_the_key():
 def test_it_is_bound_to_the_data_and_to_the_cap():
     one, other = source_of([("a", 1, 0), ("b", 2, 1)]), source_of([("a", 1, 0), ("b", 2, 1)], fingerprint="1" * 64)
     found = {
-        capped(*given).fingerprint for given in ((one, KEY, 1), (one, KEY, 2), (other, KEY, 1), (one, bytes(32), 1))
+        cap_per_user(*given).fingerprint
+        for given in ((one, KEY, 1), (one, KEY, 2), (other, KEY, 1), (one, bytes(32), 1))
     }
     assert len(found | {one.fingerprint}) == 5
 
 
 def test_the_number_that_stays_is_declared_or_read_off_the_data():
     source = source_of([("a", image, 0) for image in range(9)] + [("b", 0, 1)], read=("size",))
-    counted, declared = capped(source, KEY, 4), capped(source, KEY, 4, examples=6)
+    counted, declared = cap_per_user(source, KEY, 4), cap_per_user(source, KEY, 4, examples=6)
     assert (counted.examples, counted.read) == (5, ("examples", "size"))
     assert (declared.examples, declared.read) == (6, ("size",))
-    assert capped(replace(source, read=("examples", "size")), KEY, 4, examples=6).read == ("size",)
+    assert cap_per_user(replace(source, read=("examples", "size")), KEY, 4, examples=6).read == ("size",)
 
     assert counted.users == 2
     assert counted.test is source.test
@@ -118,7 +119,7 @@ def test_the_number_that_stays_is_declared_or_read_off_the_data():
 
 def test_that_files_were_left_out_stays_named():
     source = source_of([("a", 0, 0), ("b", 0, 1)], read=("size", "left_out"))
-    assert capped(source, KEY, 1).read == ("examples", "size", "left_out")
+    assert cap_per_user(source, KEY, 1).read == ("examples", "size", "left_out")
 
 
 def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
@@ -127,7 +128,7 @@ def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
     arrays = {"x": images, "y": np.arange(40) % 2, "users": np.arange(40) % 3, "groups": np.arange(40) % 3 + 7}
     np.savez(tmp_path / "a.npz", **arrays, time=np.arange(40) / 4)
     source = open_source(f"npz:{tmp_path}/a.npz", owner_key=KEY, size=8, zoom=1.5, test_fraction=0.3)
-    smaller = capped(source, KEY, 5)
+    smaller = cap_per_user(source, KEY, 5)
     assert smaller.zoomed is not None
     numbers = smaller.train.images[:, 0, 0, 0].astype(int)
     assert len(numbers) == 5 * smaller.users < len(source.train)
@@ -142,6 +143,6 @@ def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
 def test_what_cannot_be_capped_is_refused():
     source = source_of([("a", 1, 0), ("b", 2, 1)])
     with pytest.raises(SfumatoError, match="at_most must be at least 1, got 0; give the number of records to keep"):
-        capped(source, KEY, 0)
+        cap_per_user(source, KEY, 0)
     with pytest.raises(SfumatoError, match="does not say whose record each one is; give a table with the column user"):
-        capped(open_source("digits", owner_key=KEY), KEY, 3)
+        cap_per_user(open_source("digits", owner_key=KEY), KEY, 3)

@@ -203,13 +203,13 @@ def test_another_record_moves_nobody_else_s_step(times):
 )
 def test_clocks_that_are_none_are_refused(start, period, words):
     with pytest.raises(SfumatoError, match=words):
-        Clock.declared(start, period)
+        Clock.from_declared(start, period)
 
 
 def test_declared_as_text_or_as_what_gives_it():
-    assert Clock.declared(None, None) is None
-    assert Clock.declared(datetime(2026, 1, 1).date(), "1d") == Clock(start="2026-01-01", period="1d")
-    assert Clock.declared(0, 2.5) == Clock(start="0", period="2.5")
+    assert Clock.from_declared(None, None) is None
+    assert Clock.from_declared(datetime(2026, 1, 1).date(), "1d") == Clock(start="2026-01-01", period="1d")
+    assert Clock.from_declared(0, 2.5) == Clock(start="0", period="2.5")
     assert Clock(**Clock(start="0", period="2").to_dict()) == Clock(start="0", period="2")
 
 

@@ -76,13 +76,13 @@ def test_any_records_in_any_order_are_read_back(tmp_path_factory, count, views, 
     assert np.array_equal(records.take(places), features[places].numpy())
     assert np.array_equal(records.labels, labels)
     assert np.array_equal(records.take(slice(1, None)), features[1:].numpy())
-    take = records.in_turn()
+    take = records.buffered_take()
     first, second = take(places), take(slice(None))
     assert np.array_equal(first, features[places].numpy())
     assert np.array_equal(second, features.numpy())
     assert np.array_equal(take(places[::-1]), features[places[::-1].copy()].numpy())
     mask = np.arange(count) % 2 == 0
-    some = records.chosen(mask).chosen(np.arange(mask.sum()) > 0)
+    some = records.select(mask).select(np.arange(mask.sum()) > 0)
     assert np.array_equal(some.take(slice(None)), features[mask][1:].numpy())
     assert np.array_equal(some.labels, labels[mask][1:])
     assert records.nbytes == 0

@@ -10,7 +10,7 @@ import torch
 
 from sfumato import _devices
 from sfumato.data import parts
-from sfumato.data.parts import Held, fits
+from sfumato.data.parts import DeviceRecords, fits_on_device
 from sfumato.data.records import TextRecords
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def test_rows_are_the_records_however_they_are_copied(spots, labels, monkeypatch
         monkeypatch.setattr(parts, "BLOCK", block)
         for records in (plain, texts):
             for rows in (np.array([5, 0, 5]), np.arange(7), np.arange(0)):
-                stored, known = Held(records, CPU).take(rows)
+                stored, known = DeviceRecords(records, CPU).take(rows)
                 assert stored.numpy().dtype == records.take(rows).dtype
                 assert np.array_equal(stored, records.take(rows))
                 assert np.array_equal(known, labels[rows])
@@ -38,5 +38,5 @@ def test_they_lie_there_where_they_fit_and_never_on_the_cpu(spots, monkeypatch):
     size, there = spots.train.images.nbytes, torch.device("meta")
     for free, small in ((int(size / parts.DEVICE_SHARE) + 1, True), (int(size / parts.DEVICE_SHARE) - 9, False)):
         monkeypatch.setattr(_devices, "free_memory", lambda device, free=free: free)
-        assert fits(spots.train, there) == small
-        assert not fits(spots.train, CPU)
+        assert fits_on_device(spots.train, there) == small
+        assert not fits_on_device(spots.train, CPU)

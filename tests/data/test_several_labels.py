@@ -12,7 +12,7 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import Cache, Contents, SourceSpec, hold_out, open_source, write_without
-from sfumato.data.subsets import capped
+from sfumato.data.subsets import cap_per_user
 
 NAMES = ("cough", "fever", "pain")
 COUNT = 60
@@ -49,7 +49,7 @@ def test_each_image_has_the_labels_of_its_own_line(table, key):
     assert source.classes == NAMES
     assert source.multilabel
     assert "classes" not in source.read
-    assert source.naming == {"label_columns": NAMES}
+    assert source.class_arguments == {"label_columns": NAMES}
     assert of_each(source.train) | of_each(source.test) == dict(enumerate(truth().tolist()))
     turned = opened(table, key, NAMES[::-1])
     assert of_each(turned.train) | of_each(turned.test) == dict(enumerate(truth()[:, ::-1].tolist()))
@@ -77,7 +77,7 @@ def test_the_fingerprint_has_every_label(table, key):
         lines[line] = f"{1 - int(lines[line][0])}{lines[line][1:]}"
         table.write_text("\n".join(lines))
         changed = opened(table, key)
-        assert changed.materials == source.materials  # the images are the same ones
+        assert changed.data_digests == source.data_digests  # the images are the same ones
         seen.add(changed.fingerprint)
     assert len(seen) == 5
 
@@ -85,7 +85,7 @@ def test_the_fingerprint_has_every_label(table, key):
 def test_parts_of_parts_keep_them(table, key):
     source, known = opened(table, key), dict(enumerate(truth().tolist()))
     rest, validation = hold_out(source, key, 0.3)
-    for part in (rest.train, validation, capped(source, key, 2).train):
+    for part in (rest.train, validation, cap_per_user(source, key, 2).train):
         assert 0 < len(part) < COUNT
         assert of_each(part).items() <= known.items()
 
@@ -140,4 +140,4 @@ def test_a_cache_keeps_them(tmp_path, key):
     source = open_source(f"features:{tmp_path}/cache", owner_key=key)
     assert source.multilabel
     assert source.train.labels.tolist() == labels["train"].tolist()
-    assert source.test.chosen(np.arange(7) > 3).labels.tolist() == labels["test"][4:].tolist()
+    assert source.test.select(np.arange(7) > 3).labels.tolist() == labels["test"][4:].tolist()

@@ -11,8 +11,18 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, by_user, capped, hold_out, open_source, owners, shared_users, user_codes, write_without
-from sfumato.data.identity.owners import named, record_in_test
+from sfumato.data import (
+    Source,
+    by_user,
+    cap_per_user,
+    hold_out,
+    open_source,
+    shared_users,
+    user_codes,
+    user_graph_of,
+    write_without,
+)
+from sfumato.data.identity.record_users import parse_users, record_in_test
 from sfumato.data.readers import files
 
 KEY = bytes(range(32))
@@ -122,7 +132,7 @@ def test_images_of_nobody_go_to_either_part_by_their_own_content(tmp_path):
 def test_the_validation_part_shares_nobody_with_the_rest(tmp_path):
     source = opened(archive(tmp_path))
     rest, validation = hold_out(source, KEY, 0.4)
-    here, there = ({name for text in part.users for name in named(text)} for part in (rest.train, validation))
+    here, there = ({name for text in part.users for name in parse_users(text)} for part in (rest.train, validation))
     assert here
     assert there
     assert not here & there
@@ -135,16 +145,16 @@ def test_the_validation_part_shares_nobody_with_the_rest(tmp_path):
 def test_what_stays_of_each_user_is_decided_by_who_is_on_what_alone(tmp_path):
     """Whatever the images of one person hold, the same places stay: that is what zero-out adjacency needs."""
     source = opened(archive(tmp_path))
-    stay = capped(source, KEY, 2)
-    assert owners(stay.train).of_each_user.max() == 2
+    stay = cap_per_user(source, KEY, 2)
+    assert user_graph_of(stay.train).records_per_user.max() == 2
     assert stay.examples == len(stay.train) < len(source.train)
     others = source.train.images.copy()
-    own = [("p3" in named(text)) for text in source.train.users.tolist()]
+    own = [("p3" in parse_users(text)) for text in source.train.users.tolist()]
     others[own] = 255 - others[own]
     changed = replace(source.train, images=others, codes=None)
-    assert capped(replace(source, train=changed), KEY, 2).train.rows.tolist() == stay.train.rows.tolist()
+    assert cap_per_user(replace(source, train=changed), KEY, 2).train.rows.tolist() == stay.train.rows.tolist()
     assert stay.shared
-    assert capped(replace(source, train=changed), KEY, 2).at_most == 2
+    assert cap_per_user(replace(source, train=changed), KEY, 2).at_most == 2
 
 
 def test_a_cache_of_features_knows_the_users_apart_and_keeps_the_same(tmp_path):
@@ -152,10 +162,10 @@ def test_a_cache_of_features_knows_the_users_apart_and_keeps_the_same(tmp_path):
     codes = user_codes(source.train, KEY)
     assert codes is not None
     assert "p1" not in "".join(codes)
-    of_codes = owners(replace(source.train, users=codes))
-    plain = owners(source.train)
-    assert sorted(of_codes.of_each_user) == sorted(plain.of_each_user)
-    assert of_codes.of_each_record.tolist() == plain.of_each_record.tolist()
+    of_codes = user_graph_of(replace(source.train, users=codes))
+    plain = user_graph_of(source.train)
+    assert sorted(of_codes.records_per_user) == sorted(plain.records_per_user)
+    assert of_codes.users_per_record.tolist() == plain.users_per_record.tolist()
 
 
 def test_whose_images_they_are_is_known_again(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Tokens, preparation
+from sfumato.data import Tokens, transform_from_dict
 from sfumato.data.tokens import WORD
 
 
@@ -37,16 +37,16 @@ def test_a_text_has_so_many_numbers_of_the_vocabulary_and_zeros_after_them(text,
 
 def test_a_list_of_words_numbers_them_in_its_order_and_no_others(tmp_path):
     (tmp_path / "words.txt").write_text("the\ncat\n\nit's\n")
-    tokens = Tokens.declared(length=5, vocabulary=None, words=str(tmp_path / "words.txt"))
+    tokens = Tokens.from_declared(length=5, vocabulary=None, words=str(tmp_path / "words.txt"))
     assert tokens.vocabulary == 5
     assert tokens.read("The dog, it's the CAT").tolist() == [2, 1, 4, 2, 3]
-    assert preparation(tokens.to_dict()) == tokens
+    assert transform_from_dict(tokens.to_dict()) == tokens
     assert tokens.declaration == {"length": 5, "words": ("the", "cat", "it's")}
 
 
 def test_whatever_decides_the_numbers_changes_the_identity():
     rules = [Tokens(), Tokens(length=32), Tokens(vocabulary=100), Tokens(tokenizer="numbers")]
-    rules += [Tokens.declared(length=None, vocabulary=None, words=words) for words in (("a", "b"), ("b", "a"))]
+    rules += [Tokens.from_declared(length=None, vocabulary=None, words=words) for words in (("a", "b"), ("b", "a"))]
     assert len({rule.identity for rule in rules}) == len(rules)
     assert all(rule.identity[:16] in rule.described for rule in rules)
 
@@ -85,7 +85,7 @@ def test_made_up_texts_are_of_many_lengths():
 )
 def test_what_cannot_be_is_refused(declared, match):
     with pytest.raises(SfumatoError, match=match):
-        Tokens.declared(**{"length": None, "vocabulary": None, "words": None, **declared})
+        Tokens.from_declared(**{"length": None, "vocabulary": None, "words": None, **declared})
 
 
 def test_texts_stay_as_long_as_they_are_declared():

@@ -19,15 +19,15 @@ from sfumato.data import (
     Records,
     Source,
     by_user,
-    capped,
+    cap_per_user,
     hold_out,
     open_source,
-    refuse_nameless,
+    refuse_without_users,
     shared_users,
     user_codes,
     write_without,
 )
-from sfumato.data.identity.owners import record_in_test
+from sfumato.data.identity.record_users import record_in_test
 from sfumato.data.readers import files
 
 KEY = bytes(range(32))
@@ -307,7 +307,7 @@ def test_a_nameless_folder_is_refused_with_the_command_that_would_work(files, co
         file.write_bytes(b"never opened")
     expected = LAYOUTS[files][command != "embed"]
     with pytest.raises(SfumatoError) as found:
-        refuse_nameless("folder:my people", command)
+        refuse_without_users("folder:my people", command)
     assert str(found.value).startswith("folder:my people does not say whose image each one is; ")
     if expected is not None:
         source = "'folder:my people/train'" if "{p}/train" in expected else "'folder:my people'"
@@ -428,7 +428,7 @@ def test_real_people_are_on_one_side_and_keep_at_most_so_many(hands):
     assert not train & test
     assert abs(len(test) / 220 - 0.2) < 0.1
     for at_most in (1, 4, 100):
-        left = capped(hands, KEY, at_most)
+        left = cap_per_user(hands, KEY, at_most)
         before, after = (Counter(source.train.users.tolist()) for source in (hands, left))
         assert after == {user: min(count, at_most) for user, count in before.items()}
     rest, validation = hold_out(hands, KEY, 0.2)

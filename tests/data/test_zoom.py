@@ -141,4 +141,4 @@ def test_what_was_not_asked_for_is_refused_and_zoom_is_within_bounds(folder):
     with pytest.raises(SfumatoError, match="zoom must lie between 1 and 4"):
         open_source(spec, owner_key=KEY, zoom=5)
     with pytest.raises(TypeError, match="zoomed must hold the records of train"):
-        replace(source, train=source.train.chosen(np.arange(len(source.train)) > 0))
+        replace(source, train=source.train.select(np.arange(len(source.train)) > 0))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sfumato import RunKey, Source, open_source
-from sfumato.embedding import LocalSGD, Rounds, anew
+from sfumato.embedding import LocalSGD, Rounds, assign_randomly
 
 USERS, CLIENTS, PER_USER, WIDTH, CLASSES = 24, 5, 6, 4, 9
 
@@ -33,7 +33,7 @@ def rounds() -> Rounds:
     key = RunKey.from_seed(1)
     return Rounds(
         key=key,
-        assign=anew(key, USERS, clients=CLIENTS),
+        assign=assign_randomly(key, USERS, clients=CLIENTS),
         users=users,
         labels=(users + generator.integers(2, size=len(users))) % CLASSES,
         inputs=lambda records: inputs[records],

@@ -11,13 +11,13 @@ from sfumato import RunKey, SfumatoError, verify
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.steps import EmbeddingSteps
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.randomness import NoiseState, Sampler
-from sfumato.runs import audited
+from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.parts.directions import Directions
+from sfumato.training.parts.canary_audits import Directions
 from sfumato.training.preparation.start import Start
 from sfumato.training.workers import Workers
 
@@ -41,7 +41,7 @@ def job(source, audit: int | None = CANARIES, **further):
 
 def run_of(source, place, **further):
     asked = EmbeddingExperiment(**{**ALONE, "seed": 1, **further})
-    how = {"device": "cpu", "threads": 1, "progress": Silence(), "audit": CANARIES}
+    how = {"device": "cpu", "threads": 1, "progress": NoProgress(), "audit": CANARIES}
     return begin(asked, source, RunDirectory(place), **how)
 
 
@@ -59,7 +59,7 @@ def test_a_round_s_sum_moves_by_exactly_what_the_canaries_add(source, further):
         {name: value.double() * m for name, value in EmbeddingSteps(one, key)(0, NoiseState(step=0))[0].items()}
         for one in (with_them, without)
     ]
-    added = part.in_sums(key)(0)
+    added = part.added_constant(key)(0)
     assert flat(added).norm() > 1
     for name, value in sums[0].items():
         expected = added.get(name, torch.zeros(value.shape)).double() * with_them.plan.max_norm
@@ -75,7 +75,9 @@ def test_real_users_are_drawn_as_they_were_and_the_promise_stays(source):
     assert drawn[0] == drawn[1] == Sampler(jobs[0].plan, key, records=USERS).draw(1).tolist()
     assert jobs[0].circumstances.audit_directions
     assert jobs[1].circumstances.audit == 0
-    assert jobs[0].key.words("noise", 0).tolist() != jobs[1].key.words("noise", 0).tolist(), "other sums, other noise"
+    assert jobs[0].key.uint64_words("noise", 0).tolist() != jobs[1].key.uint64_words("noise", 0).tolist(), (
+        "other sums, other noise"
+    )
 
 
 def test_of_several_workers_the_leader_adds_them(source):
@@ -91,7 +93,7 @@ def test_of_several_workers_the_leader_adds_them(source):
 def test_what_a_run_shows_is_written_down_and_verified(source, tmp_path, method):
     few = {"clients": None} if method == "dpsgd" else {}
     run = run_of(source, tmp_path / "run", method=method, seed=None, **few)
-    found = audited.read(RunDirectory(run.directory))
+    found = audit_outcomes.read(RunDirectory(run.directory))
     assert len(found.details["scores"]) == CANARIES
     assert found.details["dimensions"] == 8 * 64 + 8
     assert any(f"each of {CANARIES} canaries (random directions" in line for line in run.statement.plain)
@@ -111,7 +113,7 @@ def test_a_resumed_run_has_its_canaries_again_and_ends_with_the_same_bytes(sourc
             run_of(source, tmp_path / "killed")
     asked = EmbeddingExperiment(**ALONE, seed=1)
     with pytest.raises(SfumatoError, match="audit"):
-        begin(asked, source, RunDirectory(tmp_path / "killed"), device="cpu", threads=1, progress=Silence())
+        begin(asked, source, RunDirectory(tmp_path / "killed"), device="cpu", threads=1, progress=NoProgress())
     run_of(source, tmp_path / "killed")
     for name in (names.AUDIT, names.MODEL):
         assert (tmp_path / "killed" / name).read_bytes() == (whole.directory / name).read_bytes()
@@ -122,10 +124,10 @@ def test_canary_users_catch_noise_that_is_far_too_small(source, tmp_path, monkey
 
     known = {"batch_size": USERS, "participation": "full-batch", "noise_multiplier": 8.0}
     right = run_of(source, tmp_path / "right", **known)
-    assert not audited.read(RunDirectory(right.directory)).refuted
+    assert not audit_outcomes.read(RunDirectory(right.directory)).refuted
     deviation = Noise.standard_deviation.fget
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: 0.05 * deviation(noise)))
-    found = audited.read(RunDirectory(run_of(source, tmp_path / "wrong", **known).directory))
+    found = audit_outcomes.read(RunDirectory(run_of(source, tmp_path / "wrong", **known).directory))
     assert found.refuted or found.doubtful
     assert found.bounds[2].epsilon > found.nominal
 

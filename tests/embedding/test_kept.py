@@ -11,9 +11,9 @@ from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.prepare import check
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.steps import EmbeddingSteps
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.randomness import NoiseState
-from sfumato.runs.aggregated import kept_of
+from sfumato.runs.aggregated import kept_hashes
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.conclusion import aggregating
 from sfumato.training.preparation.start import Start
@@ -46,8 +46,8 @@ def test_the_rule_is_told_the_noise_that_a_round_has(source, tmp_path, monkeypat
         return 1
 
     monkeypatch.setattr(denoising, "last_k", last_k)
-    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence(), keep=3)
-    aggregating.last_by_rule(RunDirectory(run.directory), tuple(kept_of(RunDirectory(run.directory))))
+    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=NoProgress(), keep=3)
+    aggregating.default_last(RunDirectory(run.directory), tuple(kept_hashes(RunDirectory(run.directory))))
     assert told["noise"] ** 0.5 == pytest.approx(2.0 * 0.8 / 3)
     assert measured == pytest.approx(2.0 * 0.8 / 3, rel=0.15)
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import SfumatoError
-from sfumato.embedding import LocalSGD, LocalTraining, WithHead
-from sfumato.embedding.local import batches, fresh_head
+from sfumato.embedding import BackboneWithHead, LocalSGD, LocalTraining
+from sfumato.embedding.local import batches, initial_head
 from sfumato.models.losses import PAIRED
 
 
@@ -28,7 +28,7 @@ def by_hand(module: nn.Module, settings: LocalSGD, inputs, labels) -> dict[str, 
     order = batches(len(labels), generator, epochs=settings.epochs, batch_size=settings.batch_size)
     generator.integers(1 << 63)
     targets = torch.tensor([sorted(set(labels.tolist())).index(label) for label in labels.tolist()])
-    head = fresh_head(len(set(labels.tolist())), 4, generator).requires_grad_()
+    head = initial_head(len(set(labels.tolist())), 4, generator).requires_grad_()
     weights = [*module.parameters(), head]
     rates = [settings.learning_rate] * (len(weights) - 1) + [settings.learning_rate * settings.head_scale]
     velocities: list[torch.Tensor | None] = [None] * len(weights)
@@ -50,7 +50,7 @@ def by_hand(module: nn.Module, settings: LocalSGD, inputs, labels) -> dict[str, 
 @pytest.mark.parametrize("change", [{}, {"momentum": 0.0}, {"reconstruction_steps": 3}, {"reconstruction_steps": 99}])
 def test_it_is_sgd_on_backbone_and_fresh_head(backbone, settings, change):
     settings = replace(settings, **change)
-    found = LocalTraining(backbone, settings).trained(*records(), np.random.default_rng(5))
+    found = LocalTraining(backbone, settings).trained_weights(*records(), np.random.default_rng(5))
     expected = by_hand(backbone, settings, *records())
     for name, value in expected.items():
         assert torch.allclose(found[name], value, atol=1e-6), name
@@ -91,7 +91,7 @@ def by_hand_from_prototypes(module, settings, inputs, labels) -> dict[str, torch
 def test_a_head_of_prototypes_begins_at_each_class_s_mean_direction(backbone, settings, change):
     settings = replace(settings, **{"first_head": "prototype", "temperature": 0.25, **change})
     backbone, (inputs, labels) = backbone.double(), records()
-    found = LocalTraining(backbone, settings).trained(inputs.double(), labels, np.random.default_rng(5))
+    found = LocalTraining(backbone, settings).trained_weights(inputs.double(), labels, np.random.default_rng(5))
     expected = by_hand_from_prototypes(backbone, settings, inputs.double(), labels)
     for name, value in expected.items():
         assert torch.allclose(found[name], value, atol=1e-12), name
@@ -119,7 +119,7 @@ def test_a_record_has_every_choice(settings):
 def test_an_update_is_start_less_end_of_the_backbone_alone(backbone, settings):
     local = LocalTraining(backbone, settings)
     update = local.update(*records(), np.random.default_rng(5))
-    end = local.trained(*records(), np.random.default_rng(5))
+    end = local.trained_weights(*records(), np.random.default_rng(5))
     assert list(update) == [name for name, _ in backbone.named_parameters()]
     for name, value in backbone.named_parameters():
         assert update[name].equal(value.detach() - end[name])
@@ -179,7 +179,7 @@ def test_frozen_parameters_are_in_no_update(backbone, settings):
 
 
 def test_a_global_head_is_part_of_the_update_at_the_backbone_s_rate(backbone, settings):
-    model = WithHead(backbone, classes=80, width=4, generator=np.random.default_rng(0))
+    model = BackboneWithHead(backbone, classes=80, width=4, generator=np.random.default_rng(0))
     settings = replace(settings, head="global", epochs=1, batch_size=99)
     inputs, labels = records()
     update = LocalTraining(model, settings).update(inputs, labels, np.random.default_rng(5))

@@ -28,7 +28,7 @@ def source(users: int, each: int = 10) -> Any:
     ],
 )
 def test_the_number_of_people_and_the_budget_decide(users, epsilon, chosen):
-    found, reasons = method.resolved(EmbeddingExperiment(epsilon=epsilon), source(users))
+    found, reasons = method.resolve_method(EmbeddingExperiment(epsilon=epsilon), source(users))
     assert found.chosen == chosen
     assert chosen in reasons[0]
     assert "people on, a network from 100,000" in reasons[0]
@@ -39,7 +39,7 @@ def test_from_the_number_that_it_names_whitening_is_taken():
     least = method.forecast(8.0, None, 100).whiten
     assert 30 < least < 60
     for users, chosen in ((least - 1, "untrained"), (least, "whiten")):
-        assert method.resolved(EmbeddingExperiment(epsilon=8.0), source(users))[0].chosen == chosen
+        assert method.resolve_method(EmbeddingExperiment(epsilon=8.0), source(users))[0].chosen == chosen
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_from_the_number_that_it_names_whitening_is_taken():
 )
 def test_whoever_chooses_how_to_train_has_chosen_to_train_a_network(asked):
     experiment = EmbeddingExperiment(**asked)
-    assert method.resolved(experiment, source(30)) == (experiment, [])
+    assert method.resolve_method(experiment, source(30)) == (experiment, [])
     assert experiment.chosen == "fedemb"
 
 
 def test_a_method_that_is_asked_for_is_taken():
     experiment = EmbeddingExperiment(method="whiten", epsilon=8.0)
-    assert method.resolved(experiment, source(5)) == (experiment, [])
+    assert method.resolve_method(experiment, source(5)) == (experiment, [])
     decided = method.decide_whitening(experiment, source(5))
     assert any("worth its budget from 41 people on" in line for line in decided.reasons)
     assert not any("note" in line for line in method.decide_whitening(experiment, source(158)).reasons)

@@ -17,12 +17,12 @@ from sfumato.embedding.method import decide_noiseless
 from sfumato.embedding.prepare import decide, prepare
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.randomness import Noise, NoiseState
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.preparation import recorded
+from sfumato.training.preparation import from_record
 from sfumato.training.preparation.start import Start
 
 USERS, NOISELESS = 24, "fedemb-noiseless"
@@ -78,13 +78,13 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_pat
     with pytest.raises(SfumatoError, match="trained without privacy and promises nothing"):
         verify(run.directory)
     with pytest.raises(SfumatoError, match="was trained without privacy; resume it with sfumato embed"):
-        recorded.job(str(run.directory), trust_code=False)
+        from_record.job_from_record(str(run.directory), trust_code=False)
 
 
 def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_path: Path):
     private = replace(source, public=False)
     with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, but this npz source is pr"):
-        begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
+        begin(asked(), private, RunDirectory(tmp_path / "run"), progress=NoProgress())
     rounds = decide_noiseless(asked(), private)
     central = decide(replace(asked(), method="central", clients=None, max_norm=None), source)
     for decided in (rounds, central):
@@ -101,7 +101,7 @@ def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, met
     with pytest.raises(
         SfumatoError, match=f"adds no noise, and without noise nothing is promised.* with method {named}"
     ):
-        begin(zero, source, RunDirectory(tmp_path / "run"), progress=Silence())
+        begin(zero, source, RunDirectory(tmp_path / "run"), progress=NoProgress())
     with pytest.raises(SfumatoError, match="has no plan: it promises nothing"):
         asked().decide(source)
     assert not (tmp_path / "run").exists()
@@ -158,7 +158,7 @@ def test_it_goes_on_with_the_same_clipping_or_not_at_all(source: Source, tmp_pat
 
     def begun(**further: Any):
         one = asked(**further)
-        return begin(one, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
+        return begin(one, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=NoProgress())
 
     monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
     with pytest.raises(StopError):

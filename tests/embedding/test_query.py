@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato import SfumatoError
-from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining, WithHead
+from sfumato.embedding import BackboneWithHead, ClippedUpdates, LocalSGD, LocalTraining
 from sfumato.gradients import grid
 
 
@@ -97,7 +97,7 @@ def test_one_user_s_presence_may_turn_a_client_s_update_around():
     but for that, of the class that it takes them for.
     """
     torch.manual_seed(0)
-    model = WithHead(nn.Linear(6, 4, bias=False), classes=2, width=4, generator=generator())
+    model = BackboneWithHead(nn.Linear(6, 4, bias=False), classes=2, width=4, generator=generator())
     local = LocalTraining(model, LocalSGD(learning_rate=0.1, head="global", batch_size=8))
     query = ClippedUpdates(local=local, max_norm=1e-3)
     inputs, small = torch.cat([20 * torch.ones(4, 6), torch.ones(4, 6)]), slice(4, 8)

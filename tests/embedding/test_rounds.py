@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sfumato.embedding import ClippedUpdates, LocalTraining, Rounds, by_group
-from sfumato.embedding.rounds import evenly
+from sfumato.embedding import ClippedUpdates, LocalTraining, Rounds, assign_by_group
+from sfumato.embedding.rounds import assign_evenly
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 
@@ -53,7 +53,7 @@ def caught(rounds: Rounds) -> bool:
 
 def with_groups(rounds: Rounds, *, fixed: bool) -> Rounds:
     groups = np.array([f"site {user % 6}" for user in range(USERS)])
-    return replace(rounds, assign=by_group(rounds.key, groups, clients=CLIENTS, fixed=fixed))
+    return replace(rounds, assign=assign_by_group(rounds.key, groups, clients=CLIENTS, fixed=fixed))
 
 
 @QUIET
@@ -79,7 +79,7 @@ def test_all_records_of_a_drawn_user_are_in_one_client_in_their_order(rounds, dr
 
 def test_of_even_clients_a_user_who_leaves_moves_others_and_one_who_falls_silent_moves_nobody(rounds):
     """So they are for zero-out adjacency alone."""
-    even = replace(rounds, assign=evenly(rounds.key, clients=CLIENTS))
+    even = replace(rounds, assign=assign_evenly(rounds.key, clients=CLIENTS))
     drawn = np.arange(0, USERS, 2)
     assert caught(even)
     for step, silent in enumerate(drawn):
@@ -130,7 +130,7 @@ def test_rounds_differ_and_are_replayed(rounds):
 
 def test_federated_averaging_is_the_mean_of_the_clients_weights(backbone, settings, rounds):
     local = LocalTraining(backbone, settings)
-    ends = [local.trained(*client) for client in rounds.micro_batches(0, np.arange(USERS))]
+    ends = [local.trained_weights(*client) for client in rounds.micro_batches(0, np.arange(USERS))]
     assert len(ends) == CLIENTS
     summed, _ = total(ClippedUpdates(local=local, max_norm=1e3), rounds, 0, np.arange(USERS))
     server = torch.optim.SGD(backbone.parameters(), lr=1.0)

@@ -12,11 +12,11 @@ from torch import nn
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, experiment
-from sfumato.embedding.experiment import Decided
+from sfumato.embedding.experiment import EmbeddingDecision
 from sfumato.embedding.prepare import prepare
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.steps import EmbeddingSteps, RoundClients
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
@@ -104,7 +104,7 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, mon
     chosen = EmbeddingExperiment(model="linear", dimension=8, **asked)
 
     def run(place):
-        return begin(chosen, source, RunDirectory(tmp_path / place), device="cpu", threads=1, progress=Silence())
+        return begin(chosen, source, RunDirectory(tmp_path / place), device="cpu", threads=1, progress=NoProgress())
 
     whole = run("whole")
     descend, taken = loop.descend, []
@@ -143,7 +143,7 @@ def round_of(
         kept = source.train.users != without
     if group is not None:
         kept = source.train.groups != group
-    smaller = replace(source, train=source.train.chosen(kept))  # N is declared, and stays
+    smaller = replace(source, train=source.train.select(kept))  # N is declared, and stays
     asked = EmbeddingExperiment(
         **{**ALONE, "steps": 1, "batch_size": further.pop("batch_size", 20), "noise_multiplier": 0.5, **further}
     )
@@ -182,7 +182,7 @@ def test_removing_a_whole_fixed_group_moves_it_by_the_norm_at_most(source, monke
 
 def test_the_head_over_all_classes_is_summed_and_not_released(source, tmp_path):
     asked = EmbeddingExperiment(model="linear", dimension=8, method="fedavg", **ALONE)
-    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
+    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=NoProgress())
     job, _ = job_of(asked, source, start=Start(device="cpu", threads=1))
     assert any(name.startswith("head.") for name, _ in job.module.named_parameters())
     assert set(load(run.directory).module.state_dict()) == {
@@ -217,13 +217,13 @@ def test_a_fixed_group_has_a_figure_of_its_own_beside_that_of_each_person(source
 def test_central_training_is_for_public_data_alone(source, tmp_path):
     asked = EmbeddingExperiment(model="linear", dimension=8, method="central", steps=4)
     with pytest.raises(SfumatoError, match="method central trains without privacy, but this npz source is private"):
-        begin(asked, source, RunDirectory(tmp_path / "a"), progress=Silence())
+        begin(asked, source, RunDirectory(tmp_path / "a"), progress=NoProgress())
     public = replace(source, public=True)
-    run = begin(asked, public, RunDirectory(tmp_path / "b"), device="cpu", threads=1, progress=Silence())
+    run = begin(asked, public, RunDirectory(tmp_path / "b"), device="cpu", threads=1, progress=NoProgress())
     assert run.figures["recall"] >= 0
     assert load(run.directory).embed(np.zeros((8, 8, 1), np.uint8)).shape == (1, 8)
     with pytest.raises(SfumatoError, match="promises nothing, but a budget is given"):
-        begin(replace(asked, epsilon=3.0), public, RunDirectory(tmp_path / "c"), progress=Silence())
+        begin(replace(asked, epsilon=3.0), public, RunDirectory(tmp_path / "c"), progress=NoProgress())
 
 
 def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_path):
@@ -245,7 +245,7 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_
 def test_public_weights_that_have_seen_the_private_records_are_refused_whatever_the_method(source, tmp_path):
     asked = EmbeddingExperiment(model="linear", dimension=8, method="central", steps=2)
     public = replace(source, public=True)
-    begin(asked, public, RunDirectory(tmp_path / "seen"), device="cpu", threads=1, progress=Silence())
+    begin(asked, public, RunDirectory(tmp_path / "seen"), device="cpu", threads=1, progress=NoProgress())
     for method in ("fedemb", "fedavg", "dpsgd"):
         clients = {} if method != "dpsgd" else {"clients": None}
         private = EmbeddingExperiment(
@@ -265,7 +265,7 @@ def test_public_weights_that_have_seen_the_private_records_are_refused_whatever_
 def test_runs_with_one_seed_that_differ_in_anything_have_keys_of_their_own(source):
     def key(source=source, **further):
         asked = {**ALONE, "model": "linear", "dimension": 8, "seed": 7, **further}
-        return job_of(EmbeddingExperiment(**asked), source)[0].key.words("x", 0).tolist()
+        return job_of(EmbeddingExperiment(**asked), source)[0].key.uint64_words("x", 0).tolist()
 
     other = replace(source, fingerprint="0" * 64)
     keys = [key(), key(client_epochs=2), key(far=0.1), key(grouping="group"), key(learning_rate=0.3), key(other)]
@@ -286,7 +286,7 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
         (job.plan, fixed.clients, "the plan's groups are not fixed, but the clients' grouping is fixed"),
     ):
         with pytest.raises(SfumatoError, match=settings):
-            prepare(source, Decided(plan, job.settings, clients, []))
+            prepare(source, EmbeddingDecision(plan, job.settings, clients, []))
 
 
 def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source):
@@ -294,7 +294,7 @@ def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source):
     asked = EmbeddingExperiment(**{**ALONE, **even})
     job, _ = job_of(asked, source)
     assert job.plan.adjacency == "zero-out"
-    assert job.plan.unit.moves == 2
+    assert job.plan.unit.shift_per_vector == 2
     rounds = RoundClients(job, RunKey.from_seed(0))._rounds
     for step in range(3):
         drawn = Sampler(job.plan, RunKey.from_seed(0), records=USERS).draw(step)
@@ -303,9 +303,9 @@ def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source):
 
 
 def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_is_spent(source, tmp_path):
-    one = replace(source, test=source.test.chosen(source.test.labels == source.test.labels[0]))
+    one = replace(source, test=source.test.select(source.test.labels == source.test.labels[0]))
     with pytest.raises(SfumatoError, match="of 1 classes, but recall needs two images of one class and two classes"):
-        begin(EmbeddingExperiment(**ALONE), one, RunDirectory(tmp_path / "run"), progress=Silence())
+        begin(EmbeddingExperiment(**ALONE), one, RunDirectory(tmp_path / "run"), progress=NoProgress())
     assert not (tmp_path / "run").exists()
 
 
@@ -320,7 +320,7 @@ def test_runs_for_users_who_were_told_apart_otherwise_are_not_composed(people, s
     """With two names each person of this run is half of one of that run: one epsilon for both would be too small."""
     told = []
 
-    class Told(Silence):
+    class Told(NoProgress):
         def report(self, line):
             told.append(line)
 
@@ -368,7 +368,7 @@ def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_pat
     monkeypatch.setattr(resume, "begin", lambda job, run: (modules.append(job.module), begin_run(job, run)))
     monkeypatch.setattr(PrivateStep, "__call__", computing)
     monkeypatch.setattr(loop, "descend", descending)
-    run = begin(chosen, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
+    run = begin(chosen, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=NoProgress())
     assert len(starts) == len(thetas) == QUICK["steps"]
     for step in range(1, len(starts)):
         for name, value in starts[step].items():

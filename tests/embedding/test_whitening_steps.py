@@ -13,7 +13,7 @@ from sfumato.embedding import EmbeddingExperiment, whitening_steps
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.whitening import MEAN, SCATTER
 from sfumato.embedding.whitening_steps import WhiteningSteps
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
@@ -55,7 +55,7 @@ def source(people) -> Source:
 def released(source: Source, monkeypatch, *, without: str | None = None, **further) -> dict[str, torch.Tensor]:
     """The noisy sum over users times N, as it leaves the private step; N is declared, and stays."""
     if without is not None:
-        source = replace(source, train=source.train.chosen(source.train.users != without))
+        source = replace(source, train=source.train.select(source.train.users != without))
     job, _ = job_of(EmbeddingExperiment(**{**WHITEN, **further}), source, start=Start(**HOW))
     seen = []
     monkeypatch.setattr(
@@ -107,16 +107,18 @@ def test_the_map_is_a_function_of_what_was_released_alone(source, monkeypatch):
 
     own = moved_by(source.train)
     inverted = replace(source.train, images=255 - source.train.images)
-    for other in (inverted, source.train.chosen(source.train.users != "p003")):
+    for other in (inverted, source.train.select(source.train.users != "p003")):
         assert all(torch.equal(value, own[name]) for name, value in moved_by(other).items())
 
 
 def test_features_are_computed_with_as_many_others_whatever_their_number_is(source, monkeypatch):
     """Else their rounding, and so every user's vector, would tell how many records there are."""
     job, _ = job_of(EmbeddingExperiment(**WHITEN), source, start=Start(**HOW))
-    seen, alone = [], whitening_steps.outputs_alone
+    seen, alone = [], whitening_steps.per_example_outputs
     monkeypatch.setattr(
-        whitening_steps, "outputs_alone", lambda module, images: (seen.append(len(images)), alone(module, images))[1]
+        whitening_steps,
+        "per_example_outputs",
+        lambda module, images: (seen.append(len(images)), alone(module, images))[1],
     )
     WhiteningSteps(job, RunKey.from_seed(0))._vectors()
     assert len(source.train) % whitening_steps.BATCH, "the last ones are fewer"
@@ -148,7 +150,7 @@ def test_it_keeps_what_it_promised_and_is_better_than_its_beginning(people, tmp_
 
 
 def load_public(directory) -> str:
-    from sfumato.training.conclusion.run_page import report
+    from sfumato.training.conclusion.run_report import report
 
     return report(RunDirectory(directory), public=True)
 
@@ -162,7 +164,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes_and_pays_once(people, source, tm
     chosen = EmbeddingExperiment(**WHITEN)
 
     def run(place):
-        return begin(chosen, source, RunDirectory(tmp_path / place), progress=Silence(), **HOW)
+        return begin(chosen, source, RunDirectory(tmp_path / place), progress=NoProgress(), **HOW)
 
     whole, descend = run("whole"), loop.descend
 
@@ -185,9 +187,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes_and_pays_once(people, source, tm
 
 def test_untrained_it_is_the_same_whatever_the_data_hold_and_claims_nothing(people, source, tmp_path):
     asked = EmbeddingExperiment(method="untrained", dimension=WIDTH)
-    run = begin(asked, source, RunDirectory(tmp_path / "a"), progress=Silence(), **HOW)
-    other = replace(source, train=source.train.chosen(source.train.users != "p003"))
-    again = begin(asked, other, RunDirectory(tmp_path / "b"), progress=Silence(), **HOW)
+    run = begin(asked, source, RunDirectory(tmp_path / "a"), progress=NoProgress(), **HOW)
+    other = replace(source, train=source.train.select(source.train.users != "p003"))
+    again = begin(asked, other, RunDirectory(tmp_path / "b"), progress=NoProgress(), **HOW)
     weights, others = (load(one.directory).module.state_dict() for one in (run, again))
     assert all(torch.equal(value, others[name]) for name, value in weights.items())
     statement = run.statement.to_dict()
@@ -206,7 +208,7 @@ def test_untrained_it_is_the_same_whatever_the_data_hold_and_claims_nothing(peop
 def test_weights_that_have_seen_the_private_records_are_refused_without_training_too(source, tmp_path):
     public = replace(source, public=True)
     seen = EmbeddingExperiment(model="linear", dimension=WIDTH, method="central", steps=2)
-    begin(seen, public, RunDirectory(tmp_path / "seen"), progress=Silence(), **HOW)
+    begin(seen, public, RunDirectory(tmp_path / "seen"), progress=NoProgress(), **HOW)
     for method in ("whiten", "untrained"):
         asked = EmbeddingExperiment(method=method, model="linear", dimension=WIDTH, pretrained=str(tmp_path / "seen"))
         with pytest.raises(SfumatoError, match="were trained without privacy on"):

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from sfumato import SfumatoError
-from sfumato.evaluation.diagnostic import auc, diagnostic, predictive_values, share
+from sfumato.evaluation.diagnostic import auc, diagnostic, predictive_values, proportion
 
 scores_of_records = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=2, max_size=40).filter(
     lambda records: len({positive for _, positive in records}) == 2
@@ -66,8 +66,8 @@ def test_a_perfect_test_has_an_interval_all_the_same():
     value, low, high = auc(np.array([0.8, 0.9, 0.95]), np.array([0.1, 0.2, 0.3, 0.4]))
     assert value == high == 1
     assert 0.1 < low < 0.9
-    assert share(10, 10) == (1.0, pytest.approx(0.6915, abs=1e-4), 1.0)
-    assert share(0, 10)[0] == 0.0 < share(0, 10)[2]
+    assert proportion(10, 10) == (1.0, pytest.approx(0.6915, abs=1e-4), 1.0)
+    assert proportion(0, 10)[0] == 0.0 < proportion(0, 10)[2]
 
 
 def test_what_cannot_be_is_refused():

@@ -100,7 +100,7 @@ def test_each_label_is_learnt_and_kept(run, source, spec):
     assert [one["positives"] for one in figures["labels"]] == source.test.labels.sum(0).tolist()
     assert all(one["auc"][0] > 0.95 for one in figures["labels"])
     assert verify(run.directory).holds
-    assert [name for name, _ in run.measured] == ["right decisions", "mean area under ROC", "exact match"]
+    assert [name for name, _ in run.main_figures] == ["right decisions", "mean area under ROC", "exact match"]
     loaded = run.load()
     assert loaded.loss == "multilabel"
     assert loaded.classes == NAMES
@@ -109,7 +109,7 @@ def test_each_label_is_learnt_and_kept(run, source, spec):
     assert found.sum(1).max() > 1.5  # not a distribution over the labels
     again = loaded.opened(spec)
     assert again.classes == NAMES
-    loaded.on(again)
+    loaded.module_for(again)
 
 
 def test_the_page_has_a_table_of_labels_and_its_public_version_none(run):
@@ -117,7 +117,7 @@ def test_the_page_has_a_table_of_labels_and_its_public_version_none(run):
     assert "Label by label" in page
     assert "What is taken for what" not in page
     assert all(name in page for name in NAMES)
-    from sfumato.training.conclusion.run_page import report
+    from sfumato.training.conclusion.run_report import report
 
     public = report(names.RunDirectory(run.directory), public=True)
     assert "Label by label" not in public
@@ -150,12 +150,12 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
         train("linear", digits, plan(digits), loss="multilabel", **place, **CHOICES)
     assert not (tmp_path / "run").exists()
     with pytest.raises(SfumatoError, match="label 0 means '0' in the source and 'westward' in the model"):
-        run.load().on(digits)
+        run.load().module_for(digits)
     with pytest.raises(SfumatoError, match="digits has one label for each image, but the model predicts several"):
         run.load().opened("digits")
     one_each = Records(images=source.test.images, labels=source.test.labels.argmax(1))
     with pytest.raises(SfumatoError, match="the source has one label for each record, but the model predicts several"):
-        run.load().on(replace(source, train=one_each, test=one_each))
+        run.load().module_for(replace(source, train=one_each, test=one_each))
 
 
 def test_figures_of_classes_are_not_taken_of_labels():

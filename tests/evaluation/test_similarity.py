@@ -5,12 +5,12 @@ import torch
 
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import similarity, verify
-from sfumato.evaluation.similarity import STEPS, blocks, in_steps, unit
+from sfumato.evaluation.similarity import STEPS, blocks, normalise, quantise
 
 
 def test_it_is_one_less_a_quarter_of_the_squared_distance_of_unit_vectors():
     first, second = torch.randn(2, 50, 8, dtype=torch.float64)
-    distance = (unit(first) - unit(second)).norm(dim=1)
+    distance = (normalise(first) - normalise(second)).norm(dim=1)
     torch.testing.assert_close(similarity(first, second).double(), 1 - distance**2 / 4, atol=1e-7, rtol=0)
 
 
@@ -24,9 +24,9 @@ def test_equal_vectors_have_exactly_one_opposite_ones_zero_and_right_angles_a_ha
 
 def test_a_pair_has_the_same_similarity_in_any_block_and_alone():
     embeddings = torch.randn(70, 128)
-    vectors = unit(embeddings)
-    whole = in_steps(vectors @ vectors.T)
-    assert torch.equal(in_steps(vectors[13:31] @ vectors[40:].T), whole[13:31, 40:])
+    vectors = normalise(embeddings)
+    whole = quantise(vectors @ vectors.T)
+    assert torch.equal(quantise(vectors[13:31] @ vectors[40:].T), whole[13:31, 40:])
     alone = similarity(embeddings[:35], embeddings[35:]).double() * STEPS
     assert torch.equal(alone, whole[torch.arange(35), torch.arange(35, 70)].double())
 

@@ -12,9 +12,9 @@ import torch
 
 from sfumato import PrivacyPlan, SfumatoError, aggregate, load, open_source, train, verify
 from sfumato.evaluation import accuracy
-from sfumato.evaluation.temperature import fitted
+from sfumato.evaluation.temperature import fit_temperature
 from sfumato.experiment.settings import Settings
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Gaussian, Poisson
 from sfumato.randomness import owner_key
 
@@ -58,11 +58,11 @@ def test_the_temperature_that_was_put_in_is_found(loss, temperature):
         logits[:, 1] = -logits[:, 0]
     said = (logits / temperature).softmax(1) if loss == "softmax" else (logits / temperature).sigmoid()
     labels = torch.multinomial(said, 1, generator=generator).flatten()
-    assert fitted(logits, labels, loss=loss) == pytest.approx(temperature, rel=0.05)
+    assert fit_temperature(logits, labels, loss=loss) == pytest.approx(temperature, rel=0.05)
 
 
 def test_what_is_no_number_leaves_logits_alone():
-    assert fitted(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]), loss="softmax") == 1.0
+    assert fit_temperature(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]), loss="softmax") == 1.0
     assert accuracy.calibration(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]), loss="softmax") is None
 
 
@@ -118,7 +118,7 @@ def test_the_private_data_themselves_are_refused_and_data_that_were_private_are_
     trained(open_source(others, owner_key=owner_key()), plan, tmp_path / "earlier")
     said = []
 
-    class Heard(Silence):
+    class Heard(NoProgress):
         def report(self, line):
             said.append(line)
 

@@ -11,7 +11,7 @@ from sfumato import PrivacyPlan
 from sfumato.experiment import defaults, fixed_features
 from sfumato.experiment.settings import Settings
 from sfumato.models import create
-from sfumato.privacy.planning.requested import requested
+from sfumato.privacy.planning.by_name import request_by_names
 
 
 def plan(examples: int = 1000, epsilon: float = 3.0) -> PrivacyPlan:
@@ -85,7 +85,7 @@ def test_every_setting_is_chosen(given):
 @drawn(st.integers(1, 3000), st.integers(1, 200), st.sampled_from(["position", "time"]))
 def test_what_comes_in_an_order_is_seen_once(examples, steps, order):
     """By steps, by batch size, and by neither: no example takes part twice, and few take no part."""
-    request = requested(examples=examples, order=order)
+    request = request_by_names(examples=examples, order=order)
     steps = min(steps, examples)
     by_steps = defaults.plan_rules(examples, request, steps=steps)
     assert -(-examples // by_steps["batch_size"].value) >= by_steps["steps"].value == steps

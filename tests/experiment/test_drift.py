@@ -15,7 +15,7 @@ from sfumato.experiment.drift import second_group
 from sfumato.privacy import DriftingPoisson
 from sfumato.randomness import NoiseState
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.steps import PrivateSteps
+from sfumato.training.steps import PrivateTrainingSteps
 
 STEPS, BATCH = 8, 50
 SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=1.0, ema=0.0, seed=5)
@@ -33,14 +33,14 @@ def drifting(named: tuple[str, ...] = ("2", "3"), examples: int = 200, second: i
 
 def of(source: Source, records: np.ndarray, groups: np.ndarray | None = None) -> Source:
     """Some of the records, whatever N is declared."""
-    part = source.train.chosen(records)
+    part = source.train.select(records)
     return replace(source, train=replace(part, groups=None if groups is None else groups[records]), examples=200)
 
 
 def gradients(source: Source, plan: PrivacyPlan) -> list[torch.Tensor]:
     """What each step would release, all at the same weights and with the same noise."""
     job = prepare(None, source, plan, SETTINGS, threads=1, key=RunKey.from_seed(0))
-    steps = PrivateSteps(job, job.key)
+    steps = PrivateTrainingSteps(job, job.key)
     found = [steps(step, NoiseState(step=step))[0] for step in range(STEPS)]
     return [torch.cat([value.flatten() for value in one.values()]) for one in found]
 
@@ -87,7 +87,7 @@ def test_or_the_own_group_where_the_source_has_a_column_of_them(spots, arrays, t
 
 def test_others_than_those_of_a_drift_have_no_groups(spots, plan):
     assert second_group(spots, plan) is None
-    assert drift.misdeclared(spots, plan) is None
+    assert drift.size_note(spots, plan) is None
     assert drift.facts_read(spots, plan) == ()
 
 

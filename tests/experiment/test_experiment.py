@@ -12,8 +12,8 @@ from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato._choices import choices_of
 from sfumato.cli.options.choices import PrivateChoices
 from sfumato.experiment import Settings
-from sfumato.experiment.elsewhere import experiment_of, of_fields, settings_of
 from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.foreign_options import experiment_of, from_choices, settings_of
 
 
 def test_the_command_line_asks_for_what_an_experiment_holds():
@@ -83,14 +83,14 @@ def test_a_plan_that_comes_above_the_bound_is_refused(spots):
 
 def test_fields_that_are_none_are_refused():
     with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
-        of_fields(Settings, {"learning_rat": 1.0})
+        from_choices(Settings, {"learning_rat": 1.0})
     with pytest.raises(
         SfumatoError,
         match=r"beta2 is no field of Experiment; leave it out: an optimizer has no options but momentum",
     ):
-        of_fields(Experiment, {"optimizer": "lamb", "beta2": 0.98})
+        from_choices(Experiment, {"optimizer": "lamb", "beta2": 0.98})
     with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
-        of_fields(Settings, {})
+        from_choices(Settings, {})
     settings = Settings(model="cnn", learning_rate=1.0)
     assert settings_of(settings, "cnn", None, {}) is settings
 

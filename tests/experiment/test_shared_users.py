@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sfumato import PrivacyPlan, SfumatoError, Source, open_source
-from sfumato.data import capped, owners
-from sfumato.data.identity.owners import named
+from sfumato.data import cap_per_user, user_graph_of
+from sfumato.data.identity.record_users import parse_users
 from sfumato.experiment import users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
@@ -66,19 +66,19 @@ def plan_for(source: Source, **other) -> PrivacyPlan:
 
 
 def is_on(source: Source, user: str) -> np.ndarray:
-    return np.array([user in named(text) for text in source.train.users.tolist()])
+    return np.array([user in parse_users(text) for text in source.train.users.tolist()])
 
 
-def step_of(source: Source, plan: PrivacyPlan) -> steps.PrivateSteps:
+def step_of(source: Source, plan: PrivacyPlan) -> steps.PrivateTrainingSteps:
     job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1)
-    return steps.PrivateSteps(job, job.key)
+    return steps.PrivateTrainingSteps(job, job.key)
 
 
-def raw_sum(whole: steps.PrivateSteps, present: np.ndarray) -> torch.Tensor:
+def raw_sum(whole: steps.PrivateTrainingSteps, present: np.ndarray) -> torch.Tensor:
     """What a real step adds up before its noise, with these participants."""
     found = []
-    noiseless = lambda state: SimpleNamespace(added_to=lambda total: (found.append(total) or total, state))  # noqa: E731
-    whole._step.noise.ahead = lambda like, step, state, share: noiseless(state)  # type: ignore[method-assign]
+    noiseless = lambda state: SimpleNamespace(add_to=lambda total: (found.append(total) or total, state))  # noqa: E731
+    whole._step.noise.prepare = lambda like, step, state, share: noiseless(state)  # type: ignore[method-assign]
     whole._sampler.draw = lambda step: present  # type: ignore[method-assign]
     whole(0, whole._step.noise.begin())
     return torch.cat([value.double().flatten() for value in found[0].values()])
@@ -86,7 +86,7 @@ def raw_sum(whole: steps.PrivateSteps, present: np.ndarray) -> torch.Tensor:
 
 def test_one_person_moves_a_step_by_as_many_norms_as_were_drawn_of_what_they_are_on(people):
     """Images that are shared with others count in full for each of these; those of the other images stay."""
-    source = capped(people, bytes(32), G)
+    source = cap_per_user(people, bytes(32), G)
     whole = step_of(source, plan_for(source))
     generator = np.random.default_rng(1)
     for user in (STAR, *(f"p{number}" for number in range(1, 20, 4))):
@@ -97,7 +97,7 @@ def test_one_person_moves_a_step_by_as_many_norms_as_were_drawn_of_what_they_are
         assert own.sum() <= G
     star = is_on(source, STAR)
     assert star.sum() == G  # of the fifteen
-    assert (owners(source.train).of_each_record[star] == 2).any()
+    assert (user_graph_of(source.train).users_per_record[star] == 2).any()
     everybody = np.arange(len(star))
     moved = float((raw_sum(whole, everybody) - raw_sum(whole, everybody[~star])).norm())
     assert 0.99 * G * NORM < moved <= G * NORM * (1 + 1e-6)
@@ -122,16 +122,16 @@ def by_one_owner_alone(source: Source) -> Source:
     count: dict[str, int] = {}
     stays = []
     for text in source.train.users.tolist():
-        one = (named(text) or ("",))[-1]
+        one = (parse_users(text) or ("",))[-1]
         count[one] = count.get(one, 0) + 1
         stays.append(count[one] <= G)
-    return replace(source, train=source.train.chosen(np.array(stays)), examples=sum(stays), at_most=G)
+    return replace(source, train=source.train.select(np.array(stays)), examples=sum(stays), at_most=G)
 
 
 def test_what_is_seen_of_one_person_is_within_the_promise_and_beyond_it_where_one_owner_alone_counts(
     people, monkeypatch
 ):
-    source = capped(people, bytes(32), G)
+    source = cap_per_user(people, bytes(32), G)
     plan = plan_for(source, steps=800)
     nominal = G / plan.noise_multiplier
     error = 0.6  # of so many observations: five standard deviations of their means' distance, and of their scale
@@ -145,8 +145,8 @@ def test_what_is_seen_of_one_person_is_within_the_promise_and_beyond_it_where_on
 
 def test_what_follows_by_rule_is_said(people):
     asked = Experiment(unit="user", epsilon=8.0, model="linear")
-    source = asked.kept(people)
-    edges = owners(people.train).of_each_user
+    source = asked.select_records(people)
+    edges = user_graph_of(people.train).records_per_user
     assert source.at_most == math.ceil(edges.sum() / people.users)
     plan, _, reasons = asked.decide(source)
     told = "\n".join(reasons)
@@ -174,7 +174,7 @@ def test_what_has_no_theorem_for_shared_images_is_refused(people, options, words
 
 
 def test_plans_that_take_each_image_for_one_users_are_refused(people):
-    source = capped(people, bytes(32), G)
+    source = cap_per_user(people, bytes(32), G)
     others = {"unit": User(drawn="examples", at_most=G, users=20), "adjacency": "add-or-remove"}
     with pytest.raises(
         SfumatoError, match=r"but the plan assumes one user per record; make the plan with User\(drawn="
@@ -185,7 +185,7 @@ def test_plans_that_take_each_image_for_one_users_are_refused(people):
 
 
 def test_the_cap_is_looked_at_for_every_user_of_an_image(people):
-    source = capped(people, bytes(32), G)
+    source = cap_per_user(people, bytes(32), G)
     whose = np.array([f"a{number};z" for number in range(len(source.train))])
     source = replace(source, train=replace(source.train, users=whose), users=len(whose) + 1)
     with pytest.raises(

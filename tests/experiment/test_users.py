@@ -15,13 +15,13 @@ import torch
 
 from sfumato import EMA, PrivacyPlan, RunKey, SfumatoError, Source, open_source, train
 from sfumato.cli import main
-from sfumato.data import capped
+from sfumato.data import cap_per_user
 from sfumato.experiment import defaults, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedOrder, TruncatedPoisson, User, user_rule
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import of_person
-from sfumato.privacy.statements.presented import rounded_up
 from sfumato.training import steps
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.steps import UserInputs
@@ -68,13 +68,13 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     plan = PrivacyPlan.calibrate(
         examples=people.examples, batch_size=people.examples, steps=10, epsilon=3.0, delta=1e-5
     )
-    told = users.several_of_one(people, plan)
+    told = users.person_note(people, plan)
     most = Counter(people.train.users.tolist()).most_common(1)[0][1]
     assert told is not None
     assert f"the person with the most, {most} of them, epsilon is " in told
     assert rounded_up(of_person(plan, most)[1]) in told
     nobody_knows = replace(people, train=replace(people.train, users=None), users=None)
-    told = users.several_of_one(nobody_knows, plan)
+    told = users.person_note(nobody_knows, plan)
     assert told is not None
     assert rounded_up(of_person(plan, 2)[1]) in told
     assert "a private figure" not in told
@@ -91,16 +91,16 @@ def plan_for(source: Source, drawn: str, *, at_most: int | None = 5, **other) ->
 
 def without(source: Source, user: str) -> Source:
     """The neighbour: one person's records are not there; what was declared stays."""
-    return replace(source, train=source.train.chosen(source.train.users != user))
+    return replace(source, train=source.train.select(source.train.users != user))
 
 
 def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, **how) -> torch.Tensor:
     """What a real step adds up before its noise, with these participants."""
     job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1, **how)
-    whole = steps.PrivateSteps(job, job.key)
+    whole = steps.PrivateTrainingSteps(job, job.key)
     found = []
-    noiseless = lambda state: SimpleNamespace(added_to=lambda total: (found.append(total) or total, state))  # noqa: E731
-    whole._step.noise.ahead = lambda like, step, state, share: noiseless(state)  # type: ignore[method-assign]
+    noiseless = lambda state: SimpleNamespace(add_to=lambda total: (found.append(total) or total, state))  # noqa: E731
+    whole._step.noise.prepare = lambda like, step, state, share: noiseless(state)  # type: ignore[method-assign]
     whole._sampler.draw = lambda step: present  # type: ignore[method-assign]
     whole(0, whole._step.noise.begin())
     return torch.cat([value.double().flatten() for value in found[0].values()])
@@ -109,7 +109,7 @@ def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, **how) -> to
 @pytest.mark.parametrize("micro_batch", [4, 100])
 def test_one_person_drawn_as_a_whole_moves_the_sum_by_no_more_than_the_norm(people, micro_batch):
     """Also where micro-batches are smaller than what the person has: a part clipped by itself would count again."""
-    source = capped(people, bytes(32), 5)
+    source = cap_per_user(people, bytes(32), 5)
     plan = plan_for(source, "users", max_norm=0.1)
     names = sorted(set(source.train.users.tolist()))
     whole = raw_sum(source, plan, np.arange(PEOPLE), micro_batch=micro_batch)
@@ -121,7 +121,7 @@ def test_one_person_drawn_as_a_whole_moves_the_sum_by_no_more_than_the_norm(peop
 
 
 def test_one_person_whose_records_are_drawn_moves_the_sum_by_as_many_norms_as_are_kept(people):
-    source = capped(people, bytes(32), 5)
+    source = cap_per_user(people, bytes(32), 5)
     # alike, so that what they move adds up
     same = replace(source.train, images=source.train.images.copy(), labels=source.train.labels.copy())
     own = same.users == "person 6"
@@ -136,10 +136,10 @@ def test_one_person_whose_records_are_drawn_moves_the_sum_by_as_many_norms_as_ar
 
 
 def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):
-    source = capped(people, bytes(32), 5)
+    source = cap_per_user(people, bytes(32), 5)
     plan = plan_for(source, "users", batch_size=6)
     job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1)
-    whole = steps.PrivateSteps(job, job.key)
+    whole = steps.PrivateTrainingSteps(job, job.key)
     drawn = [whole._sampler.draw(step) for step in range(400)]
     assert max(map(max, filter(len, drawn))) == PEOPLE - 1
     assert abs(np.mean([len(who) for who in drawn]) - 6) < 4 * np.sqrt(6 * 0.75 / 400)
@@ -188,7 +188,7 @@ def test_a_users_input_does_not_depend_on_who_else_is_there(people):
 
 def test_what_follows_by_rule_is_said(people):
     asked = Experiment(unit="user", epsilon=8.0)
-    source = asked.kept(people)
+    source = asked.select_records(people)
     assert source.at_most == 4  # 96 records of 24 people
     assert np.unique(source.train.users, return_counts=True)[1].max() == 4
     plan, _, reasons = asked.decide(source)
@@ -202,16 +202,16 @@ def test_what_follows_by_rule_is_said(people):
     assert (by_records.population, by_records.users) == (len(source.train), 24)
     assert by_records.delta == plan.delta == 1e-5
     everything = Experiment(unit="user", drawn="users", epsilon=8.0)
-    assert everything.kept(people) is people
+    assert everything.select_records(people) is people
     assert everything.decide(people).plan.unit == User(drawn="users", at_most=None)
 
 
 def test_a_batch_size_counts_gradients_until_it_is_said_what_is_drawn(people, monkeypatch):
-    source = capped(people, bytes(32), 4)
+    source = cap_per_user(people, bytes(32), 4)
     shared = {"unit": "user", "noise_multiplier": 2.0, "steps": 5, "batch_size": 12}
     assert Experiment(**shared, drawn="users").decide(source).plan.expected_batch_size == 12
     assert Experiment(**shared, drawn="examples").decide(source).plan.expected_batch_size == 12
-    monkeypatch.setattr(users, "drawn_by_rule", lambda *_, **__: ("users", []))
+    monkeypatch.setattr(users, "choose_drawn", lambda *_, **__: ("users", []))
     assert Experiment(**shared).decide(source).plan.expected_batch_size == round(12 * 24 / len(source.train))
 
 
@@ -247,13 +247,13 @@ def test_a_declared_number_is_of_what_is_kept_and_nothing_is_read(spec, tmp_path
 
 
 def decided(asked: Experiment, source: Source):
-    kept = asked.kept(source)
+    kept = asked.select_records(source)
     plan, settings, _ = replace(asked, model="linear").decide(kept)
     return kept, plan, settings
 
 
 def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
-    plan = plan_for(capped(people, bytes(32), 3), "users", at_most=3)
+    plan = plan_for(cap_per_user(people, bytes(32), 3), "users", at_most=3)
     run = train("linear", spec, plan, directory=tmp_path / "run", learning_rate=1.0, averaging=EMA(0.9), threads=1)
     request = json.loads((tmp_path / "run" / "settings.json").read_text())["request"]["source"]
     assert request["users"] == 24
@@ -282,7 +282,7 @@ def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
     ],
 )  # fmt: skip
 def test_a_plan_that_is_not_for_the_source_is_refused(people, change, words):
-    source = capped(people, bytes(32), 5)
+    source = cap_per_user(people, bytes(32), 5)
     with pytest.raises(SfumatoError, match=words):
         users.check(source, change(source))
 
@@ -314,12 +314,12 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
         users.check(source, plan_for(source, "users", at_most=None))
     by_image = PrivacyPlan.calibrate(examples=48, batch_size=48, steps=2, epsilon=8, delta=1e-5)
     users.check(source, by_image)
-    assert users.class_of_one(source, by_image) is None
+    assert users.class_users_note(source, by_image) is None
     declared = open_source(named, classes=[f"p{number}" for number in range(12)], **known)
     plan = plan_for(declared, "users", at_most=None)
     users.check(declared, plan)
-    assert "each class is one user" in users.class_of_one(declared, plan)
-    assert users.class_of_one(replace(declared, open_set=True), plan) is None
+    assert "each class is one user" in users.class_users_note(declared, plan)
+    assert users.class_users_note(replace(declared, open_set=True), plan) is None
     with pytest.raises(SfumatoError, match="12 of the 12 training users also have test records"):
         users.check(replace(declared, open_set=True), plan)
 
@@ -348,14 +348,16 @@ def test_what_cannot_be_asked_for(people, asked, words):
 )
 def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     """For the same gradients in a step, whatever rounding would make of records that do not divide evenly."""
-    monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 1.0)  # the noise is of no concern
+    monkeypatch.setattr(
+        "sfumato.privacy.plan.calibration.least_within", lambda *_, **__: 1.0
+    )  # the noise is of no concern
     kept, per_user = round(count * of_each), math.ceil(of_each)
     size = max(math.ceil(of_each), round(share * kept))
     sizes = {"users": count, "records": per_user, "population": kept}
     rule = user_rule(gradients=size, steps=1, epsilon=8.0, delta=1e-5, **sizes)
     drawn = rule.users.plan.expected_batch_size
     assert drawn == defaults.users_like(size, kept, count)
-    by_rule = defaults.of_users({"batch_size": defaults.Rule(size, "")}, kept, count)
+    by_rule = defaults.user_rules({"batch_size": defaults.Rule(size, "")}, kept, count)
     assert drawn == by_rule["batch_size"].value
     assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
 
@@ -363,10 +365,12 @@ def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
 def test_plan_recommends_what_train_takes(people, capsys, monkeypatch):
     """The same batch for what sfumato plan compares and sfumato train then decides."""
     size = 61
-    monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 2.0)  # the noise is of no concern
+    monkeypatch.setattr(
+        "sfumato.privacy.plan.calibration.least_within", lambda *_, **__: 2.0
+    )  # the noise is of no concern
     asked = Experiment(unit="user", per_user=4, batch_size=size, steps=3, epsilon=8.0, delta=1e-4)
-    plan = asked.decide(asked.kept(people)).plan
-    kept = asked.kept(people)
+    plan = asked.decide(asked.select_records(people)).plan
+    kept = asked.select_records(people)
     facts = f"--users {kept.users} --examples {kept.examples} --per-user 4 --batch-size {size}"
     assert main(f"plan --unit user {facts} --steps 3 --epsilon 8 --delta 1e-4 --json".split()) == 0
     told = json.loads(capsys.readouterr().out)

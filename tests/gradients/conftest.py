@@ -33,7 +33,7 @@ def models_are_checked_once() -> None:
 @pytest.fixture
 def forms_of_devices(monkeypatch):
     """Gradients in the forms of devices, on the CPU."""
-    monkeypatch.setattr("sfumato._devices.has_own_forms", lambda device: True)
+    monkeypatch.setattr("sfumato._devices.has_device_forms", lambda device: True)
 
 
 @pytest.fixture(autouse=True)

@@ -126,7 +126,7 @@ class Standardised(nn.Conv2d):
 @pytest.mark.parametrize("method", ["keep grouped", "drop grouped", "gram"])
 def test_standardised_weights_under_autocast(monkeypatch, method):
     monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: method)
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.chosen", lambda *a, **k: method)
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.known_method", lambda *a, **k: method)
     torch.manual_seed(0)
     for _ in range(4):
         model = nn.Sequential(Standardised(16, 16, 3, padding=1), nn.Flatten(), nn.Linear(256, 3))

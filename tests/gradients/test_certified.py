@@ -220,5 +220,5 @@ def test_one_example_of_a_network_never_exceeds_the_bound(monkeypatch, method, p
             )
         norm = torch.stack([value.double().norm() for value in total.gradients.values()]).norm()
         assert norm <= bound * (1 + 1e-6)
-        own = _devices.has_own_forms(x.device) and precision != "float32"
+        own = _devices.has_device_forms(x.device) and precision != "float32"
         assert norm >= min(bound, float(total.norms)) * (1 - (0.05 if own else 2e-4))

@@ -9,8 +9,8 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.batches import Batches
-from sfumato.gradients.conditions import Disagreement, agreeing
+from sfumato.gradients.batch_runner import BatchRunner
+from sfumato.gradients.conditions import Disagreement, run_by_branch
 from sfumato.gradients.sites.dropout import fresh_keys
 
 quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -135,7 +135,7 @@ class Coin(nn.Module):
 
 
 def test_a_branch_by_chance_is_taken_as_often_as_it_should(monkeypatch):
-    monkeypatch.setattr(Batches, "one_at_a_time", None)
+    monkeypatch.setattr(BatchRunner, "sum_one_by_one", None)
     gradient = ClippedGradient(Coin(), lambda outputs, targets: outputs.mean())
     total = gradient(torch.ones(600, 1), torch.zeros(600))
     kept = (total.norms < 5).double().mean()
@@ -287,7 +287,7 @@ def test_every_example_is_in_one_part_of_one_mind(conditions):
                 raise Disagreement(answers)
         return part
 
-    found = list(agreeing(run, len(values)))
+    found = list(run_by_branch(run, len(values)))
     assert torch.equal(torch.cat([rows for rows, _ in found]).sort().values, torch.arange(7))
     assert all(torch.equal(values[rows], part) for rows, part in found)
     assert len(found) == {0: 1, 1: 2, 2: 4}[len(conditions)] if conditions != ["each"] else 7

@@ -7,7 +7,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.batches import Batches
+from sfumato.gradients.batch_runner import BatchRunner
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.contributions import RowFunction
 from sfumato.gradients.methods.vectorised import Objective
@@ -53,13 +53,13 @@ ODD = {
 @pytest.fixture
 def exactly(monkeypatch):
     """The places of examples that were computed again."""
-    places, right = [], Batches._exactly
+    places, right = [], BatchRunner._exactly
 
     def spied(self, rows, *rest):
         places.extend(rows.tolist())
         return right(self, rows, *rest)
 
-    monkeypatch.setattr(Batches, "_exactly", spied)
+    monkeypatch.setattr(BatchRunner, "_exactly", spied)
     return places
 
 
@@ -175,7 +175,7 @@ class Waiting:
 
     @pytest.fixture(autouse=True)
     def _behind(self, monkeypatch):
-        monkeypatch.setattr(Batches, "_asynchronous", lambda self, batch: True)
+        monkeypatch.setattr(BatchRunner, "_asynchronous", lambda self, batch: True)
 
 
 class TestQueued(Waiting):
@@ -202,13 +202,13 @@ class TestQueued(Waiting):
         model, (x, y) = MODELS["standardised"](), batch()
         ODD[odd](x[2])
         runs: list[int] = []
-        once = Batches._at_once
+        once = BatchRunner._at_once
 
         def counted(self, *given, **how):
             runs.append(1)
             return once(self, *given, **how)
 
-        monkeypatch.setattr(Batches, "_at_once", counted)
+        monkeypatch.setattr(BatchRunner, "_at_once", counted)
         gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
         gradient(x, y).gradients  # noqa: B018
         assert len(runs) == wholly

@@ -151,7 +151,7 @@ def _apart(monkeypatch):
 def _one(monkeypatch):
     """Only one of the two uses counts."""
     monkeypatch.setattr(
-        forms.Factored, "joined", lambda uses: forms.Factored(uses[0].kernel, uses[0].x, uses[0].g, "gram")
+        forms.Factored, "join", lambda uses: forms.Factored(uses[0].kernel, uses[0].x, uses[0].g, "gram")
     )
 
 

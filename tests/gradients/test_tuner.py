@@ -16,7 +16,7 @@ from sfumato.gradients import ClippedGradient, tuner
 def fresh(monkeypatch):
     monkeypatch.setattr(tuner, "_MEASURED", {})
     monkeypatch.setattr(tuner, "_SMALL", 0)
-    monkeypatch.setattr("sfumato._devices.has_own_forms", lambda device: False)  # devices measure nothing
+    monkeypatch.setattr("sfumato._devices.has_device_forms", lambda device: False)  # devices measure nothing
 
 
 def net():
@@ -137,11 +137,11 @@ def test_explain_needs_the_fast_path():
 
 
 def test_on_a_device_a_layer_keeps_its_gradients_where_there_is_room_for_those_of_64_examples(monkeypatch):
-    monkeypatch.setattr("sfumato._devices.has_own_forms", lambda device: True)
+    monkeypatch.setattr("sfumato._devices.has_device_forms", lambda device: True)
     model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Tanh(), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16 * 16, 3))
     larger = 64 * 4 * 16 * 16 * 9
     for room, methods in ((6 * larger, {"keep shifted"}), (6 * larger - 1, {"keep shifted", "drop shifted"})):
-        monkeypatch.setattr("sfumato._devices.room", lambda device, room=room: room)
+        monkeypatch.setattr("sfumato._devices.available_memory", lambda device, room=room: room)
         gradient = ClippedGradient(model, F.cross_entropy)
         gradient(torch.randn(2, 8, 8, 8), torch.zeros(2, dtype=torch.int64))  # few examples, and then many
         gradient(torch.randn(99, 8, 8, 8), torch.zeros(99, dtype=torch.int64))

@@ -111,7 +111,7 @@ def test_dropout_follows_a_users_own_key_in_pieces_too():
     for at_once in (64, 2):
         gradient = UserGradient(model, F.cross_entropy, at_once=at_once)
         gradient.self_check(SHAPE)
-        assert gradient.draws
+        assert gradient.uses_keys
         alone = gradient(inputs[:1], targets[:1], shares[:1], keys[:1]).gradients
         both, other = (
             gradient(inputs[rows], targets[rows], shares[rows], keys[rows]).gradients for rows in ([0, 1], [1])

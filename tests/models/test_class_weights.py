@@ -16,8 +16,8 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verif
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
-from sfumato.models.shares import answer_weights, declared, weights_of
-from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
+from sfumato.models.shares import answer_weights, class_weights, parse_shares
+from sfumato.privacy import FixedClipping, Gaussian, TruncatedPoisson, User
 from sfumato.training.inputs import Inputs, OnFeatures
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
@@ -29,7 +29,7 @@ SETTINGS = {"learning_rate": 1.0, "seed": 0, "class_prevalence": SHARES}
 @given(st.lists(st.integers(1, 1000), min_size=2, max_size=9))
 def test_weights_are_inverse_to_the_shares_and_at_most_one(counts):
     shares = {str(number): count / sum(counts) for number, count in enumerate(counts)}
-    weights = weights_of(shares, tuple(shares))
+    weights = class_weights(shares, tuple(shares))
     assert max(weights) == 1.0
     assert np.ptp([weight * share for weight, share in zip(weights, shares.values(), strict=True)]) < 1e-12
 
@@ -44,7 +44,7 @@ def test_weights_are_inverse_to_the_shares_and_at_most_one(counts):
     ],
 )
 def test_shares_in_all_forms(given_as):
-    assert declared(given_as) == {"a": 0.1, "b, c": 0.9}
+    assert parse_shares(given_as) == {"a": 0.1, "b, c": 0.9}
     settings = Settings(model="cnn", learning_rate=1.0, class_prevalence=given_as)
     assert settings.to_dict()["class_prevalence"] == {"a": 0.1, "b, c": 0.9}
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
@@ -64,7 +64,7 @@ def test_shares_in_all_forms(given_as):
 )
 def test_shares_that_are_none_are_refused(shares, message):
     with pytest.raises(SfumatoError) as found:
-        declared(shares)
+        parse_shares(shares)
     assert message in str(found.value)
 
 
@@ -77,7 +77,7 @@ def test_shares_that_are_none_are_refused(shares, message):
 )
 def test_every_class_has_its_share(shares, message):
     with pytest.raises(SfumatoError, match=message):
-        weights_of(shares, ("normal", "odd"))
+        class_weights(shares, ("normal", "odd"))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded
             mechanism=Gaussian(noise_multiplier=2.0),
             steps=6,
             delta=1e-3,
-            clipping=Fixed(0.3),
+            clipping=FixedClipping(0.3),
             adjacency="zero-out",
         )
     job = prepare(None, spots, plan, Settings(**model, **SETTINGS), micro_batch=7)

@@ -12,9 +12,9 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.models import Ensemble, majority, outputs_mean
-from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
+from sfumato.models.losses import LOSSES, is_exclusive, logits_of, probabilities
 
-EXCLUSIVE = [loss for loss in LOSSES if exclusive(loss)]
+EXCLUSIVE = [loss for loss in LOSSES if is_exclusive(loss)]
 
 
 def classifier(seed: int) -> nn.Module:
@@ -88,7 +88,7 @@ def test_sure_members_leave_losses_finite(loss, method):
     assert logits.isfinite().all()
     for label in range(3):
         labels = torch.tensor([label, label])
-        if not exclusive(loss):
+        if not is_exclusive(loss):
             labels = torch.eye(3, dtype=torch.int64)[labels]
         assert LOSSES[loss](logits, labels).isfinite()
 
@@ -119,7 +119,7 @@ def test_copies_of_a_template(inputs):
     template(inputs)
     before = copy.deepcopy(template.state_dict())
     trained = [{"5.weight": torch.full((5, 36), float(value))} for value in (1, 2)]
-    ensemble = Ensemble.of(template, iter(trained), method="opa").eval()
+    ensemble = Ensemble.from_weights(template, iter(trained), method="opa").eval()
     state = ensemble.state_dict()
     assert state["0.5.weight"].unique().tolist() == [1]
     assert state["1.5.weight"].unique().tolist() == [2]
@@ -135,8 +135,14 @@ def test_copies_of_a_template(inputs):
         (lambda: Ensemble([], method="opa"), "at least one, got 0"),
         (lambda: Ensemble([nn.Linear(1, 1)] * 2, method="opa"), "members must be distinct modules"),
         (lambda: Ensemble([nn.Linear(1, 1)], method="mean"), "method must be one of opa, omv"),
-        (lambda: Ensemble.of(nn.Linear(1, 1), [{"v": torch.ones(1)}], method="opa"), "don't match the template"),
-        (lambda: Ensemble.of(nn.Linear(1, 1), [{"bias": torch.ones(2)}], method="opa"), r"bias of shape \(2,\)"),
+        (
+            lambda: Ensemble.from_weights(nn.Linear(1, 1), [{"v": torch.ones(1)}], method="opa"),
+            "don't match the template",
+        ),
+        (
+            lambda: Ensemble.from_weights(nn.Linear(1, 1), [{"bias": torch.ones(2)}], method="opa"),
+            r"bias of shape \(2,\)",
+        ),
         (lambda: outputs_mean([]), "no outputs to average"),
     ],
 )

@@ -11,7 +11,7 @@ from torch import nn
 
 from sfumato import PrivacyPlan, SfumatoError, load, train
 from sfumato.cli import main
-from sfumato.models import check_shapes, giving_logits
+from sfumato.models import check_shapes, returning_logits
 
 PLAN = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=2, noise_multiplier=8.0, delta=1e-3)
 MADE = """
@@ -74,7 +74,7 @@ def test_it_is_trained_and_loaded_like_a_plain_one(spots, tmp_path):
 
 def test_a_twin_shares_its_parameters():
     model = Wrapped()
-    twin = giving_logits(model)
+    twin = returning_logits(model)
     assert type(twin).__qualname__ == "Wrapped"
     assert [id(one) for one in twin.parameters()] == [id(one) for one in model.parameters()]
     assert torch.equal(twin(torch.ones(1, 64)), model(torch.ones(1, 64)).logits)

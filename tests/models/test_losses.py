@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
-from sfumato.models.weights.about import NAMES_OF_LOSSES
+from sfumato.models.losses import LOSSES, is_exclusive, logits_of, probabilities
+from sfumato.models.weights.description import NAMES_OF_LOSSES
 
 rows = st.integers(1, 4).flatmap(
     lambda width: st.lists(
@@ -29,7 +29,7 @@ def test_every_label_counts_once_and_by_itself(rows):
     assert LOSSES["multilabel"](logits, labels).item() == pytest.approx(expected, abs=1e-9)
     read = probabilities(logits, "multilabel")
     assert torch.allclose(probabilities(logits_of(read, "multilabel"), "multilabel"), read)
-    assert [exclusive(name) for name in LOSSES] == [True, True, False]
+    assert [is_exclusive(name) for name in LOSSES] == [True, True, False]
 
 
 @pytest.mark.parametrize("width", [2, 3])

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from sfumato import SfumatoError
 from sfumato.models.losses import logits_of, probabilities
-from sfumato.models.shares import correction, declared, in_order
+from sfumato.models.shares import logit_offsets, ordered_shares, parse_shares
 
 MEANS = (-1.0, 0.3, 2.0)
 POINTS = np.linspace(-4, 5, 41)
@@ -34,7 +34,7 @@ def test_moved_logits_are_the_posterior_of_the_other_shares(loss, data, count):
     if loss == "sigmoid" and count > 2:
         return  # of three classes what is not of one is another mixture in another place
     logits = logits_of(torch.tensor(posterior(trained)), loss)
-    moved = probabilities(logits + logits.new_tensor(correction(trained, used, loss=loss)), loss)
+    moved = probabilities(logits + logits.new_tensor(logit_offsets(trained, used, loss=loss)), loss)
     assert moved.numpy() == pytest.approx(posterior(used), abs=1e-9)
 
 
@@ -44,16 +44,16 @@ def test_the_formula_is_that_of_saerens(data):
     outputs = torch.tensor(data.draw(st.lists(st.floats(-9, 9), min_size=4, max_size=4)), dtype=torch.float64)
     before = outputs.softmax(0).numpy()
     ratio = before * np.array(used) / np.array(trained)  # equation 2.4 of Saerens et al. 2002
-    moved = (outputs + outputs.new_tensor(correction(trained, used, loss="softmax"))).softmax(0)
+    moved = (outputs + outputs.new_tensor(logit_offsets(trained, used, loss="softmax"))).softmax(0)
     assert moved.numpy() == pytest.approx(ratio / ratio.sum(), abs=1e-9)
-    assert correction(trained, trained, loss="softmax") == (0, 0, 0, 0)
-    there, back = correction(trained, used, loss="softmax"), correction(used, trained, loss="softmax")
+    assert logit_offsets(trained, trained, loss="softmax") == (0, 0, 0, 0)
+    there, back = logit_offsets(trained, used, loss="softmax"), logit_offsets(used, trained, loss="softmax")
     assert there == pytest.approx([-one for one in back])
 
 
 def test_shares_are_those_of_exactly_these_classes():
-    shares = declared(["b=0.25", "a=0.75"], "prevalence")
-    assert in_order(shares, ("a", "b"), "prevalence") == (0.75, 0.25)
+    shares = parse_shares(["b=0.25", "a=0.75"], "prevalence")
+    assert ordered_shares(shares, ("a", "b"), "prevalence") == (0.75, 0.25)
     for given_as, classes, words in (
         (["a=0.5", "b=0.5"], ("a", "bb"), "prevalence names 'b', which is not a class; did you mean 'bb'"),
         (["a=0.5", "b=0.5"], ("a", "b", "c"), "prevalence has no share for the class 'c'"),
@@ -61,4 +61,4 @@ def test_shares_are_those_of_exactly_these_classes():
         (["a"], ("a", "b"), "prevalence 'a' is not NAME=SHARE"),
     ):
         with pytest.raises(SfumatoError, match=words):
-            in_order(declared(given_as, "prevalence"), classes, "prevalence")
+            ordered_shares(parse_shares(given_as, "prevalence"), classes, "prevalence")

@@ -9,8 +9,8 @@ import pytest
 
 from sfumato import train
 from sfumato.observers import notebook
-from sfumato.observers.notebook import NotebookBar, in_notebook, shown
-from sfumato.observers.progress import Silence
+from sfumato.observers.notebook import NotebookBar, default_progress, in_notebook
+from sfumato.observers.progress import NoProgress
 
 
 class Kernel:
@@ -48,7 +48,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 def test_without_ipython_it_is_not_imported_and_nothing_is_shown(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert not in_notebook()
-    assert isinstance(shown(None), Silence)
+    assert isinstance(default_progress(None), NoProgress)
     assert "IPython" not in sys.modules
 
 

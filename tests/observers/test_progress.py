@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfumato.observers import progress
-from sfumato.observers.progress import Bars
+from sfumato.observers.progress import ProgressBars
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def clock(monkeypatch):
 
 
 def test_a_line_now_and_then_says_how_far_it_is_and_how_long_it_will_take(clock, capsys):
-    with Bars() as bars:
+    with ProgressBars() as bars:
         bars.begin("steps", 100)
         clock.now += progress.LINE_SECONDS / 2
         bars.advance(5)

@@ -95,11 +95,11 @@ def client(monkeypatch):
 
 
 def looked_on(tracker, *rows):
-    tracker.begin(0, 10)
+    tracker.on_train_begin(0, 10)
     for row in rows:
-        tracker.scored(row)
-    tracker.ended()
-    tracker.concluded()
+        tracker.on_metrics(row)
+    tracker.on_train_end()
+    tracker.on_finish()
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,12 @@ def test_a_tracker_that_fails_stops_nothing_and_gets_what_it_missed(client, run,
     for number in range(6):
         seen.down = down[0] <= number < down[1]
         if number == 0:
-            tracker.begin(0, 10)
+            tracker.on_train_begin(0, 10)
         tracker._not_before = 0.0
-        tracker.scored({**ROW, "step": number + 1})
+        tracker.on_metrics({**ROW, "step": number + 1})
     seen.down = down[1] == 99
-    tracker.ended()
-    tracker.concluded()
+    tracker.on_train_end()
+    tracker.on_finish()
     if down[1] == 99:
         assert len(reported) == 2  # when it began to fail, and at the end, for it has not got everything
         assert not seen.of("set_terminated")
@@ -197,19 +197,19 @@ def test_a_tracker_that_fails_stops_nothing_and_gets_what_it_missed(client, run,
 def test_a_run_that_goes_on_goes_on_there(client, run, other_server):
     seen = client(ELSEWHERE)
     first = trackers.MLflow(run, public=False)
-    first.begin(0, 10)
+    first.on_train_begin(0, 10)
     for step in (1, 2, 3):
-        first.scored({**ROW, "step": step})
-    first.interrupted()
+        first.on_metrics({**ROW, "step": step})
+    first.on_interrupt()
     assert seen.of("set_terminated") == [(("r1",), {"status": "KILLED"})]
     (run / "metrics.jsonl").write_text("".join(json.dumps({**ROW, "step": step}) + "\n" for step in (1, 2)))
     if other_server:
         seen = client(ELSEWHERE)
     second = trackers.MLflow(run, public=False)
-    second.begin(2, 10)
+    second.on_train_begin(2, 10)
     for step in (3, 4):
-        second.scored({**ROW, "step": step})
-    second.concluded()
+        second.on_metrics({**ROW, "step": step})
+    second.on_finish()
     assert seen.runs == {"r1": [1, 2, 3, 4]}  # none twice; another server gets what the first one had
     assert len(seen.of("start_run")) == 1
 
@@ -217,7 +217,7 @@ def test_a_run_that_goes_on_goes_on_there(client, run, other_server):
 class Stopping(Observer):
     """Ends the process's work after so many steps, as a kill or an interrupt does."""
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         if step == 2:
             raise KeyboardInterrupt
 
@@ -265,10 +265,10 @@ def test_weights_and_biases_itself_gets_neither_what_is_printed_nor_where_the_da
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setattr(sys, "argv", ["sfumato", "train", "folder:patients"])
     tracker = trackers.WandB(run, public=False, exact=False)
-    tracker.begin(0, 10)
+    tracker.on_train_begin(0, 10)
     print("test accuracy 12.34%")
-    tracker.scored(ROW)
-    tracker.concluded()
+    tracker.on_metrics(ROW)
+    tracker.on_finish()
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
     sent = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"}
     everything = b"".join(sent.values())

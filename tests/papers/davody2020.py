@@ -13,16 +13,16 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, Noise, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.experiment import Settings
-from sfumato.models import create, create_for_texts, normalised
+from sfumato.models import create, create_for_texts, replace_norms
 from sfumato.models.normalisation.norms import normalisation
-from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson
+from sfumato.privacy import FixedClipping, FullBatch, Gaussian, Poisson
 from sfumato.privacy.loss import renyi_accountant
 from sfumato.training import pretraining
 from sfumato.training.job import PublicTraining
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
 from studies import algorithm_1 as printed
-from studies.weight_noise.course import course
+from studies.weight_noise.course import train_noisy
 
 from .formula import Formula
 from .formulas import davody2020 as formulas
@@ -134,7 +134,7 @@ def draws_of(case, rng, steps):
         mechanism=Gaussian(noise_multiplier=1.5),  # one for all cases, since its epsilon is computed
         steps=steps,
         delta=1e-5,
-        clipping=Fixed(case["max_norm"]),
+        clipping=FixedClipping(case["max_norm"]),
     )
     seed = int(rng.integers(1 << 30))
     key = RunKey.from_seed(seed, "printed 2020")
@@ -184,7 +184,7 @@ def images(values, side):
 def by_form(kind, case):
     """Logits of all examples, and their clipped sum, of the package's form."""
     inputs, side = images(case["inputs"], case["side"]), case["side"]
-    model = normalised(model_of(case), kind, images(case["public"], side))
+    model = replace_norms(model_of(case), kind, images(case["public"], side))
     logits = model.eval()(inputs).detach()
     gradient = ClippedGradient(model.train(), functional.cross_entropy, max_norm=case["max_norm"])
     total = gradient(inputs, torch.from_numpy(case["labels"])).gradients
@@ -306,7 +306,7 @@ def by_layer_norm(case):
         layer = nn.GroupNorm(1, channels).double()
         layer.load_state_dict({name: getattr(model[place], name) for name in ("weight", "bias")})
         model[place] = layer
-    model = normalised(model, "layer").double()
+    model = replace_norms(model, "layer").double()
     inputs = images(case["inputs"], case["side"])
     total = ClippedGradient(model, functional.cross_entropy, max_norm=case["max_norm"])(
         inputs, torch.from_numpy(case["labels"])
@@ -336,7 +336,7 @@ def step_case(rng):
         mechanism=Gaussian(noise_multiplier=float(np.exp(rng.normal()))),
         steps=30,
         delta=1e-5,
-        clipping=Fixed(float(np.exp(rng.normal()))),
+        clipping=FixedClipping(float(np.exp(rng.normal()))),
     )
     key = RunKey.from_seed(int(rng.integers(1 << 30)))
     return {
@@ -461,7 +461,7 @@ def means_after_course(case):
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(case["weight"]))
         head.bias.copy_(torch.from_numpy(case["bias"]))
-    course(case["job"], case["sigma"])
+    train_noisy(case["job"], case["sigma"])
     return head.weight, head.bias
 
 
@@ -679,7 +679,7 @@ FORMULAS = [
     Formula(
         where="equation 5",
         says="S_2 = max |q(D2) - q(D1)| of the clipped sum: C for one example more or less, 2 C for one exchanged",
-        code="gradients/clipped.py: ClippedGradient",
+        code="gradients/clipped_gradient.py: ClippedGradient",
         draw=sensitivity_case,
         runs=sensitivities_of_engine,
         formula=sensitivity_by_force,
@@ -828,7 +828,7 @@ FORMULAS = [
     Formula(
         where="section 2, noise in the weights",
         says="w ~ N(mu, sigma^2) anew in each step, sigma in the weights' unit; mu <- mu - eta grad at w; 30 steps",
-        code="studies/weight_noise/course.py: course, drawn",
+        code="studies/weight_noise/course.py: train_noisy, sampled_weights",
         draw=noisy_training,
         runs=means_after_course,
         formula=means_by_hand,

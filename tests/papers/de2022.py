@@ -290,7 +290,7 @@ def averaged(case):
     path = []
     for step, value in enumerate(case["weights"]):
         state = average.update(state, {"w": torch.from_numpy(value)}, step)
-        path.append(average.released(state)["w"])
+        path.append(average.averaged_weights(state)["w"])
     return path
 
 
@@ -521,7 +521,7 @@ FORMULAS = [
     Formula(
         where="equation 3, with the views of section 3.2",
         says="(1 / (B C)) sum_i clip_C((1 / K) sum_k g_ik)",
-        code="gradients/clipped.py: ClippedGradient",
+        code="gradients/clipped_gradient.py: ClippedGradient",
         draw=examples_of_a_linear_layer,
         runs=clipped_sum,
         formula=lambda case: printed.private_gradient(gradients_by_hand(case), case["max_norm"], len(case["inputs"])),
@@ -710,7 +710,7 @@ FORMULAS = [
     Formula(
         where="appendix C.3, pre-training by SGD with momentum",
         says="v <- m v + g + lambda w, w <- w - eta v",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=gradients_of_thirty_steps,
         runs=stepped,
         formula=heavy_ball,

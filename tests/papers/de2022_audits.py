@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sfumato.audit import two_worlds
-from studies.worlds import advantage_at_most, total_variation
+from studies.worlds import max_advantage, total_variation
 
 from .formula import Formula
 from .formulas import de2022_audits as printed
@@ -108,9 +108,9 @@ FORMULAS = [
     Formula(
         where="table 9, the upper bound of the advantage",
         says="(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), as the largest 1 - beta - alpha of all that are allowed",
-        code="studies/worlds.py: advantage_at_most",
+        code="studies/worlds.py: max_advantage",
         draw=a_promise,
-        runs=lambda case: advantage_at_most(case["epsilon"], case["delta"]),
+        runs=lambda case: max_advantage(case["epsilon"], case["delta"]),
         formula=lambda case: printed.largest_advantage(case["epsilon"], case["delta"]),
         mistakes={
             "without delta": lambda case: printed.largest_advantage(case["epsilon"], 0.0),

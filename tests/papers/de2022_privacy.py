@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from sfumato.evaluation.diagnostic import auc, share
-from sfumato.privacy import PrivacyPlan, detections
+from sfumato.evaluation.diagnostic import auc, proportion
+from sfumato.privacy import PrivacyPlan, true_positive_rates
 from sfumato.privacy.planning.tradeoff import steps_by_rule
 
 from .formula import Formula
@@ -396,9 +396,9 @@ FORMULAS = [
     Formula(
         where="appendix A.2, what an (epsilon, delta) bound leaves a test",
         says="1 - beta <= min over epsilon of e^epsilon alpha + delta and 1 - e^-epsilon (1 - delta - alpha)",
-        code="privacy/statements/curve.py: detections",
+        code="privacy/statements/curve.py: true_positive_rates",
         draw=a_full_batch,
-        runs=lambda case: detections(planned(case), RATES),
+        runs=lambda case: true_positive_rates(planned(case), RATES),
         formula=power_of_tests,
         mistakes={
             "of epsilon alone, at delta 0": lambda case: [math.exp(case["epsilon"]) * rate for rate in RATES],
@@ -411,9 +411,9 @@ FORMULAS = [
     Formula(
         where="appendix A.2, Clopper and Pearson's interval",
         says="the shares for which as many hits, or as few, have probability 2.5%, by bisection on binomial tails",
-        code="evaluation/diagnostic.py: share",
+        code="evaluation/diagnostic.py: proportion",
         draw=hits_of,
-        runs=lambda case: share(**case),
+        runs=lambda case: proportion(**case),
         formula=lambda case: printed.clopper_pearson(case["hits"], case["count"], 0.95),
         mistakes={
             "Wald's interval": wald,

@@ -21,7 +21,7 @@ class Formula:
         where: the place in the paper, such as "equation 3" or "appendix C.3, algorithm 1".
         says: the formula in one line, as `docs/papers.md` shows it.
         code: what runs it, as a path below `src/sfumato`, or one of `studies/`, and a name:
-            "gradients/clipped.py: ClippedGradient".
+            "gradients/clipped_gradient.py: ClippedGradient".
         draw: a random case from a generator.
         runs: what the package computes of a case.
         formula: what NumPy computes of it in float64, from `formulas/`, which imports nothing of the package.

@@ -349,9 +349,9 @@ FORMULAS = [
     Formula(
         where="scipy, the temperature of a calibrated model",
         says="the one by which logits have the least cross-entropy",
-        code="evaluation/temperature.py: fitted",
+        code="evaluation/temperature.py: fit_temperature",
         draw=uncertain_logits,
-        runs=lambda case: temperature.fitted(
+        runs=lambda case: temperature.fit_temperature(
             torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"]), loss="softmax"
         ),
         formula=lambda case: expected.temperature(case["logits"], case["labels"]),

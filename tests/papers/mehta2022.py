@@ -372,7 +372,7 @@ def mean_of_iterates(case):
     state = average.begin({"w": torch.from_numpy(case["start"])})
     for step, value in enumerate(case["weights"]):
         state = average.update(state, {"w": torch.from_numpy(value)}, step)
-    return average.released(state)["w"]
+    return average.averaged_weights(state)["w"]
 
 
 WINDOWS = 12_000
@@ -588,7 +588,7 @@ FORMULAS = [
     Formula(
         where="equation 2, SGD",
         says="theta <- theta - eta (g + lambda theta), 30 steps",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("sgd"),
         formula=walk(printed.sgd),
@@ -602,7 +602,7 @@ FORMULAS = [
     Formula(
         where="table 6, momentum",
         says="v <- 0.9 v + g + lambda theta, theta <- theta - eta v, 30 steps",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("momentum"),
         formula=walk(printed.momentum),
@@ -619,7 +619,7 @@ FORMULAS = [
     Formula(
         where="section 4, Adam (Kingma and Ba 2015, algorithm 1)",
         says="theta <- theta - eta m^ / (sqrt(v^) + 1e-8), betas 0.9 and 0.999, 30 steps; decay is L2",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("adam"),
         formula=walk(printed.adam),
@@ -635,7 +635,7 @@ FORMULAS = [
     Formula(
         where="section 4.2, AdamW (Loshchilov and Hutter 2019, algorithm 2)",
         says="theta <- theta - eta (m^ / (sqrt(v^) + 1e-8) + lambda theta), 30 steps",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("adamw"),
         formula=walk(printed.adamw),
@@ -649,7 +649,7 @@ FORMULAS = [
     Formula(
         where="section 4.2, LAMB (You et al. 2020, algorithm 2), without decay",
         says="r = m^ / (sqrt(v^) + 1e-6), theta <- theta - eta (|theta| / |r|) r per tensor, 1 where one is 0",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=a_walk,
         runs=walked("lamb"),
         formula=walk(printed.lamb),
@@ -659,7 +659,7 @@ FORMULAS = [
     Formula(
         where="section 4.2, LAMB, decay 0.01",
         says="r = m^ / (sqrt(v^) + 1e-6) + lambda theta, theta <- theta - eta (|theta| / |r|) r per tensor; 30 steps",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=a_decayed_walk,
         runs=walked("lamb"),
         formula=walk(printed.lamb),
@@ -762,7 +762,7 @@ FORMULAS = [
     Formula(
         where="figure 2(a) and appendix D.3",
         says="where the weights are zero, LAMB's first step is Adam's with eps 1e-6",
-        code="optim/names.py: create",
+        code="optim/optimizers.py: create",
         draw=lambda rng: a_walk(rng) | {"tensors": [np.zeros(shape) for shape in SHAPES]},
         runs=lambda case: walked("lamb")(case)[0],
         formula=lambda case: printed.adam(case["tensors"], case["gradients"], case["rates"], eps=1e-6)[0],
@@ -828,7 +828,7 @@ FORMULAS = [
     Formula(
         where="appendix D.3, central crops",
         says="the shorter side to E pixels (antialiased), then the middle R x R; of images read at any size",
-        code="data/images/normalise.py: Transform.cut_out",
+        code="data/images/normalise.py: Transform.center_crop",
         draw=a_wide_image,
         runs=central_crop,
         formula=by_appendix_d3_crops,

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from sfumato import Noise, PrivacyPlan, RunKey, optim
-from sfumato.averaging import EMA, LastMean, TrainingOver, aggregates
-from sfumato.averaging.uncertainty import interval, spaced
+from sfumato.averaging import EMA, LastMean, TrainingOverAggregates, aggregates
+from sfumato.averaging.uncertainty import interval, select_spaced
 from sfumato.models.ensemble import Ensemble, majority
 from sfumato.privacy import DriftingPoisson, FullBatch, Gaussian, Poisson
 from sfumato.privacy.factorisation import Workload, square_root, toeplitz_noise, tree_covariance, tree_noise
@@ -46,7 +46,7 @@ def averaged(average, case):
     state, found = average.begin(parameters[0]), []
     for step, after in enumerate(parameters[1:]):
         state = average.update(state, after, step)
-        found.append(average.released(state)["w"])
+        found.append(average.averaged_weights(state)["w"])
     return found
 
 
@@ -130,10 +130,10 @@ def trained_over(average, case):
     weight = nn.Parameter(torch.from_numpy(case["theta"].copy()))
     trained = {"w": weight}
     optimizer = optim.create("momentum", [weight], learning_rate=case["rate"], momentum=case["momentum"])
-    over = TrainingOver(average=average, start=case["start"], restart=case["restart"])
+    over = TrainingOverAggregates(average=average, start=case["start"], restart=case["restart"])
     state, found = average.begin({"w": weight.detach()}), []
     for step, shift in enumerate(case["shifts"]):
-        with over.held(trained, state, step):
+        with over.at_average(trained, state, step):
             gradient = torch.from_numpy(case["hessian"]) @ (weight.detach() - torch.from_numpy(case["optimum"]))
             gradient = gradient + torch.from_numpy(shift)
         descend(optimizer, trained, {"w": gradient})
@@ -404,7 +404,7 @@ FORMULAS = [
         says="(a, e1) and (a, e2) compose to (a, e1 + e2)",
         code="privacy/loss.py: Loss",
         draw=lambda rng: (plan_of(rng, sampled=True), plan_of(rng, sampled=False)),
-        runs=lambda plans: plans[0].loss.with_(plans[1].loss).renyi(ORDERS),
+        runs=lambda plans: plans[0].loss.composed_with(plans[1].loss).renyi(ORDERS),
         formula=lambda plans: divergences(plans[0], ORDERS) + divergences(plans[1], ORDERS),
         mistakes={
             "the larger of both": lambda plans: np.maximum(*(divergences(plan, ORDERS) for plan in plans)),
@@ -522,7 +522,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, over EMA",
         says="from step tau the gradient is taken at theta_ema, with a restart theta_{t+1} starts there; 30 steps",
-        code="averaging/over.py: TrainingOver",
+        code="averaging/training_over_aggregates.py: TrainingOverAggregates",
         draw=over_case,
         runs=lambda case: trained_over(EMA(case["decay"], "constant"), case),
         formula=over_ema,
@@ -536,7 +536,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, over UTA",
         says="the same at the mean of the last k weights",
-        code="averaging/over.py: TrainingOver",
+        code="averaging/training_over_aggregates.py: TrainingOverAggregates",
         draw=over_case,
         runs=lambda case: trained_over(LastMean(case["count"]), case),
         formula=over_mean,
@@ -566,9 +566,9 @@ FORMULAS = [
     Formula(
         where="section 5, burn-in and spacing",
         says="checkpoints after the burn-in, from the last one backwards, at least so many steps apart",
-        code="averaging/uncertainty.py: spaced",
+        code="averaging/uncertainty.py: select_spaced",
         draw=spaced_case,
-        runs=lambda case: spaced(case[0], 200, burn_in=case[1], spacing=case[2]),
+        runs=lambda case: select_spaced(case[0], 200, burn_in=case[1], spacing=case[2]),
         formula=lambda case: spaced_by_hand(*case),
         mistakes={
             "from the first one on": lambda case: [

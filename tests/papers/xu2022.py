@@ -11,14 +11,14 @@ from torch import nn
 
 from sfumato import Noise, PrivacyPlan, RunKey, Sampler, Transform, optim
 from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining
-from sfumato.embedding.job import WithHead
+from sfumato.embedding.job import BackboneWithHead
 from sfumato.embedding.rounds import ADJACENCIES
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.evaluation.recall import recall_at_far
 from sfumato.evaluation.similarity import similarity
 from sfumato.models import create_embedding, losses
 from sfumato.models.losses import LOSSES
-from sfumato.privacy import Fixed, FixedOrder, Gaussian, Poisson, Quantile, User
+from sfumato.privacy import FixedClipping, FixedOrder, Gaussian, Poisson, QuantileClipping, User
 from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import NoiseState
 from sfumato.training.step import COUNT, NORM, AdaptiveStep, descend
@@ -58,7 +58,7 @@ def head_case(rng):
 def model_with_head(case):
     classes, width = case["head"].shape
     backbone = Backbone(case["weight"])
-    model = WithHead(backbone, classes=classes, width=width, generator=np.random.default_rng(0)).double()
+    model = BackboneWithHead(backbone, classes=classes, width=width, generator=np.random.default_rng(0)).double()
     model.head.weight.data.copy_(torch.from_numpy(case["head"]))
     return model
 
@@ -163,7 +163,7 @@ def rounds_case(rng):
         mechanism=Gaussian(noise_multiplier=float(rng.uniform(0.2, 1.0))),
         steps=ROUNDS,
         delta=1e-3,
-        clipping=Fixed(float(rng.uniform(0.02, 0.3))),
+        clipping=FixedClipping(float(rng.uniform(0.02, 0.3))),
         unit=User(drawn="clients"),
     )
     sampler, weight = Sampler(plan, key, records=USERS), rng.normal(size=(3, 4))
@@ -228,7 +228,7 @@ def moves(bound):
     found = query(records, torch.tensor([0, 0, 1, 1, 2, 2]), rng).gradients["layer.weight"]
     nobody = query(records[:0], torch.tensor([], dtype=torch.int64), rng).gradients["layer.weight"]
     promised = [query.sensitivity(adjacency) for adjacency in ADJACENCIES[:2]]
-    return [*promised, bound * User(drawn="clients").moves, (found - nobody).norm()]
+    return [*promised, bound * User(drawn="clients").shift_per_vector, (found - nobody).norm()]
 
 
 # -- losses on embeddings ----------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Vectors:
     max_norm: float = 1.0
     sums_over = "clients"
 
-    def at(self, max_norm):
+    def with_max_norm(self, max_norm):
         return Vectors(max_norm)
 
     def sensitivity(self, adjacency):
@@ -277,7 +277,7 @@ class Vectors:
 def adaptive_case(rng):
     """30 rounds of about m vectors."""
     expected, key = int(rng.integers(5, 20)), RunKey.from_seed(int(rng.integers(1 << 30)))
-    clipping = Quantile(
+    clipping = QuantileClipping(
         max_norm=float(np.exp(rng.normal())),
         quantile=float(rng.uniform(0.2, 0.8)),
         rate=float(rng.uniform(0.1, 0.5)),
@@ -462,7 +462,7 @@ FORMULAS = [
     Formula(
         where="equation 1",
         says="the mean over examples of the cross-entropy of <f(x), w_c> over all classes, without a bias",
-        code="embedding/job.py: WithHead",
+        code="embedding/job.py: BackboneWithHead",
         draw=head_case,
         runs=objective_run,
         formula=objective,
@@ -490,7 +490,7 @@ FORMULAS = [
     Formula(
         where="algorithm 2, one virtual client",
         says="a fresh head over its own classes; SGD with momentum, the head's rate times head_scale; start - end",
-        code="embedding/local.py: LocalTraining, fresh_head",
+        code="embedding/local.py: LocalTraining, initial_head",
         draw=client_case,
         runs=update_run,
         formula=update,
@@ -605,11 +605,13 @@ FORMULAS = [
     Formula(
         where="section 3.3, adaptive clipping: noise of the vectors",
         says="z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2)",
-        code="privacy/clipping.py: Quantile",
+        code="privacy/clipping.py: QuantileClipping",
         draw=split_case,
         runs=lambda case: [
-            Quantile(count_noise=case[1]).vector_noise(case[0]),
-            Quantile(count_noise=case[1]).joint_noise(Quantile(count_noise=case[1]).vector_noise(case[0])),
+            QuantileClipping(count_noise=case[1]).vector_noise(case[0]),
+            QuantileClipping(count_noise=case[1]).joint_noise(
+                QuantileClipping(count_noise=case[1]).vector_noise(case[0])
+            ),
         ],
         formula=lambda case: [formulas.vector_noise(*case), case[0]],
         mistakes={

@@ -6,7 +6,7 @@ import pytest
 
 from sfumato import SfumatoError
 from sfumato.privacy import PrivacyPlan, loss
-from sfumato.privacy.calibration import MOST_NOISE, least
+from sfumato.privacy.calibration import MOST_NOISE, least_within
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
 from sfumato.privacy.participation import TruncatedPoisson
 
@@ -21,7 +21,7 @@ def test_a_fine_grid_that_asks_for_more_is_met_in_few_tries(scale, apart):
         tried.append((value, grid))
         return scale / value if grid == COARSE_GRID else scale * apart / value
 
-    found = least(spent, 1.0, what="noise", remedy="give less", guess=scale)
+    found = least_within(spent, 1.0, what="noise", remedy="give less", guess=scale)
     assert (found, FINE_GRID) in tried
     assert scale * apart <= found <= scale * apart * (1 + 1.1e-5) + 1.1e-4
     assert len(tried) < 60
@@ -29,7 +29,9 @@ def test_a_fine_grid_that_asks_for_more_is_met_in_few_tries(scale, apart):
 
 def test_a_fine_grid_that_never_has_enough_is_a_refusal():
     with pytest.raises(SfumatoError, match="no noise"):
-        least(lambda value, grid: 1 / value if grid == COARSE_GRID else 2.0, 1.0, what="noise", remedy="give more")
+        least_within(
+            lambda value, grid: 1 / value if grid == COARSE_GRID else 2.0, 1.0, what="noise", remedy="give more"
+        )
     assert MOST_NOISE == 1e7
 
 

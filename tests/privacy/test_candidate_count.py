@@ -78,10 +78,10 @@ def test_shares_and_quantiles_are_inverse(shape):
     draws = CandidateCount(mean=7, shape=shape)
     for share in (0.0, 0.1, 0.5, 0.95, 0.999):
         most = draws.quantile(share)
-        assert draws.share_within(most) > share
-        assert most == 0 or draws.share_within(most - 1) <= share
-    assert draws.share_within(0) == pytest.approx(next(draws.masses()))
-    assert draws.share_within(1_000_000) == pytest.approx(1)
+        assert draws.cdf(most) > share
+        assert most == 0 or draws.cdf(most - 1) <= share
+    assert draws.cdf(0) == pytest.approx(next(draws.masses()))
+    assert draws.cdf(1_000_000) == pytest.approx(1)
     assert draws.quantile(1 - 2**-53) > draws.quantile(0.999), "the last of all uniform numbers is answered too"
 
 

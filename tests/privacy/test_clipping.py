@@ -10,50 +10,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import Circumstances, Fixed, Quantile, Statement, Tree, User
+from sfumato.privacy import Circumstances, FixedClipping, QuantileClipping, Statement, Tree, User
 
 
 def plan(**changes) -> PrivacyPlan:
     known = {
         "population": 6800,
         "participation": Poisson(batch_size=256),
-        "mechanism": Gaussian(noise_multiplier=Quantile(count_noise=1.6).vector_noise(0.62)),
+        "mechanism": Gaussian(noise_multiplier=QuantileClipping(count_noise=1.6).vector_noise(0.62)),
         "steps": 200,
         "delta": 1e-4,
-        "clipping": Quantile(count_noise=1.6),
+        "clipping": QuantileClipping(count_noise=1.6),
     }
     return PrivacyPlan(**(known | changes))
 
 
 def test_the_split_of_andrew_et_al():
-    assert Quantile(count_noise=32 / 20).vector_noise(0.62) == pytest.approx(0.632, abs=5e-4)
+    assert QuantileClipping(count_noise=32 / 20).vector_noise(0.62) == pytest.approx(0.632, abs=5e-4)
     with pytest.raises(SfumatoError, match=r"noise_multiplier must be below 3\.2, twice the count_noise, got 3\.2"):
-        Quantile(count_noise=1.6).vector_noise(3.2)
+        QuantileClipping(count_noise=1.6).vector_noise(3.2)
 
 
 def test_vectors_and_count_cost_what_their_joint_noise_costs():
-    alone = plan(mechanism=Gaussian(noise_multiplier=0.62), clipping=Fixed(1.0))
+    alone = plan(mechanism=Gaussian(noise_multiplier=0.62), clipping=FixedClipping(1.0))
     assert plan().noise_multiplier > 0.63
     assert plan().epsilon() == pytest.approx(alone.epsilon(), rel=1e-9)
     assert plan().epsilon_rdp == pytest.approx(alone.epsilon_rdp, rel=1e-9)
     tree = {"participation": FullBatch(), "steps": 8}
-    joint = Quantile(count_noise=50.0).joint_noise(40.0)
-    adaptive = plan(mechanism=Tree(noise_multiplier=40.0), clipping=Quantile(count_noise=50.0), **tree)
-    fixed = plan(mechanism=Tree(noise_multiplier=joint), clipping=Fixed(1.0), **tree)
+    joint = QuantileClipping(count_noise=50.0).joint_noise(40.0)
+    adaptive = plan(mechanism=Tree(noise_multiplier=40.0), clipping=QuantileClipping(count_noise=50.0), **tree)
+    fixed = plan(mechanism=Tree(noise_multiplier=joint), clipping=FixedClipping(1.0), **tree)
     assert adaptive.epsilon() == pytest.approx(fixed.epsilon(), rel=1e-9)
-    assert adaptive.epsilon() > plan(mechanism=Tree(noise_multiplier=40.0), clipping=Fixed(1.0), **tree).epsilon()
+    assert (
+        adaptive.epsilon() > plan(mechanism=Tree(noise_multiplier=40.0), clipping=FixedClipping(1.0), **tree).epsilon()
+    )
 
 
 @given(noise=st.floats(0.1, 10), count_noise=st.floats(0.5, 100), norm=st.floats(0, 1), inside=st.booleans())
 def test_no_vector_with_its_count_is_longer_than_the_joint_noise_says(noise, count_noise, norm, inside):
-    clipping = Quantile(count_noise=count_noise)
+    clipping = QuantileClipping(count_noise=count_noise)
     coordinate = noise / count_noise * (0.5 if inside else -0.5)
     assert math.hypot(norm, coordinate) <= noise / clipping.joint_noise(noise) * (1 + 1e-12)
 
 
 def test_one_user_of_a_client_moves_both_parts_twice_as_far():
     """A client's vector turns into its opposite, and its indicator over: together by 2 z / joint noise."""
-    clipping = Quantile(count_noise=1.6)
+    clipping = QuantileClipping(count_noise=1.6)
     before, after = np.array([0.6, 0.8, 0.5]), np.array([-0.6, -0.8, -0.5])
     moved = np.linalg.norm((before - after) * [1.0, 1.0, 0.63 / 1.6])
     twice = plan(unit=User(drawn="clients"))
@@ -62,23 +64,23 @@ def test_one_user_of_a_client_moves_both_parts_twice_as_far():
 
 
 def test_it_follows_the_quantile():
-    clipping = Quantile(quantile=0.5, rate=0.2, count_noise=1.0)
-    assert clipping.following(2.0, 0.5) == 2.0
-    assert clipping.following(2.0, 1.0) == pytest.approx(2 * math.exp(-0.1))
+    clipping = QuantileClipping(quantile=0.5, rate=0.2, count_noise=1.0)
+    assert clipping.next_norm(2.0, 0.5) == 2.0
+    assert clipping.next_norm(2.0, 1.0) == pytest.approx(2 * math.exp(-0.1))
     assert clipping.noisy_fraction(0.0, 32) == 0.5
     assert clipping.noisy_fraction(8.0, 32) == 0.75
     assert clipping.noisy_fraction(99.0, 32) == 1.0
     assert clipping.noisy_fraction(-99.0, 32) == 0.0
     norms, norm = np.random.default_rng(0).lognormal(1.0, 0.5, 1000), 0.1
     for _ in range(200):
-        norm = clipping.following(norm, clipping.noisy_fraction(float((norms <= norm).sum() - 500), 1000))
+        norm = clipping.next_norm(norm, clipping.noisy_fraction(float((norms <= norm).sum() - 500), 1000))
     assert norm == pytest.approx(np.median(norms), rel=0.02)
 
 
 def test_calibration_gives_a_twentieth_of_the_batch_and_meets_the_budget():
     known = {"examples": 256, "batch_size": 256, "steps": 200, "epsilon": 4.0, "delta": 1e-4}
-    adaptive = PrivacyPlan.calibrate(clipping=Quantile(max_norm=0.5), **known)
-    assert adaptive.clipping == Quantile(max_norm=0.5, count_noise=12.8)
+    adaptive = PrivacyPlan.calibrate(clipping=QuantileClipping(max_norm=0.5), **known)
+    assert adaptive.clipping == QuantileClipping(max_norm=0.5, count_noise=12.8)
     fixed = PrivacyPlan.calibrate(max_norm=0.5, **known)
     assert adaptive.epsilon() <= 4.0
     assert adaptive.max_norm == 0.5
@@ -86,17 +88,17 @@ def test_calibration_gives_a_twentieth_of_the_batch_and_meets_the_budget():
     assert adaptive.noise_multiplier == pytest.approx(expected, abs=3e-4)
     assert adaptive.noise_multiplier > fixed.noise_multiplier
     with pytest.raises(SfumatoError, match="or more count_noise"):
-        PrivacyPlan.calibrate(clipping=Quantile(count_noise=0.1), **known)
+        PrivacyPlan.calibrate(clipping=QuantileClipping(count_noise=0.1), **known)
     with pytest.raises(SfumatoError, match="are both given"):
-        PrivacyPlan.calibrate(clipping=Fixed(), max_norm=2.0, **known)
+        PrivacyPlan.calibrate(clipping=FixedClipping(), max_norm=2.0, **known)
 
 
 def test_a_plan_writes_and_reads_it():
     data = plan().to_dict()
     assert (data["quantile"], data["rate"], data["count_noise"]) == (0.5, 0.2, 1.6)
     assert PrivacyPlan.from_dict(data) == plan()
-    assert plan().fingerprint != plan(clipping=Quantile(count_noise=1.7)).fingerprint
-    assert set(plan(clipping=Fixed(1.0)).to_dict()) == set(data) - {"quantile", "rate", "count_noise"}
+    assert plan().fingerprint != plan(clipping=QuantileClipping(count_noise=1.7)).fingerprint
+    assert set(plan(clipping=FixedClipping(1.0)).to_dict()) == set(data) - {"quantile", "rate", "count_noise"}
     for wrong in ({"rate": -1.0}, {"quantile": 1.0}, {"count_noise": None}, {"count_noise": True}):
         with pytest.raises(SfumatoError):
             PrivacyPlan.from_dict(data | wrong)
@@ -120,4 +122,4 @@ def test_a_statement_names_it():
 )
 def test_bad_values_are_refused(fields, words):
     with pytest.raises(SfumatoError, match=words):
-        Quantile(**fields)
+        QuantileClipping(**fields)

@@ -11,7 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import log_ndtr
 
 from sfumato import PrivacyPlan, SfumatoError
-from sfumato.privacy.composition import Composition, Repeated, compositions
+from sfumato.privacy.composition import Composition, RepeatedLosses, compositions
 
 WIDTH = 1e-2
 SMALL = (1e-5, 1e-8, 1e-10, 1e-12, 1e-13, 1e-14, 1e-15)
@@ -59,7 +59,7 @@ def jumpy() -> tuple[list[int], int]:
 def test_deltas_and_epsilons_are_never_below_those_of_exact_arithmetic():
     steps = 32
     masses, first = jumpy()
-    composed = Composition([Repeated(np.array([mass / 2**60 for mass in masses]), first, 0.0, steps)], WIDTH)
+    composed = Composition([RepeatedLosses(np.array([mass / 2**60 for mass in masses]), first, 0.0, steps)], WIDTH)
     epsilons = [0.0, 0.05, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0]
     exact = exact_deltas(masses, first, steps, epsilons)
     assert exact[0] > 1e-4
@@ -73,7 +73,7 @@ def test_deltas_and_epsilons_are_never_below_those_of_exact_arithmetic():
 def test_losses_below_the_grid_are_not_forgotten():
     """A tilt that is too strong knows the largest losses alone."""
     masses, first = jumpy()
-    composed = Composition([Repeated(np.array([mass / 2**60 for mass in masses]), first, 0.0, 3)], WIDTH)
+    composed = Composition([RepeatedLosses(np.array([mass / 2**60 for mass in masses]), first, 0.0, 3)], WIDTH)
     (true,) = exact_deltas(masses, first, 3, [0.01])
     strong = composed.tilted(300.0)
     assert strong.values[0] > 0.01
@@ -83,7 +83,7 @@ def test_losses_below_the_grid_are_not_forgotten():
 
 def test_a_loss_without_bound_counts_at_every_epsilon():
     masses = np.array([0.5, 0.3, 0.1])
-    composed = Composition([Repeated(masses, -1, 0.1, 2)], WIDTH)
+    composed = Composition([RepeatedLosses(masses, -1, 0.1, 2)], WIDTH)
     assert composed.lost == pytest.approx(0.19)
     assert composed.deltas([5.0])[0] == pytest.approx(0.19)
     assert composed.epsilon(0.18) == math.inf

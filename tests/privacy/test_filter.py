@@ -37,7 +37,7 @@ def full(sigma: float, steps: int = 1, **others) -> PrivacyPlan:
 
 @pytest.fixture(scope="module")
 def eight() -> PrivacyFilter:
-    return PrivacyFilter.of(epsilon=8, delta=1e-5)
+    return PrivacyFilter.for_total(epsilon=8, delta=1e-5)
 
 
 def test_a_plan_costs_its_renyi_divergence_at_the_one_order(eight):
@@ -50,7 +50,7 @@ def test_a_plan_costs_its_renyi_divergence_at_the_one_order(eight):
 
 
 def test_where_the_series_at_the_order_does_not_converge_the_next_whole_order_bounds_it():
-    own = PrivacyFilter.of(epsilon=100, delta=1e-5)
+    own = PrivacyFilter.for_total(epsilon=100, delta=1e-5)
     one = plan(1.0, steps=1, batch_size=333)
     at = one.loss.renyi([own.order, 2.0])
     assert (own.order, at[0]) == (1.46, math.inf)
@@ -60,7 +60,7 @@ def test_where_the_series_at_the_order_does_not_converge_the_next_whole_order_bo
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 8.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_the_limit_is_the_most_that_dp_accounting_converts_to_the_total(epsilon, delta):
-    own = PrivacyFilter.of(epsilon=epsilon, delta=delta)
+    own = PrivacyFilter.for_total(epsilon=epsilon, delta=delta)
     converted = [rdp.compute_epsilon([own.order], [share * own.limit], delta)[0] for share in (1.0, 1 + 1e-9)]
     assert converted[0] <= epsilon < converted[1]
     assert own.epsilon_of(own.limit) == pytest.approx(epsilon, rel=1e-9)
@@ -80,7 +80,7 @@ def test_no_other_order_admits_more_gaussian_releases(epsilon):
 def test_whatever_is_admitted_one_after_the_other_keeps_to_the_total(seed):
     """The composition of the admitted plans had they been fixed beforehand, which is less than the filter's promise."""
     draw = random.Random(seed)
-    own = PrivacyFilter.of(epsilon=draw.choice([1.0, 3.0, 8.0]), delta=1e-5)
+    own = PrivacyFilter.for_total(epsilon=draw.choice([1.0, 3.0, 8.0]), delta=1e-5)
     admitted: list[PrivacyPlan] = []
     costs: list[float] = []
     for _ in range(12):  # the noise of the next follows how much was left
@@ -91,11 +91,11 @@ def test_whatever_is_admitted_one_after_the_other_keeps_to_the_total(seed):
             costs.append(own.cost(one))
     assert admitted
     losses = [one.loss for one in admitted]
-    assert losses[0].with_(*losses[1:]).epsilon(1e-5, grid=1e-3) <= own.epsilon
+    assert losses[0].composed_with(*losses[1:]).epsilon(1e-5, grid=1e-3) <= own.epsilon
 
 
 def test_gaussian_plans_use_up_their_total_exactly():
-    own = PrivacyFilter.of(epsilon=3, delta=1e-5, accounting="gaussian")
+    own = PrivacyFilter.for_total(epsilon=3, delta=1e-5, accounting="gaussian")
     trees = replace(full(1.0, 8), mechanism=Tree(noise_multiplier=1.0), participation=FixedOrder(batch_size=125))
     banded = replace(trees, mechanism=BandedToeplitz(noise_multiplier=5.0, coefficients=(1.0, 0.5)))
     assert own.cost(full(2.0, 3)) == pytest.approx(3 / 4)
@@ -103,7 +103,7 @@ def test_gaussian_plans_use_up_their_total_exactly():
     assert own.cost(banded) == pytest.approx(1.25 / 25)
     rest = full(1 / math.sqrt(own.limit - own.cost(banded)) * (1 + 1e-9))
     assert own.fits([own.cost(banded), own.cost(rest)])
-    assert own.composed([banded, rest]) == pytest.approx(3.0, rel=1e-6)
+    assert own.composed_epsilon([banded, rest]) == pytest.approx(3.0, rel=1e-6)
     assert not own.fits([own.cost(banded), own.cost(rest), 1e-6])
     with pytest.raises(SfumatoError, match="adds up exact Gaussian releases, but this is Poisson-subsampled"):
         own.cost(plan())
@@ -112,18 +112,18 @@ def test_gaussian_plans_use_up_their_total_exactly():
 def test_planned_runs_are_composed_by_their_losses_and_no_other_is_admitted():
     plans = (full(4.0), full(4.0), full(8.0))
     together = full(1 / math.sqrt(2 / 16 + 1 / 64)).epsilon()
-    own = PrivacyFilter.of(epsilon=together + 1e-6, delta=1e-5, accounting="planned", plans=plans)
-    assert own.composed(plans) == pytest.approx(together)
-    assert own.planned(full(4.0), [full(4.0), full(8.0)])
-    assert not own.planned(full(4.0), [full(4.0), full(4.0)])
-    assert not own.planned(full(5.0), [])
+    own = PrivacyFilter.for_total(epsilon=together + 1e-6, delta=1e-5, accounting="planned", plans=plans)
+    assert own.composed_epsilon(plans) == pytest.approx(together)
+    assert own.is_planned(full(4.0), [full(4.0), full(8.0)])
+    assert not own.is_planned(full(4.0), [full(4.0), full(4.0)])
+    assert not own.is_planned(full(5.0), [])
     assert own.fits([own.cost(one) for one in plans])
     with pytest.raises(SfumatoError, match="counts plans only"):
         own.cost(full(4.0), figures=0.1)
     with pytest.raises(SfumatoError, match=r"less than the .* that the plans cost together"):
-        PrivacyFilter.of(epsilon=together - 0.01, delta=1e-5, accounting="planned", plans=plans)
+        PrivacyFilter.for_total(epsilon=together - 0.01, delta=1e-5, accounting="planned", plans=plans)
     with pytest.raises(SfumatoError, match="no plans are given"):
-        PrivacyFilter.of(epsilon=3, delta=1e-5, accounting="planned")
+        PrivacyFilter.for_total(epsilon=3, delta=1e-5, accounting="planned")
 
 
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, math.inf])
@@ -145,7 +145,7 @@ def test_pure_releases_cost_what_randomized_response_does(eight):
     lies = 1 - truth
     divergence = math.log(truth**a * lies ** (1 - a) + lies**a * truth ** (1 - a)) / (a - 1)
     assert eight.cost_of_pure(1.0) == pytest.approx(divergence)
-    gaussian = PrivacyFilter.of(epsilon=8, delta=1e-5, accounting="gaussian")
+    gaussian = PrivacyFilter.for_total(epsilon=8, delta=1e-5, accounting="gaussian")
     mu = math.sqrt(gaussian.cost_of_pure(1.0))
     alpha = np.linspace(0.001, 0.999, 999)
     pure = np.maximum(np.maximum(1 - math.e * alpha, (1 - alpha) / math.e), 0)
@@ -163,39 +163,39 @@ def test_units_and_adjacencies_do_not_mix(eight):
     zero_out = plan(participation=FixedOrder(batch_size=100, assignment="position"), adjacency="zero-out")
     with pytest.raises(SfumatoError, match="holds for add-or-remove adjacency, but the plan only for zero-out"):
         eight.cost(zero_out)
-    both = PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out")
+    both = PrivacyFilter.for_total(epsilon=8, delta=1e-5, adjacency="zero-out")
     assert both.cost(zero_out) > 0
     assert both.cost(plan()) == pytest.approx(PrivacyFilter(epsilon=8, delta=1e-5, order=both.order).cost(plan()))
     users = plan(unit=User(drawn="users"))
     with pytest.raises(SfumatoError, match="for each single example, but the plan for each single user"):
         eight.cost(users)
-    assert PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(users) == eight.cost(plan())
+    assert PrivacyFilter.for_total(epsilon=8, delta=1e-5, unit="user").cost(users) == eight.cost(plan())
 
 
 def test_plans_without_a_renyi_divergence_are_refused(eight):
     cut = plan(participation=TruncatedPoisson(batch_size=100, largest=130), adjacency="zero-out")
     with pytest.raises(SfumatoError, match="none is known for a plan by the Gaussian mechanism under truncated"):
-        PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out").cost(cut)
+        PrivacyFilter.for_total(epsilon=8, delta=1e-5, adjacency="zero-out").cost(cut)
     mixed = plan(unit=User(drawn="examples", at_most=4, users=250))
     with pytest.raises(
         SfumatoError, match="none is known for a plan by the Poisson-subsampled Gaussian mechanism with"
     ):
-        PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(mixed)
+        PrivacyFilter.for_total(epsilon=8, delta=1e-5, unit="user").cost(mixed)
 
 
 def test_the_plan_with_more_noise_that_still_fits(eight):
     left = eight.cost(plan(4.0))
-    found = eight.most_noise_left(plan(1.0), left)
+    found = eight.with_enough_noise(plan(1.0), left)
     assert found is not None
     assert found.noise_multiplier == pytest.approx(4.0, rel=1e-4)
     assert eight.cost(found) <= left
-    assert eight.most_noise_left(plan(1.0), 0.0) is None
+    assert eight.with_enough_noise(plan(1.0), 0.0) is None
 
 
 @pytest.mark.parametrize("accounting", ["renyi", "gaussian", "planned"])
 def test_a_filter_is_read_back(accounting):
     plans = {"plans": (plan(),)} if accounting == "planned" else {}
-    own = PrivacyFilter.of(epsilon=8, delta=1e-5, accounting=accounting, **plans)
+    own = PrivacyFilter.for_total(epsilon=8, delta=1e-5, accounting=accounting, **plans)
     assert PrivacyFilter.from_dict(own.to_dict()) == own
     assert accounting == "renyi" or own.order is None
 
@@ -212,4 +212,4 @@ def test_a_filter_is_read_back(accounting):
 )
 def test_what_is_no_filter(given, words):
     with pytest.raises(SfumatoError, match=words):
-        PrivacyFilter.of(**{"epsilon": 8.0, "delta": 1e-5} | given)
+        PrivacyFilter.for_total(**{"epsilon": 8.0, "delta": 1e-5} | given)

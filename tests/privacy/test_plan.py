@@ -15,7 +15,7 @@ from sfumato.privacy import (
     BandedToeplitz,
     BufferedToeplitz,
     CyclicPoisson,
-    Fixed,
+    FixedClipping,
     FixedOrder,
     Tree,
     TruncatedPoisson,
@@ -67,9 +67,10 @@ def test_the_guess_does_not_decide_what_is_found(guess, high):
     def spent(value: float, grid: float) -> float:
         return high if value < 3.0 else 1e-300
 
-    assert calibration.least(spent, 1.0, what="value", remedy="", guess=guess) == pytest.approx(3.0, rel=2e-4)
+    assert calibration.least_within(spent, 1.0, what="value", remedy="", guess=guess) == pytest.approx(3.0, rel=2e-4)
     powers = [
-        calibration.least(lambda v, _: 5 * v**-1.3, 0.7, what="value", remedy="", guess=one) for one in (guess, 1.0)
+        calibration.least_within(lambda v, _: 5 * v**-1.3, 0.7, what="value", remedy="", guess=one)
+        for one in (guess, 1.0)
     ]
     assert powers[0] == powers[1]
 
@@ -122,7 +123,7 @@ def test_the_hardest_row_is_answered_in_few_tries():
     [
         {"steps": 51},
         {"delta": 2e-5},
-        {"clipping": Fixed(1.5)},
+        {"clipping": FixedClipping(1.5)},
         {"mechanism": Gaussian(noise_multiplier=2.0001)},
         {"population": 1001},
         {"population": 1000, "participation": Poisson(batch_size=101)},

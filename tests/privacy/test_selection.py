@@ -18,7 +18,7 @@ from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import CandidateCount, PrivateSelection, least_score_noise
 from sfumato.privacy.mechanism import BandedToeplitz, Tree
 from sfumato.privacy.participation import CyclicPoisson, FixedOrder
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 DE_2022 = PrivacyPlan(  # table 13, epsilon 1
     population=50_000,

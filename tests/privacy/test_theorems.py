@@ -113,7 +113,7 @@ def test_laws(batch, sigma, steps, delta):
 
 def test_composition_of_two_halves_is_the_whole():
     whole = epsilon(poisson(1000, 100, 2.0, 300), 1e-5)
-    halves = poisson(1000, 100, 2.0, 100).loss.with_(poisson(1000, 100, 2.0, 200).loss).epsilon(1e-5)
+    halves = poisson(1000, 100, 2.0, 100).loss.composed_with(poisson(1000, 100, 2.0, 200).loss).epsilon(1e-5)
     assert halves == pytest.approx(whole, rel=1e-3)
     assert halves > epsilon(poisson(1000, 100, 2.0, 200), 1e-5)
 
@@ -121,16 +121,18 @@ def test_composition_of_two_halves_is_the_whole():
 def test_composition_of_full_batch_with_sampled_steps():
     full = full_batch(5.0, 3)
     sampled = poisson(1000, 100, 2.0, 100)
-    both = full.loss.with_(sampled.loss).epsilon(1e-5)
+    both = full.loss.composed_with(sampled.loss).epsilon(1e-5)
     assert max(epsilon(full, 1e-5), epsilon(sampled, 1e-5)) < both < epsilon(full, 5e-6) + epsilon(sampled, 5e-6)
 
 
 def test_gaussians_without_sampling_are_one_in_any_order():
     one, other, sampled = full_batch(5.0, 3).loss, full_batch(8.0, 7).loss, poisson(1000, 100, 2.0, 10).loss
-    assert len(one.with_(sampled, other).parts) == 2
-    alone = one.with_(other)
+    assert len(one.composed_with(sampled, other).parts) == 2
+    alone = one.composed_with(other)
     assert alone.epsilon(1e-5) == pytest.approx(full_batch((3 / 25 + 7 / 64) ** -0.5, 1).epsilon(1e-5), rel=1e-9)
-    assert one.with_(sampled, other).epsilon(1e-5) == pytest.approx(other.with_(one, sampled).epsilon(1e-5), rel=1e-6)
+    assert one.composed_with(sampled, other).epsilon(1e-5) == pytest.approx(
+        other.composed_with(one, sampled).epsilon(1e-5), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("plan", [full_batch(5.0, 3), full_batch(0.4, 9), poisson(1000, 100, 2.0, 100)])
@@ -146,7 +148,7 @@ def test_renyi_of_a_gaussian_is_a_straight_line():
 def test_losses_of_two_adjacencies_do_not_compose():
     other = replace(full_batch(5.0, 3).loss, adjacency="replace-one")
     with pytest.raises(SfumatoError, match="do not compose"):
-        full_batch(5.0, 3).loss.with_(other)
+        full_batch(5.0, 3).loss.composed_with(other)
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def test_where_units_are_drawn_by_themselves_zero_out_costs_what_removal_costs(p
     assert zeroed.epsilon() == plan.epsilon()
     assert zeroed.fingerprint != plan.fingerprint
     with pytest.raises(SfumatoError, match=r"\(example, add-or-remove\) and \(example, zero-out\) do not compose"):
-        plan.loss.with_(zeroed.loss)
+        plan.loss.composed_with(zeroed.loss)
 
 
 @pytest.mark.parametrize("sigma", [0.05, 1000.0])
@@ -206,9 +208,9 @@ def test_extreme_noise_is_answered(sigma):
 @pytest.mark.parametrize("other", [poisson(1000, 200, 2.0, 50), poisson(1000, 100, 3.0, 50)])
 def test_plans_of_another_probability_or_noise_stay_apart(other):
     one = poisson(1000, 100, 2.0, 50)
-    both = one.loss.with_(other.loss)
+    both = one.loss.composed_with(other.loss)
     assert len(both.parts) == 2
-    turned = other.loss.with_(one.loss)
+    turned = other.loss.composed_with(one.loss)
     assert both.epsilon(1e-5, grid=COARSE_GRID) == pytest.approx(turned.epsilon(1e-5, grid=COARSE_GRID), rel=1e-6)
 
 
@@ -220,7 +222,7 @@ def test_a_theorem_of_twice_the_sensitivity_needs_twice_the_noise(plan):
 
     halved = plan.with_noise(2.0)
     assert Twice().loss(plan, plan.steps).epsilon(1e-5) == halved.epsilon(1e-5) > plan.epsilon(1e-5)
-    assert Twice().steps_like(plan, 0.3) == plan.theorem.steps_like(halved, 0.3)
+    assert Twice().equivalent_steps(plan, 0.3) == plan.theorem.equivalent_steps(halved, 0.3)
 
 
 def test_every_row_says_why_its_queries_may_be_chosen_in_view_of_earlier_releases():

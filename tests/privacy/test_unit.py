@@ -22,7 +22,7 @@ from sfumato.privacy import (
     User,
 )
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.planning.remarks import above_one_record
+from sfumato.privacy.planning.remarks import large_delta_note
 
 
 def plan(unit=None, **changes) -> PrivacyPlan:
@@ -108,8 +108,8 @@ def test_units_are_counted_by_users_and_delta_goes_by_them():
     assert plan(BY_RECORDS).users == plan(BY_RECORDS).units == 3400
     assert plan(GROUPED).users == 54_400
     assert default_delta(plan(BY_RECORDS, population=34_000).units) == 1e-5
-    assert above_one_record(plan(BY_RECORDS, delta=2e-4, mechanism=Gaussian(noise_multiplier=5.0))) is None
-    remark = above_one_record(plan(BY_RECORDS, delta=3e-4, mechanism=Gaussian(noise_multiplier=5.0)))
+    assert large_delta_note(plan(BY_RECORDS, delta=2e-4, mechanism=Gaussian(noise_multiplier=5.0))) is None
+    remark = large_delta_note(plan(BY_RECORDS, delta=3e-4, mechanism=Gaussian(noise_multiplier=5.0)))
     assert "above 1 over 3400 users" in (remark or "")
 
 
@@ -136,10 +136,10 @@ def test_losses_of_users_compose_however_they_are_drawn_and_not_with_those_of_ex
         plan(mechanism=Gaussian(noise_multiplier=3.0)),
         plan(CLIENTS, mechanism=Gaussian(noise_multiplier=6.0)),
     )
-    both = users.loss.with_(clients.loss)
+    both = users.loss.composed_with(clients.loss)
     assert both.epsilon(1e-4) == pytest.approx(users.epsilon(steps=400), rel=1e-6)
     with pytest.raises(SfumatoError, match=r"\(user, add-or-remove\) and \(example, add-or-remove\) do not compose"):
-        users.loss.with_(plan(Example()).loss)
+        users.loss.composed_with(plan(Example()).loss)
 
 
 def test_noisy_scores_count_records_and_are_refused_for_users():

@@ -77,8 +77,8 @@ def _participants(key, step):
 @pytest.mark.parametrize("draw", [_noise, _secure, _participants])
 def test_an_opening_salts_noise_and_coins_of_the_steps_behind_it_alone(draw):
     key, salts = RunKey.from_seed(0), ["00" * 16, "11" * 16, "22" * 16]
-    begun = key.opened([(0, salts[0])])
-    copies = [key.opened([(0, salts[0]), (4, salt)]) for salt in salts[1:]]
+    begun = key.with_salts([(0, salts[0])])
+    copies = [key.with_salts([(0, salts[0]), (4, salt)]) for salt in salts[1:]]
     for step in range(9):
         once, *twice = (draw(one, step) for one in (begun, *copies))
         assert draw(key, step) != once, "a salt of its own from the beginning"
@@ -88,9 +88,9 @@ def test_an_opening_salts_noise_and_coins_of_the_steps_behind_it_alone(draw):
 
 def test_partitions_and_check_value_keep_the_run_s_key():
     key = RunKey.from_seed(0)
-    opened = key.opened([(0, "00" * 16)])
+    opened = key.with_salts([(0, "00" * 16)])
     assert opened.check_value("run") == key.check_value("run")
-    assert opened.words("bins", 0).tolist() == key.words("bins", 0).tolist()
+    assert opened.uint64_words("bins", 0).tolist() == key.uint64_words("bins", 0).tolist()
 
 
 def test_fresh_keys_differ_and_hide():

@@ -14,7 +14,7 @@ from sfumato import Gaussian, Noise, RunKey, SfumatoError
 from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import noise as noises
 from sfumato.randomness.noise import blocks
-from sfumato.randomness.noise.blocks import DrawnAhead, GaussianNoise
+from sfumato.randomness.noise.blocks import GaussianNoise, PrefetchedNoise
 
 SIZE = 40_000
 LIMIT = 5.5
@@ -134,11 +134,11 @@ def test_noise_that_is_drawn_ahead_for_a_device_is_the_same(mechanism, monkeypat
         expected, here = noise.add(total, step, here)
         with monkeypatch.context() as on_a_device:
             shapes = {name: value.shape for name, value in total.items()}
-            ahead = partial(DrawnAhead, shapes=shapes, device=torch.device("cpu"))
-            on_a_device.setattr(noises, "OnTheCPU", ahead)
-            coming = noise.ahead(total, step, there)
-            found, there = coming.added_to(total)
-        assert isinstance(coming.pending, DrawnAhead)
+            ahead = partial(PrefetchedNoise, shapes=shapes, device=torch.device("cpu"))
+            on_a_device.setattr(noises, "CPUNoise", ahead)
+            coming = noise.prepare(total, step, there)
+            found, there = coming.add_to(total)
+        assert isinstance(coming.pending, PrefetchedNoise)
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert found[name].dtype == torch.float32
@@ -163,6 +163,6 @@ def test_an_error_in_another_thread_is_raised_where_the_noise_is_wanted(monkeypa
         1.0,
         (0, 1),
     )
-    ahead = DrawnAhead(drawing, {"a": torch.Size([3])}, torch.device("cpu"))
+    ahead = PrefetchedNoise(drawing, {"a": torch.Size([3])}, torch.device("cpu"))
     with pytest.raises(ValueError, match="no generator"):
-        ahead.added_to({"a": torch.zeros(3)})
+        ahead.add_to({"a": torch.zeros(3)})

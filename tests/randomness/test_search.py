@@ -10,7 +10,7 @@ from scipy import stats
 
 from sfumato import RunKey, SfumatoError
 from sfumato.privacy import CandidateCount
-from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
+from sfumato.randomness import Choice, LogUniform, Uniform, draw_settings, noisy_score, number_of_candidates
 
 KEYS = [RunKey.from_seed(seed) for seed in range(6000)]
 SPACE = {
@@ -55,7 +55,7 @@ def test_k_has_its_law_and_no_other(draws):
 
 
 def test_settings_are_drawn_by_their_rules():
-    many = [settings_of(candidate, SPACE, KEYS[0]) for candidate in range(3000)]
+    many = [draw_settings(candidate, SPACE, KEYS[0]) for candidate in range(3000)]
     rates = np.log([settings["learning_rate"] for settings in many])
     width = math.log(1000)
     assert stats.kstest(rates, "uniform", args=(math.log(0.01), width)).pvalue > 1e-6
@@ -71,19 +71,19 @@ def test_settings_are_drawn_by_their_rules():
 
 def test_candidates_are_drawn_with_replacement():
     two = {"optimizer": Choice(values=("sgd", "adam"))}
-    pairs = [tuple(settings_of(candidate, two, key)["optimizer"] for candidate in (0, 1)) for key in KEYS[:800]]
+    pairs = [tuple(draw_settings(candidate, two, key)["optimizer"] for candidate in (0, 1)) for key in KEYS[:800]]
     assert stats.chisquare([pairs.count(pair) for pair in sorted(set(pairs))]).pvalue > 1e-6
     assert len(set(pairs)) == 4
 
 
 def test_settings_are_functions_of_key_candidate_and_name():
-    here = settings_of(3, SPACE, KEYS[0])
-    assert here == settings_of(3, SPACE, RunKey.from_seed(0))
-    assert here["learning_rate"] != settings_of(4, SPACE, KEYS[0])["learning_rate"]
-    assert here["learning_rate"] != settings_of(3, SPACE, KEYS[1])["learning_rate"]
+    here = draw_settings(3, SPACE, KEYS[0])
+    assert here == draw_settings(3, SPACE, RunKey.from_seed(0))
+    assert here["learning_rate"] != draw_settings(4, SPACE, KEYS[0])["learning_rate"]
+    assert here["learning_rate"] != draw_settings(3, SPACE, KEYS[1])["learning_rate"]
     fewer = {"momentum": SPACE["momentum"]}
-    assert settings_of(3, fewer, KEYS[0]) == {"momentum": here["momentum"]}
-    same = settings_of(3, {"a": SPACE["momentum"], "b": SPACE["momentum"]}, KEYS[0])
+    assert draw_settings(3, fewer, KEYS[0]) == {"momentum": here["momentum"]}
+    same = draw_settings(3, {"a": SPACE["momentum"], "b": SPACE["momentum"]}, KEYS[0])
     assert same["a"] != same["b"]
 
 
@@ -120,7 +120,7 @@ def test_the_score_s_noise_is_drawn_for_each_candidate_by_its_number():
         (lambda: noisy_score(0.9, 20.0, 0, KEYS[0]), "right must be a number of records"),
         (lambda: noisy_score(9, 0.0, 0, KEYS[0]), "noise must be positive"),
         (lambda: noisy_score(9, 20.0, -1, KEYS[0]), "candidate must be a number from 0"),
-        (lambda: settings_of(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is not a rule to draw from"),
+        (lambda: draw_settings(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is not a rule to draw from"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, words):

@@ -15,11 +15,11 @@ from scipy import special, stats
 from sfumato import Gaussian, Noise, RunKey, SfumatoError
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import STEP
-from sfumato.privacy import Quantile
+from sfumato.privacy import QuantileClipping
 from sfumato.privacy.mechanism import Tree
 from sfumato.privacy.noise_grid import refuse_without_grid
 from sfumato.randomness.noise import secure
-from sfumato.randomness.noise.secure import OnGrid, SecureNoise, grid_of, magnitude, rounded_gaussians, scale_of
+from sfumato.randomness.noise.secure import GridNoise, SecureNoise, grid_of, magnitude, rounded_gaussians, scale_of
 
 SEED = bytes(range(64))
 KEY = RunKey.from_seed(0)
@@ -148,7 +148,7 @@ def test_sum_and_noise_are_added_as_integers():
     elements, exponent = 5, grid_of(sigma, 5).exponent
     total = {"w": torch.tensor([0, 1 << 61, -(1 << 61) - 12345, 511, 513])}
     found = noise.add(total, 7)["w"]
-    drawn = rounded_gaussians(KEY.extendable("secure noise 0", 7, "w"), elements, scale_of(sigma, elements))
+    drawn = rounded_gaussians(KEY.xof_seed("secure noise 0", 7, "w"), elements, scale_of(sigma, elements))
     step = 1 << (exponent - secure.SUMS_EXPONENT)
     rounded = [(value + step // 2) // step for value in total["w"].tolist()]
     exact = [(mine + int(noise)) * (0.3 * 2.0**exponent) for mine, noise in zip(rounded, drawn, strict=True)]
@@ -175,9 +175,9 @@ def test_neighbours_rounded_sums_differ_by_no_more_than_the_widened_norm():
         total = torch.randint(-(1 << 40), 1 << 40, (64,), generator=generator)
         moved = torch.randn(64, generator=generator, dtype=torch.float64)
         moved = (moved / moved.norm() * 2.0**12).trunc().to(torch.int64)
-        apart = secure.on_coarser(total + moved, powers) - secure.on_coarser(total, powers)
+        apart = secure.coarsen(total + moved, powers) - secure.coarsen(total, powers)
         assert float(apart.double().norm()) <= 2.0 ** (12 - powers) + math.sqrt(64)
-        assert (secure.on_coarser(total, powers) * (1 << powers) - total).abs().max() <= 1 << (powers - 1)
+        assert (secure.coarsen(total, powers) * (1 << powers) - total).abs().max() <= 1 << (powers - 1)
 
 
 def test_blocks_are_the_same_whoever_draws_them(monkeypatch):
@@ -187,7 +187,7 @@ def test_blocks_are_the_same_whoever_draws_them(monkeypatch):
     like = zeros(a=(4, 5), none=(0,), b=())
     noise = noise_of()
     whole = noise.add(like, 3)
-    shares = [noise.ahead(like, 3, share=(rank, 3)).added_to(like)[0] for rank in range(3)]
+    shares = [noise.prepare(like, 3, share=(rank, 3)).add_to(like)[0] for rank in range(3)]
     for name, value in whole.items():
         assert torch.equal(value, sum(part[name] for part in shares))
     assert len(set(whole["a"].flatten().tolist())) == 20
@@ -198,8 +198,8 @@ def test_noise_that_is_drawn_ahead_for_a_device_is_the_same():
     scale = scale_of(1.0, 21)
     for ahead in (False, True):
         drawing = partial(secure.draw, {name: value.shape for name, value in like.items()}, 2, KEY, scale, (0, 1))
-        on_grid = OnGrid(drawing, {n: v.shape for n, v in like.items()}, ahead=ahead, coarser=6, unit=0.5 * 2.0**-32)
-        found.append(on_grid.added_to(like))
+        on_grid = GridNoise(drawing, {n: v.shape for n, v in like.items()}, ahead=ahead, coarser=6, unit=0.5 * 2.0**-32)
+        found.append(on_grid.add_to(like))
     assert all(torch.equal(found[0][name], found[1][name]) for name in like)
     assert torch.equal(found[0]["a"], noise_of().add(like, 2)["a"])
 
@@ -233,4 +233,6 @@ def test_what_is_no_integer_or_no_independent_noise_is_refused():
     with pytest.raises(SfumatoError, match="noise is secure, but the mechanism adds up noise of several steps"):
         SecureNoise(Tree(noise_multiplier=1.0), max_norm=1.0, key=KEY)
     with pytest.raises(SfumatoError, match="noise is secure, but the clipping norm follows a quantile"):
-        refuse_without_grid(Gaussian(noise_multiplier=1.0), Quantile(max_norm=1.0, quantile=0.5, count_noise=2.0))
+        refuse_without_grid(
+            Gaussian(noise_multiplier=1.0), QuantileClipping(max_norm=1.0, quantile=0.5, count_noise=2.0)
+        )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.privacy import gaussian_detections
+from sfumato.privacy import gaussian_true_positive_rates
 from sfumato.report import RATES, Attack, Evaluation, Facts, Sample
 
 
@@ -69,7 +69,7 @@ def facts(evaluation: Evaluation) -> Callable[..., Facts]:
             ],
             "evaluation": evaluation,
             "attack": Attack(
-                detections=gaussian_detections(3.0, 1e-5, RATES),
+                detections=gaussian_true_positive_rates(3.0, 1e-5, RATES),
                 delta=1e-5,
                 subject="training example",
                 others="all the other examples",

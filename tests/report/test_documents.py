@@ -6,7 +6,7 @@ import json
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
 from sfumato.privacy import Circumstances, NoPromise
-from sfumato.report import Documented, assessment, model_card
+from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.report.documents import BLANK
 
 PLAN = PrivacyPlan(
@@ -20,7 +20,7 @@ SAID = Statement(plan=PLAN, circumstances=Circumstances(kept=(40, 50))).to_dict(
 OWNER = {"heading": {}, "together": (), "kept_files": ("settings.json",), "signed": False}
 
 
-def facts(**parts) -> Documented:
+def facts(**parts) -> DocumentFacts:
     usual = {
         "title": "Spots & <blots>",
         "task": "image-classification",
@@ -30,7 +30,7 @@ def facts(**parts) -> Documented:
         "inputs": "images of 8 x 8 pixels, grey",
         "statement": SAID,
     }
-    return Documented(**(usual | parts))
+    return DocumentFacts(**(usual | parts))
 
 
 def test_a_card_has_front_matter_and_says_the_promise_and_how_to_check_it():

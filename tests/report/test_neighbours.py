@@ -7,7 +7,7 @@ import re
 import numpy as np
 from PIL import Image
 
-from sfumato.report import Looked, Neighbour, neighbours, png
+from sfumato.report import Neighbour, NeighbourQuery, neighbours, png
 
 
 def image(value, side=8, channels=1):
@@ -19,7 +19,7 @@ def row(name="a <b>", side=8, channels=1):
         Neighbour(png=png(image(2, side, channels)), name=name, similarity=0.98765),
         Neighbour(png=png(image(3, side, channels)), name="c & d", similarity=0.9),
     ]
-    return Looked(png=png(image(1, side, channels)), name=name, found=found)
+    return NeighbourQuery(png=png(image(1, side, channels)), name=name, found=found)
 
 
 def test_each_line_holds_the_image_and_what_was_found_in_their_order():

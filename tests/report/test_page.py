@@ -113,7 +113,7 @@ def test_accuracy_stands_beside_its_interval_chance_and_the_most_frequent_class(
 
 def test_the_attacker_s_curve_is_on_every_page_since_it_follows_from_the_plan(facts):
     for text in (page(facts()), page(facts(), public=True)):
-        assert facts().attack.words in text
+        assert facts().attack.description in text
         assert 'aria-label="Line: detections against false alarms' in section(text, "summary")
     assert "What an attacker" not in page(facts(attack=None))
 

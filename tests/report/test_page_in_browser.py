@@ -71,7 +71,7 @@ def test_a_browser_shows_the_statement_and_the_plots_and_nothing_overflows(facts
     found = json.loads(html.unescape(match[1]))
     assert given.statement["sentence"] in found["promise"]
     assert given.statement["plain"][1] in found["promise"]
-    assert given.attack.words in found["summary"]
+    assert given.attack.description in found["summary"]
     assert "95% interval" in found["summary"]
     assert found["headline_bottom"] < 700, "accuracy and epsilon stand on the first screen, of a phone too"
     assert len(found["plots"]) == 3

@@ -8,20 +8,20 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from sfumato.report import curve_of_budgets, swept
-from sfumato.report.plots.drawing import rendered
+from sfumato.report import curve_of_budgets, sweep_panels
+from sfumato.report.plots.drawing import render
 from sfumato.report.style import DARK, LIGHT, PAPER, stylesheet
 from studies import more_users, pairs
 
 FILES = {
-    "sweep": lambda: swept(
+    "sweep": lambda: sweep_panels(
         [{"accuracy": 0.5 + rate / 9, "rate": rate} for rate in (0.1, 1.0, 3.0, 4.0, 5.0, 6, 7, 8)], ["rate"]
     ),
     "budgets": lambda: curve_of_budgets([{"epsilon": 1.0, "accuracy": 0.5}, {"epsilon": 8.0, "accuracy": 0.7}], 0.9),
-    "extrapolated": lambda: more_users.drawn(
+    "extrapolated": lambda: more_users.draw_curves(
         [{"users": 10**n, "epsilon": 1.0, "accountant": "pld", "batch_size": 10 ** (n - 1)} for n in (3, 4, 6)]
     ),
-    "compared": lambda: pairs.drawn(
+    "compared": lambda: pairs.draw_bars(
         [
             {
                 "participation": "poisson",
@@ -64,7 +64,7 @@ def test_every_page_has_the_sheet_and_every_colour_three_forms():
         rules = sheet[sheet.index(part) :]
         for name, value in colours.items():
             assert f"--{name}: {value};" in rules
-    assert sheet in rendered("pairs.html.jinja", title="t", summary="s", more=0, pairs=[])
+    assert sheet in render("pairs.html.jinja", title="t", summary="s", more=0, pairs=[])
 
 
 def luminance(colour: str) -> float:

@@ -39,7 +39,7 @@ def test_every_field_of_a_run_is_bound_and_an_edited_one_is_named(copy):
     places = list(fields(record))
     assert len(places) > 40
     for place in places:
-        found = commitment.edited(changed(record, place), opening)
+        found = commitment.edited_fields(changed(record, place), opening)
         if place[0] in ("request", "places", "environment"):
             assert found == []
         else:
@@ -60,23 +60,23 @@ def test_verify_names_the_field(copy):
 def test_a_field_that_was_taken_out_or_put_in_is_noticed(name):
     opening = commitment.commitments(RECORD)
     lacking = {one: value for one, value in RECORD.items() if one != name}
-    assert commitment.edited(lacking, opening) == ["a field that is gone"]
-    assert commitment.edited({**RECORD, "more": 1}, opening) == ["more"]
+    assert commitment.edited_fields(lacking, opening) == ["a field that is gone"]
+    assert commitment.edited_fields({**RECORD, "more": 1}, opening) == ["more"]
 
 
 def test_a_value_that_has_changed_places_with_one_of_the_same_name_is_noticed():
     record = {**RECORD, "settings": {"rate": 0.5}, "performance": {"rate": 0.25}}
     opening = commitment.commitments(record)
     exchanged = {**record, "settings": {"rate": 0.25}, "performance": {"rate": 0.5}}
-    assert commitment.edited(record, opening) == []
-    assert sorted(commitment.edited(exchanged, opening)) == ["performance.rate", "settings.rate"]
+    assert commitment.edited_fields(record, opening) == []
+    assert sorted(commitment.edited_fields(exchanged, opening)) == ["performance.rate", "settings.rate"]
 
 
 def test_the_order_and_the_spelling_of_the_file_do_not_matter():
     opening = commitment.commitments(RECORD)
     turned = {name: RECORD[name] for name in reversed(RECORD)}
-    assert commitment.edited(json.loads(json.dumps(turned, indent=3)), opening) == []
-    assert commitment.edited({**RECORD, "settings": {"steps": (1, 2), "rate": 5e-1}}, opening) == []
+    assert commitment.edited_fields(json.loads(json.dumps(turned, indent=3)), opening) == []
+    assert commitment.edited_fields({**RECORD, "settings": {"steps": (1, 2), "rate": 5e-1}}, opening) == []
 
 
 def test_a_run_that_has_moved_still_verifies(copy):
@@ -99,9 +99,9 @@ def test_other_circumstances_than_the_statement_s_are_named(copy):
     record = json.loads((copy / "settings.json").read_text())
     written = json.loads((copy / "statement.json").read_text())["circumstances"]
     opening = commitment.commitments(record)
-    commitment.require(record, opening, written)
+    commitment.require_unedited(record, opening, written)
     with pytest.raises(ValueError, match="and the statement differ in the circumstances seeded"):
-        commitment.require(record, opening, {**written, "seeded": not written["seeded"]})
+        commitment.require_unedited(record, opening, {**written, "seeded": not written["seeded"]})
 
 
 def test_the_last_line_says_whether_the_settings_were_looked_at(copy):

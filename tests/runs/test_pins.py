@@ -70,19 +70,19 @@ def recorded(environment, digest="ab" * 32):
 
 
 def test_vendor_and_model_of_both_sides_are_named():
-    assert pins.since(recorded(THERE), recorded(HERE)) == [f"processor's model was {NAMED} and is {AMD}"]
+    assert pins.changes_since(recorded(THERE), recorded(HERE)) == [f"processor's model was {NAMED} and is {AMD}"]
 
 
 def test_a_variable_that_changes_rounding_is_recorded(monkeypatch):
     monkeypatch.delenv("MKL_CBWR", raising=False)
     before = pins.environment()
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    found = pins.since(recorded(before), recorded(pins.environment()))
+    found = pins.changes_since(recorded(before), recorded(pins.environment()))
     assert found == ["variable MKL_CBWR was absent and is COMPATIBLE"]
 
 
 def test_a_model_that_computes_otherwise_is_named_and_a_run_is_compared_with_where_it_was_last():
     record, present = recorded(THERE), recorded(HERE, "cd" * 32)
-    assert f"digest of function was {'ab' * 8} and is {'cd' * 8}" in pins.since(record, present)
-    record["went_on"] = [{"step": 2, **pins.computing(present)}]
-    assert pins.since(record, present) == []
+    assert f"digest of function was {'ab' * 8} and is {'cd' * 8}" in pins.changes_since(record, present)
+    record["went_on"] = [{"step": 2, **pins.compute_record(present)}]
+    assert pins.changes_since(record, present) == []

@@ -9,8 +9,8 @@ import torch
 
 from sfumato import SfumatoError
 from sfumato.models.losses import probabilities
-from sfumato.models.shares import correction
-from sfumato.models.weights.about import about_of
+from sfumato.models.shares import logit_offsets
+from sfumato.models.weights.description import parse_description
 from sfumato.runs.figures.operating import OperatingPoint
 from sfumato.runs.reading import Reading, refuse_unreadable
 
@@ -22,8 +22,8 @@ PLAIN = Reading(classes=CLASSES, loss="softmax")
 
 
 def test_without_anything_logits_stay_as_they_are():
-    assert PLAIN.logits(OUTPUTS) is PLAIN.moved(OUTPUTS) is OUTPUTS
-    assert PLAIN.words == []
+    assert PLAIN.logits(OUTPUTS) is PLAIN.decision_logits(OUTPUTS) is OUTPUTS
+    assert PLAIN.notes == []
     assert PLAIN.to_dict() == PLAIN.as_data == {}
     tempered = Reading(classes=CLASSES, loss="softmax", temperature=2.0)
     assert (tempered.logits(OUTPUTS) == OUTPUTS / 2.0).all()
@@ -33,11 +33,13 @@ def test_the_temperature_comes_first():
     whole = Reading(
         classes=CLASSES, loss="softmax", temperature=4.0, shares=TRAINED, prevalence=USED, operating_point=POINT
     )
-    moved = torch.tensor(correction((0.26, 0.74), (0.62, 0.38), loss="softmax")) + torch.tensor(POINT.offsets(CLASSES))
+    moved = torch.tensor(logit_offsets((0.26, 0.74), (0.62, 0.38), loss="softmax")) + torch.tensor(
+        POINT.offsets(CLASSES)
+    )
     assert torch.allclose(whole.logits(OUTPUTS), OUTPUTS / 4 + moved)
-    assert torch.allclose(whole.moved(OUTPUTS) / 4, whole.logits(OUTPUTS), atol=1e-6)
+    assert torch.allclose(whole.decision_logits(OUTPUTS) / 4, whole.logits(OUTPUTS), atol=1e-6)
     assert torch.allclose(whole.scores(OUTPUTS), probabilities(OUTPUTS / 4 + moved, "softmax"))
-    assert len(whole.words) == 2
+    assert len(whole.notes) == 2
 
 
 def test_a_threshold_is_one_half_of_the_moved_scores():
@@ -49,7 +51,7 @@ def test_a_threshold_is_one_half_of_the_moved_scores():
 
 def test_what_a_user_declares_is_in_place_of_what_was_kept():
     kept = Reading(classes=CLASSES, loss="softmax", shares=TRAINED, prevalence=TRAINED, operating_point=POINT)
-    there = kept.used_at(["pneumonia=0.38", "normal=0.62"])
+    there = kept.with_prevalence(["pneumonia=0.38", "normal=0.62"])
     assert (there.prevalence, there.operating_point) == (USED, None)
     by_shares = Reading(
         classes=CLASSES,
@@ -58,24 +60,24 @@ def test_what_a_user_declares_is_in_place_of_what_was_kept():
         operating_point=OperatingPoint(positive="pneumonia", threshold=0.6, rule="shares"),
     )
     # Its scores hold for the table's shares once they are moved, so there they stay as they are.
-    assert by_shares.used_at(USED).offsets == pytest.approx(by_shares.offsets)
-    assert by_shares.used_at(USED, TRAINED).operating_point is None
-    assert kept.used_at(None) is kept
+    assert by_shares.with_prevalence(USED).offsets == pytest.approx(by_shares.offsets)
+    assert by_shares.with_prevalence(USED, TRAINED).operating_point is None
+    assert kept.with_prevalence(None) is kept
 
 
 def test_shares_that_are_not_known_are_not_guessed():
     with pytest.raises(SfumatoError, match="does not hold; declare them too: training_prevalence normal=SHARE"):
-        PLAIN.used_at(USED)
-    assert PLAIN.used_at(USED, TRAINED).offsets == correction((0.26, 0.74), (0.62, 0.38), loss="softmax")
+        PLAIN.with_prevalence(USED)
+    assert PLAIN.with_prevalence(USED, TRAINED).offsets == logit_offsets((0.26, 0.74), (0.62, 0.38), loss="softmax")
     with pytest.raises(SfumatoError, match="training_prevalence is given without prevalence"):
-        PLAIN.used_at(None, TRAINED)
+        PLAIN.with_prevalence(None, TRAINED)
     with pytest.raises(SfumatoError, match="prevalence has no share for the class 'normal'"):
-        PLAIN.used_at({"pneumonia": 0.999}, TRAINED)
+        PLAIN.with_prevalence({"pneumonia": 0.999}, TRAINED)
     with pytest.raises(SfumatoError, match="training_prevalence names 'cat', which is not a class"):
-        PLAIN.used_at(USED, {"cat": 0.5, "normal": 0.5})
+        PLAIN.with_prevalence(USED, {"cat": 0.5, "normal": 0.5})
     several = Reading(classes=CLASSES, loss="multilabel")
     with pytest.raises(SfumatoError, match="this model predicts several labels"):
-        several.used_at(USED, TRAINED)
+        several.with_prevalence(USED, TRAINED)
 
 
 def test_a_file_that_speaks_of_other_classes_is_refused():
@@ -106,6 +108,6 @@ def test_a_file_that_says_what_cannot_be_is_refused(name, value):
         "loss": "softmax", "trained_on": [], "statement": {"epsilon": 1.0, "origins": [], "filtered": False},
     }  # fmt: skip
     good = about | {"shares": TRAINED, "prevalence": USED, "operating_point": POINT.to_dict()}
-    assert about_of({"sfumato": json.dumps(good)}, "model") == good
+    assert parse_description({"sfumato": json.dumps(good)}, "model") == good
     with pytest.raises(SfumatoError, match=f"says of its model that {name} is"):
-        about_of({"sfumato": json.dumps(about | {name: value})}, "model")
+        parse_description({"sfumato": json.dumps(about | {name: value})}, "model")

@@ -9,8 +9,8 @@ from sfumato.data import Records
 from sfumato.experiment import Settings
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.known import Data
-from sfumato.search.workers import right_answers
+from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.search.workers import count_correct
 from sfumato.training.loop import Outcome
 from sfumato.training.preparation.prepare import prepare
 
@@ -55,21 +55,21 @@ def test_one_record_moves_the_count_by_one_at_most(spots, plan):
     outcome = Outcome(step=1, weights=dict(job.module.state_dict()), seconds=0.0)
     validation = readable(20, loud=True)
     without = Records(images=validation.images[1:], labels=validation.labels[1:])
-    assert right_answers(job, outcome, without) == 19
-    assert abs(right_answers(job, outcome, validation) - 19) <= 1
+    assert count_correct(job, outcome, without) == 19
+    assert abs(count_correct(job, outcome, validation) - 19) <= 1
 
 
 def test_the_score_is_taken_on_the_records_that_are_given(spots, plan):
     job = prepare(Reader(), spots, plan, SETTINGS)
     outcome = Outcome(step=1, weights=dict(job.module.state_dict()), seconds=0.0)
     for count in (1, 7, 300):
-        assert right_answers(job, outcome, readable(count, loud=False)) == count
+        assert count_correct(job, outcome, readable(count, loud=False)) == count
 
 
 def test_the_list_of_uses_keeps_selections():
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
     selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=5), score_noise=None)
-    uses.record(data := Data(("f" * 64,)), plan, run="a")
+    uses.record(data := DataIdentity(("f" * 64,)), plan, run="a")
     uses.record(data, selection, run="b")
-    assert uses.earlier(data).plans == [plan, selection]
-    assert "2 earlier runs" in sentences.summary([plan, selection], selection)
+    assert uses.earlier_uses(data).plans == [plan, selection]
+    assert "2 earlier runs" in sentences.earlier_runs_note([plan, selection], selection)

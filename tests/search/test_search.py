@@ -18,7 +18,7 @@ from sfumato.experiment import Experiment
 from sfumato.privacy import CandidateCount, PrivacyPlan, Search
 from sfumato.randomness import Choice, LogUniform
 from sfumato.runs.directory import RunDirectory
-from sfumato.search import workers
+from sfumato.search import search_context, workers
 
 EXPERIMENT = Experiment(
     model="linear", noise_multiplier=8.0, batch_size=64, steps=2, delta=1e-5, learning_rate=0.5, ema=0.0, seed=3
@@ -32,7 +32,9 @@ RATES = {"learning_rate": Choice(values=(0.0001, 0.5))}
 def no_images(monkeypatch) -> None:
     """Drawing takes longer than the small runs here; `tests/report` looks at what is drawn."""
     monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
-    monkeypatch.setattr("sfumato.search.kept.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+    monkeypatch.setattr(
+        "sfumato.search.kept_runs.sweep_panels", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>"
+    )
     monkeypatch.setattr("sfumato.search.repeated.curve_of_budgets", lambda rows, plain: f"<svg>{len(rows)}</svg>")
 
 
@@ -58,7 +60,7 @@ def test_an_open_search_ranks_its_runs(tmp_path):
     told, before = Lines(), torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        found = search.open(replace(PUBLIC, threads=before), RATES, directory=tmp_path / "s", progress=told)
+        found = search.open_search(replace(PUBLIC, threads=before), RATES, directory=tmp_path / "s", progress=told)
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
@@ -76,22 +78,22 @@ def test_an_uncovered_search_counts_all_runs_and_those_behind_them(tmp_path):
     earlier = Search(runs=4, epsilon=0.5, delta=1e-6)
     place = tmp_path / "s"
     asked = replace(PRIVATE, earlier_search=lambda source: None if source.public else earlier)
-    found = search.open(asked, RATES, directory=place, search="uncovered")
+    found = search.open_search(asked, RATES, directory=place, search="uncovered")
     plan = found.plans[0]
     assert found.uncovered is not None
     assert found.uncovered.runs == 6
     assert found.uncovered.epsilon == pytest.approx(0.5 + plan.epsilon(steps=2 * plan.steps), rel=1e-3)
     assert statement(place / "1")["circumstances"]["search"]["runs"] == 6
     with pytest.raises(SfumatoError, match="digits is private, but the search is public"):
-        search.open(PRIVATE, RATES, directory=tmp_path / "t")
+        search.open_search(PRIVATE, RATES, directory=tmp_path / "t")
 
 
 def test_a_private_selection_releases_one_run(tmp_path):
     place, space = tmp_path / "won", {"learning_rate": LogUniform(low=0.1, high=2), "ema": Choice(values=(0.0, 0.9))}
     draws, asked = CandidateCount(mean=2, shape=1), {"directory": place, "score_noise": 3.0}
-    foreseen = search.private(PRIVATE, space, draws=draws, dry_run=True, **asked)
+    foreseen = search.private_selection(PRIVATE, space, draws=draws, dry_run=True, **asked)
     assert (foreseen.run, list(tmp_path.iterdir())) == (None, [])
-    won = search.private(PRIVATE, space, draws=draws, **asked)
+    won = search.private_selection(PRIVATE, space, draws=draws, **asked)
     assert won.selection == foreseen.selection
     assert list(tmp_path.iterdir()) == [place]
     assert won.run is not None
@@ -101,16 +103,18 @@ def test_a_private_selection_releases_one_run(tmp_path):
     assert won.selection.epsilon() > won.selection.plan.epsilon()
     assert verify(place).holds
     with pytest.raises(SfumatoError, match="is finished; give another"):
-        search.private(PRIVATE, space, draws=draws, **asked)
+        search.private_selection(PRIVATE, space, draws=draws, **asked)
 
 
 def test_a_winner_s_statement_names_what_is_behind_any_candidate(tmp_path, monkeypatch):
     """The choice among them depends on each, so the weights that one began with stand behind the winner."""
     monkeypatch.setattr(
-        "sfumato.search.shared.origins",
+        "sfumato.search.search_context.origins",
         lambda source, settings: ("public run",) if settings.descent.learning_rate == 0.5 else ("timm",),
     )
-    won = search.private(PRIVATE, RATES, draws=CandidateCount(mean=2, shape=1), directory=tmp_path, score_noise=3.0)
+    won = search.private_selection(
+        PRIVATE, RATES, draws=CandidateCount(mean=2, shape=1), directory=tmp_path, score_noise=3.0
+    )
     assert won.run is not None
     assert won.run.statement.circumstances.origins == ("public run", "timm")
     assert verify(tmp_path).holds
@@ -119,7 +123,7 @@ def test_a_winner_s_statement_names_what_is_behind_any_candidate(tmp_path, monke
 def test_the_budget_of_a_private_selection_is_that_of_the_whole_search(tmp_path):
     budget = replace(PRIVATE, experiment=replace(EXPERIMENT, noise_multiplier=None, epsilon=4.0, batch_size=None))
     space = {"learning_rate": Choice(values=(0.1, 0.5))}
-    selection = search.private(budget, space, directory=tmp_path / "won", dry_run=True).selection
+    selection = search.private_selection(budget, space, directory=tmp_path / "won", dry_run=True).selection
     assert 3.9 < selection.epsilon() <= 4.0
     assert selection.plan.epsilon() < 4.0
     assert selection.plan.expected_batch_size == selection.plan.population, "by rule: full batches of so few records"
@@ -162,9 +166,12 @@ def test_budgets_have_a_run_each(tmp_path):
 
 
 def test_what_a_search_shares_goes_to_other_processes():
-    shared = search.shared.Shared.of(PRIVATE, search.Scoring(), 2)
+    shared = search_context.SearchContext.from_trial(PRIVATE, search.Scoring(), 2)
     assert pickle.loads(pickle.dumps(shared)) == shared
-    assert search.shared.Shared.of(replace(PRIVATE, threads=None), search.Scoring(), 1000).trial.threads == 1
+    assert (
+        search_context.SearchContext.from_trial(replace(PRIVATE, threads=None), search.Scoring(), 1000).trial.threads
+        == 1
+    )
 
 
 def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
@@ -176,30 +183,35 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda place: search.open(PUBLIC, {"zoom": RATES["learning_rate"]}, directory=place), "cannot vary zoom"),
-        (lambda place: search.open(PUBLIC, RATES, directory=place, search="secret"), "search must be one of"),
         (
-            lambda place: search.private(PUBLIC, {"steps": Choice(values=(1, 2))}, directory=place),
+            lambda place: search.open_search(PUBLIC, {"zoom": RATES["learning_rate"]}, directory=place),
+            "cannot vary zoom",
+        ),
+        (lambda place: search.open_search(PUBLIC, RATES, directory=place, search="secret"), "search must be one of"),
+        (
+            lambda place: search.private_selection(PUBLIC, {"steps": Choice(values=(1, 2))}, directory=place),
             "cannot vary steps: all of its candidates have the same plan",
         ),
         (
-            lambda place: search.private(PUBLIC, {"mechanism": Choice(values=("gaussian", "blt"))}, directory=place),
+            lambda place: search.private_selection(
+                PUBLIC, {"mechanism": Choice(values=("gaussian", "blt"))}, directory=place
+            ),
             "cannot vary mechanism: all of its candidates have the same plan",
         ),
         (
-            lambda place: search.private(
+            lambda place: search.private_selection(
                 replace(PUBLIC, experiment=replace(EXPERIMENT, mechanism="blt")), RATES, directory=place
             ),
             "a private selection needs independent Gaussian noise.*got mechanism blt",
         ),
         (
-            lambda place: search.private(
+            lambda place: search.private_selection(
                 replace(PUBLIC, experiment=replace(EXPERIMENT, adjacency="zero-out")), RATES, directory=place
             ),
             "got adjacency zero-out",
         ),
         (
-            lambda place: search.private(
+            lambda place: search.private_selection(
                 PUBLIC, RATES, directory=place, score_noise=3.0, scoring=search.Scoring(score_on="digits")
             ),
             "score_on and score_noise are both given",

@@ -73,7 +73,7 @@ def serving(monkeypatch):
     """Serve a model, with limits or a key; gives host and port, and the service. At its end it waits for nobody."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
     from sfumato.serving import Limits, Service
-    from sfumato.serving.server import listening, serve, server
+    from sfumato.serving.server import open_listener, serve, server
 
     @contextmanager
     def served(loaded, *, key=None, grace=None, **limits):
@@ -81,7 +81,7 @@ def serving(monkeypatch):
         if grace is not None:
             monkeypatch.setattr("sfumato.serving.server.grace", grace)
         service = Service(loaded, limits=Limits(**limits), key=key, local=True)
-        ready, listener = server(service), listening("127.0.0.1", 0)
+        ready, listener = server(service), open_listener("127.0.0.1", 0)
         place = listener.getsockname()
         thread = threading.Thread(target=serve, args=(ready, listener))
         thread.start()

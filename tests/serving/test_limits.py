@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sfumato import SfumatoError
-from sfumato.data import AsStored
+from sfumato.data import FeatureTransform
 from sfumato.serving import Limits, Service
 
 
@@ -27,7 +27,7 @@ def test_limits_are_checked(given, words):
 
 def test_a_model_of_stored_features_is_refused(loaded):
     with pytest.raises(SfumatoError, match="takes features of a backbone"):
-        Service(replace(loaded, transform=AsStored(width=3)))
+        Service(replace(loaded, transform=FeatureTransform(width=3)))
 
 
 @pytest.mark.parametrize("absent", ["starlette.applications", "python_multipart", "uvicorn"])
@@ -43,23 +43,23 @@ def test_what_is_not_installed_is_named_with_the_command(loaded, monkeypatch, ab
 
 
 def test_a_port_that_is_taken_or_none_is_refused():
-    from sfumato.serving.server import address, listening
+    from sfumato.serving.server import address, open_listener
 
-    with listening("127.0.0.1", 0) as listener:
+    with open_listener("127.0.0.1", 0) as listener:
         assert address(listener).startswith("http://127.0.0.1:")
         for host, port in ((listener.getsockname()), ("127.0.0.1", 70000), ("no.such.host.invalid", 0)):
             with pytest.raises(SfumatoError, match=f"cannot listen on host={host}, port={port}"):
-                listening(host, port)
+                open_listener(host, port)
 
 
 def test_an_interruption_is_an_orderly_end():
-    from sfumato.serving.server import listening, serve
+    from sfumato.serving.server import open_listener, serve
 
     class Interrupted:
         def run(self, sockets):
             raise KeyboardInterrupt
 
-    with listening("127.0.0.1", 0) as listener:
+    with open_listener("127.0.0.1", 0) as listener:
         try:
             serve(Interrupted(), listener)
         except KeyboardInterrupt:  # which would end the tests and not fail one

@@ -30,7 +30,7 @@ HEAD = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png\r\
 CLIENT = httpx.Client(verify=False, timeout=60)  # without the seconds that certificates take
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _closed_at_the_end():
     yield
     CLIENT.close()
@@ -186,7 +186,7 @@ def shared():
     from sfumato.runs import Loaded
     from sfumato.runs.reading import Reading
     from sfumato.serving import Service
-    from sfumato.serving.server import listening, serve, server
+    from sfumato.serving.server import open_listener, serve, server
 
     model = Loaded(
         module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
@@ -194,7 +194,7 @@ def shared():
         reading=Reading(classes=("a", "b"), loss="softmax"),
         statement=NoPromise(published=False),
     )
-    ready, listener = server(Service(model)), listening("127.0.0.1", 0)
+    ready, listener = server(Service(model)), open_listener("127.0.0.1", 0)
     place = listener.getsockname()
     thread = threading.Thread(target=serve, args=(ready, listener))
     thread.start()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sfumato import ClippedGradient, PrivacyPlan, SfumatoError, open_source
-from sfumato.models import create, normalised
+from sfumato.models import create, replace_norms
 from sfumato.privacy import Gaussian, Poisson
 from studies import algorithm_1 as printed
 
@@ -42,7 +42,7 @@ def test_one_white_image_moves_the_sum_by_more_than_the_bound(digits):
 
 def test_the_sound_form_moves_by_the_bound_at_most(digits):
     images, labels = digits
-    sound = normalised(model(), "public-batch", images[64:])
+    sound = replace_norms(model(), "public-batch", images[64:])
     gradient = ClippedGradient(sound, functional.cross_entropy, max_norm=1.0)
     whole = gradient(images[:16], labels[:16]).gradients
     for place in range(16):

@@ -10,7 +10,7 @@ import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import BufferedToeplitz, FixedOrder, Tree, User
-from studies.extrapolation import extrapolate, spent_by
+from studies.extrapolation import epsilon_of_rounds, extrapolate
 
 SIMULATED = PrivacyPlan(
     population=6800,
@@ -69,7 +69,7 @@ def test_without_sampling_gaps_grow_with_the_users(mechanism):
 def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():
     """Participants and noise grow in proportion; one user moves the sum by twice the norm."""
     sizes, populations = (512, 4096), (3_000_000, 10_000_000)
-    rows = spent_by(SIMULATED, batch_sizes=sizes, populations=populations, delta=1e-8, accountants=("rdp",))
+    rows = epsilon_of_rounds(SIMULATED, batch_sizes=sizes, populations=populations, delta=1e-8, accountants=("rdp",))
     assert [(row.population, row.batch_size) for row in rows] == [(n, size) for n in populations for size in sizes]
     for row in rows:
         one = dp_accounting.GaussianDpEvent(0.62 * row.batch_size / 256 / 2)
@@ -83,9 +83,11 @@ def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():
 
 def test_rounds_that_cannot_be_are_refused():
     with pytest.raises(SfumatoError, match="a round of 7,000 is larger than the 6,999"):
-        spent_by(SIMULATED, batch_sizes=(7000,), populations=(7000,), delta=1e-6)
+        epsilon_of_rounds(SIMULATED, batch_sizes=(7000,), populations=(7000,), delta=1e-6)
     with pytest.raises(SfumatoError, match="everybody takes part in each round"):
-        spent_by(replace(SIMULATED, participation=FullBatch()), batch_sizes=(7,), populations=(7000,), delta=1e-6)
+        epsilon_of_rounds(
+            replace(SIMULATED, participation=FullBatch()), batch_sizes=(7,), populations=(7000,), delta=1e-6
+        )
 
 
 RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 5 --noise-multiplier 1"
@@ -105,7 +107,7 @@ def test_a_budget_among_more_users(study, tmp_path, once):
 
 
 def test_what_rounds_of_a_size_come_to_among_more_users(study, tmp_path, once):
-    once("studies.more_users.spent_by")
+    once("studies.more_users.epsilon_of_rounds")
     command = f"{RUN} --populations 2e3 --round-sizes 1,120,600 --plot {tmp_path}/plot.svg"
     found = json.loads(study(f"{command} --json"))["rows"]
     assert [(row["batch_size"], row["accountant"]) for row in found] == [

@@ -28,7 +28,7 @@ def fixed_records_and_no_images(home: Path, patch: pytest.MonkeyPatch) -> None:
     (home / "owner.key").write_text("11" * 32)  # the same records are scored on each time
     (home / "owner.key").chmod(0o600)
     patch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
-    patch.setattr("studies.simulation.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+    patch.setattr("studies.simulation.sweep_panels", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
     with pytest.raises(SfumatoError, match="simulate"):
         simulation.simulate(TRIAL, RATES, 4, directory=tmp_path / "s")
     with pytest.raises(SfumatoError, match="plan"):
-        search.open(TRIAL, RATES, directory=tmp_path / "s")
+        search.open_search(TRIAL, RATES, directory=tmp_path / "s")
 
 
 def test_private_data_are_refused(tmp_path):

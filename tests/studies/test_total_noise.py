@@ -8,9 +8,9 @@ import pytest
 from dp_accounting import dp_event, pld
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import FullBatch, Quantile, User
-from sfumato.privacy.planning.requested import requested
-from studies.total_noise import outside_the_law, simulated, total_noise
+from sfumato.privacy import FullBatch, QuantileClipping, User
+from sfumato.privacy.planning.by_name import request_by_names
+from studies.total_noise import law_violation, scaled_plan, total_noise
 
 LARGE = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=500, noise_multiplier=8.0, delta=1e-6)
 
@@ -24,7 +24,7 @@ def epsilon_of(probability: float, sigma: float, steps: int, delta: float) -> fl
 
 @pytest.mark.parametrize("factor", [16, 100])
 def test_noise_over_the_batch_and_steps_are_kept(factor):
-    small = simulated(LARGE, factor)
+    small = scaled_plan(LARGE, factor)
     assert small.expected_batch_size == round(4096 / factor)
     assert small.noise_multiplier / small.expected_batch_size == pytest.approx(8 / 4096, rel=1e-12)
     assert total_noise(small) == pytest.approx(total_noise(LARGE), rel=1e-12)
@@ -39,7 +39,7 @@ def test_total_noise_is_that_of_the_paper():
 
 
 def test_a_simulated_plan_states_the_epsilon_of_its_own_noise():
-    found = simulated(LARGE, 4).epsilon()
+    found = scaled_plan(LARGE, 4).epsilon()
     assert found == pytest.approx(epsilon_of(1024 / 50_000, 2.0, 500, 1e-6), rel=1e-2)
     assert found > LARGE.epsilon()
 
@@ -47,19 +47,19 @@ def test_a_simulated_plan_states_the_epsilon_of_its_own_noise():
 def test_above_the_law_epsilon_hardly_changes():
     """From a noise multiplier of about 2 on epsilon follows from the total noise."""
     plan = replace(LARGE, mechanism=Gaussian(noise_multiplier=32.0))
-    small = simulated(plan, 16)
+    small = scaled_plan(plan, 16)
     assert small.noise_multiplier == 2.0
     assert plan.epsilon() < small.epsilon() < 1.2 * plan.epsilon()
-    assert outside_the_law(small, plan) is None
-    said = outside_the_law(simulated(plan, 64), plan)
+    assert law_violation(small, plan) is None
+    said = law_violation(scaled_plan(plan, 64), plan)
     assert said is not None
-    assert f"{simulated(plan, 64).epsilon():.4g}" in said
+    assert f"{scaled_plan(plan, 64).epsilon():.4g}" in said
 
 
 def test_a_full_batch_becomes_a_poisson_sample():
     full = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=60, noise_multiplier=10.0, delta=1e-5)
     assert isinstance(full.participation, FullBatch)
-    small = simulated(full, 10)
+    small = scaled_plan(full, 10)
     assert small.participation == Poisson(batch_size=100)
     assert small.sampling_probability == pytest.approx(0.1)
     assert small.epsilon() > full.epsilon()
@@ -69,13 +69,13 @@ def test_of_users_the_same_holds():
     users = PrivacyPlan.calibrate(
         examples=2000, batch_size=400, steps=50, noise_multiplier=12.0, delta=1e-5, unit=User(drawn="users", at_most=5)
     )
-    small = simulated(users, 4)
+    small = scaled_plan(users, 4)
     assert (small.unit, small.expected_batch_size, small.noise_multiplier) == (users.unit, 100, 3.0)
     assert small.epsilon() > users.epsilon()
 
 
 def planned(**pair) -> PrivacyPlan:
-    asked = requested(examples=1000, **pair)._asdict()
+    asked = request_by_names(examples=1000, **pair)._asdict()
     return PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=10, noise_multiplier=8.0, delta=1e-5, **asked)
 
 
@@ -84,12 +84,12 @@ def planned(**pair) -> PrivacyPlan:
     [
         (planned(participation="truncated"), "participation is truncated"),
         (planned(mechanism="blt"), "mechanism is blt"),
-        (replace(LARGE, clipping=Quantile(count_noise=200.0)), "this one adapts"),
+        (replace(LARGE, clipping=QuantileClipping(count_noise=200.0)), "this one adapts"),
     ],
 )
 def test_a_plan_that_the_law_does_not_speak_of_is_refused(plan, words):
     with pytest.raises(SfumatoError) as refused:
-        simulated(plan, 2)
+        scaled_plan(plan, 2)
     assert words in str(refused.value)
 
 
@@ -102,5 +102,5 @@ def test_a_plan_that_the_law_does_not_speak_of_is_refused(plan, words):
 )
 def test_a_factor_that_leaves_no_example_is_refused(batch, factor, words):
     with pytest.raises(SfumatoError) as refused:
-        simulated(replace(LARGE, participation=Poisson(batch_size=batch)), factor)
+        scaled_plan(replace(LARGE, participation=Poisson(batch_size=batch)), factor)
     assert words in str(refused.value)

@@ -11,7 +11,7 @@ from sfumato.randomness import RunKey
 from sfumato.training import pretraining
 from sfumato.training.job import PublicTraining
 from sfumato.training.steps import PublicSteps
-from studies.weight_noise.course import course, drawn, noisy_parameters
+from studies.weight_noise.course import noisy_parameters, sampled_weights, train_noisy
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def generator(seed=0):
 def test_weights_are_drawn_around_their_means_with_the_deviation(deviation):
     layer = nn.Linear(300, 200)
     means = {name: value.detach().clone() for name, value in layer.named_parameters()}
-    with drawn(noisy_parameters(layer), deviation, generator()):
+    with sampled_weights(noisy_parameters(layer), deviation, generator()):
         noise = torch.cat([(value.detach() - means[name]).flatten() for name, value in layer.named_parameters()])
     count, within = len(noise), 5 / (2 * len(noise)) ** 0.5
     assert abs(noise.mean()) < 5 * deviation / count**0.5
@@ -46,7 +46,7 @@ def test_weights_are_drawn_around_their_means_with_the_deviation(deviation):
 def test_every_draw_is_another_and_the_same_generator_draws_the_same():
     layer, seen = nn.Linear(4, 4), []
     for seed in (0, 0, 1):
-        with drawn(noisy_parameters(layer), 1.0, generator(seed)):
+        with sampled_weights(noisy_parameters(layer), 1.0, generator(seed)):
             seen.append(layer.weight.detach().clone())
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[0], seen[2])
@@ -63,13 +63,13 @@ def test_the_means_descend_by_the_gradient_at_the_draw(shown):
         for value in head.parameters():
             value.add_(deviation * torch.randn(value.shape, generator=draws))
     gradient, _ = PublicSteps(by_hand, by_hand.key)(0, None)
-    course(job, deviation)
+    train_noisy(job, deviation)
     for name, mean in means.items():
         assert gradient[f"head.{name}"].norm() > 0
         torch.testing.assert_close(job.module.head.get_parameter(name), mean - 0.1 * gradient[f"head.{name}"])
 
 
 def test_training_that_diverges_ends_there_and_counts_as_nothing_right(shown):
-    took = course(job_for(shown, model="lenet-300-100"), 1e30)
+    took = train_noisy(job_for(shown, model="lenet-300-100"), 1e30)
     assert took.diverged == 0
     assert took.accuracy == 0.0

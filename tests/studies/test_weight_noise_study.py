@@ -8,7 +8,7 @@ import pytest
 from sfumato import SfumatoError, open_source, owner_key
 from studies.weight_noise import study as module
 from studies.weight_noise.design import Design
-from studies.weight_noise.results import summarised
+from studies.weight_noise.results import make_cells
 from studies.weight_noise.study import noise_study
 
 SMALL = {
@@ -29,13 +29,13 @@ def place(tmp_path):
 @pytest.fixture
 def taken(monkeypatch):
     """What runs were really taken: (form, deviation, learning rate)."""
-    seen, real = [], module.course
+    seen, real = [], module.train_noisy
 
     def counted(job, deviation, **rest):
         seen.append((job.settings.model, deviation, job.settings.descent.learning_rate))
         return real(job, deviation, **rest)
 
-    monkeypatch.setattr(module, "course", counted)
+    monkeypatch.setattr(module, "train_noisy", counted)
     return seen
 
 
@@ -141,7 +141,7 @@ def study_of(courses, spots, **choices):
         for deviation, runs in courses.items()
         for number, points in enumerate(runs, 1)
     ]
-    return summarised(design, lines, spots, {"m": 1.0})
+    return make_cells(design, lines, spots, {"m": 1.0})
 
 
 def test_mean_and_standard_error_are_over_runs(spots):

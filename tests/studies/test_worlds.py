@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sfumato import SfumatoError
-from sfumato.search.audits import many
+from sfumato.search.audits import many_models
 from studies.worlds import Choice, Problem, World
 
 EXAMPLES, WIDTH, CLASSES, MODELS = 40, 6, 3, 2000
@@ -57,14 +57,14 @@ def the_last_record_twice(layers, inputs, targets, taken, *, max_norm, loss):
     return real_sum(layers, inputs, targets, taken * times, max_norm=max_norm, loss=loss)
 
 
-real_sum = many.clipped_sum
-BUGS = [("released", a_third_of_the_noise), ("clipped_sum", without_clipping), ("clipped_sum", the_last_record_twice)]
+real_sum = many_models.clipped_sum
+BUGS = [("noisy_mean", a_third_of_the_noise), ("clipped_sum", without_clipping), ("clipped_sum", the_last_record_twice)]
 
 
 @pytest.mark.parametrize(("place", "bug"), BUGS, ids=[bug.__name__ for _, bug in BUGS])
 def test_a_planted_bug_is_caught(place, bug, monkeypatch):
     """Training that promises epsilon 2 and does not keep it."""
-    monkeypatch.setattr(many, place, bug)
+    monkeypatch.setattr(many_models, place, bug)
     found = problem(2.0).measure(BEST, models=5 * MODELS)
     assert found.bound.refutes(2.0)
     assert "contradicts the promise" in found.sentence

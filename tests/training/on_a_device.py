@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sfumato import ClippedGradient, Noise, PrivacyPlan, PrivateStep, RunKey
-from sfumato.privacy import Fixed, FullBatch, Tree
+from sfumato.privacy import FixedClipping, FullBatch, Tree
 from sfumato.randomness import NoiseState
 from sfumato.randomness.noise import blocks
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.workers import ALONE, Workers
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
@@ -33,7 +33,7 @@ PLAN = PrivacyPlan(
     mechanism=Tree(noise_multiplier=2.0),
     steps=3,
     delta=1e-3,
-    clipping=Fixed(0.3),
+    clipping=FixedClipping(0.3),
 )
 
 
@@ -49,14 +49,14 @@ def steps(module: nn.Module, workers: Workers, device: str) -> list[dict[str, to
         pieces = [(inputs[at : at + 3].to(device), targets[at : at + 3].to(device)) for at in range(0, 20, 3)]
         dealt = workers.deal(number, np.arange(20), [len(piece[0]) for piece in pieces])
         private, state = step(number, [pieces[place] for place in dealt], state)
-        found += [private, workers.remembered(state).tensors]
+        found += [private, workers.gather_state(state).tensors]
     return found
 
 
 def main() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3))
-    with together.joined() as workers:  # torch knows of no way of its own between devices that count
+    with launch.join_workers() as workers:  # torch knows of no way of its own between devices that count
         with counting_device():
             pass  # before the first backward pass
         expected = steps(module, ALONE, "cpu")
@@ -75,7 +75,7 @@ def compare(module: nn.Module, workers: Workers, expected: list[dict[str, torch.
             if value.numel()
         ]
         where = sorted({value.device.type for one in found[::2] for value in one.values()})
-        workers.refuse_apart(found[2], 1)
+        workers.refuse_diverged(found[2], 1)
     print(json.dumps({"apart": max(apart), "where": where, **counts.to_dict()}))
 
 

@@ -19,11 +19,11 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, SfumatoError
 from sfumato.gradients import GridSum
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Fixed, Gaussian, Quantile, Tree, User
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, FixedClipping, Gaussian, QuantileClipping, Tree, User
 from sfumato.randomness import NoiseState
 from sfumato.randomness.noise import blocks
 from sfumato.runs.directory import WORKERS, RunDirectory
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.step import AdaptiveStep
 from sfumato.training.workers import Workers
 
@@ -56,14 +56,14 @@ def noise_is_the_same(workers: Workers, mechanism: str, shapes: dict[str, tuple[
         dealt = workers.deal(step, np.arange(step), [3, 1, 4, 1, 5])
         for place in dealt:
             mine.add(parts[place])
-        workers.total(mine, step, len(dealt))
+        workers.reduce_scatter(mine, step, len(dealt))
         places = enumerate(blocks.blocks_of({name: value.shape for name, value in mine.integers.items()}))
         others = [place for number, place in places if number % workers.count != workers.rank]
         same &= not any(mine.integers[name].view(-1)[columns].any() for name, columns in others)
         expected, alone = noise.add(whole.value(), step, alone)
-        coming, own = noise.ahead(like, step, own, share=workers.share).added_to(mine.value())
-        same &= bits(workers.whole(coming)) == bits(expected)
-        remembered = workers.remembered(own)
+        coming, own = noise.prepare(like, step, own, share=workers.share).add_to(mine.value())
+        same &= bits(workers.all_gather(coming)) == bits(expected)
+        remembered = workers.gather_state(own)
         same &= remembered.step == alone.step and bits(remembered.tensors) == bits(alone.tensors)
         if step == 1:  # as after a kill
             kept = {name: value.clone() for name, value in sorted(remembered.tensors.items())}  # as a file has them
@@ -80,7 +80,7 @@ def step_is_the_same(workers: Workers) -> bool:
         mechanism=Gaussian(noise_multiplier=1.5),
         steps=STEPS,
         delta=1e-4,
-        clipping=Fixed(0.3),
+        clipping=FixedClipping(0.3),
     )
     gradient = ClippedGradient(module, functional.cross_entropy, max_norm=0.3)
     noise = Noise(plan.mechanism, max_norm=0.3, key=RunKey.from_seed(0))
@@ -99,8 +99,8 @@ def sums_in_turn_are_the_same(workers: Workers, pieces: int) -> bool:
         for place, shapes in enumerate([SHAPES["many"]] * pieces)
     ]
     own = [{name: value.clone() for name, value in part.items()} for part in parts[workers.rank :: workers.count]]
-    found = workers.in_turn(own, pieces, parts[0])
-    return bits(found) == bits(Workers().in_turn(parts, pieces, parts[0]))
+    found = workers.ordered_sum(own, pieces, parts[0])
+    return bits(found) == bits(Workers().ordered_sum(parts, pieces, parts[0]))
 
 
 def rows_are_the_same(workers: Workers, lengths: list[int]) -> bool:
@@ -112,9 +112,9 @@ def rows_are_the_same(workers: Workers, lengths: list[int]) -> bool:
             seen.append(len(piece))
             yield torch.from_numpy(np.stack([piece, np.full(len(piece), len(piece))], axis=1))
 
-    found = workers.rows(pieces, compute)
+    found = workers.compute_rows(pieces, compute)
     own = lengths[workers.rank :: workers.count] or lengths[:1]
-    return seen == own and torch.equal(found, Workers().rows(pieces, compute))
+    return seen == own and torch.equal(found, Workers().compute_rows(pieces, compute))
 
 
 class Counted:
@@ -125,7 +125,7 @@ class Counted:
     def __init__(self, max_norm: float = 1.0):
         self.max_norm = max_norm
 
-    def at(self, max_norm: float) -> Counted:
+    def with_max_norm(self, max_norm: float) -> Counted:
         return Counted(max_norm)
 
     def sensitivity(self, adjacency: str) -> float:
@@ -149,7 +149,7 @@ def adaptive_step_is_the_same(workers: Workers) -> bool:
         mechanism=Gaussian(noise_multiplier=1.0),
         steps=STEPS,
         delta=1e-5,
-        clipping=Quantile(max_norm=1.0, count_noise=2.0),
+        clipping=QuantileClipping(max_norm=1.0, count_noise=2.0),
         unit=User(drawn="clients"),
     )
     noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
@@ -166,7 +166,7 @@ def adaptive_step_is_the_same(workers: Workers) -> bool:
         dealt = workers.deal(step, np.arange(9), [1] * 9)
         one, states[0] = steps[0](step, [(own,) for own in vectors], states[0])
         other, states[1] = steps[1](step, [(vectors[place],) for place in dealt], states[1])
-        same &= bits(one) == bits(other) and bits(states[0].tensors) == bits(workers.remembered(states[1]).tensors)
+        same &= bits(one) == bits(other) and bits(states[0].tensors) == bits(workers.gather_state(states[1]).tensors)
     return same
 
 
@@ -182,38 +182,38 @@ def sum_of(
     workers: Workers, step: int, participants: np.ndarray, done: int, *, sizes: list[int] | None = None, width: int = 9
 ) -> None:
     workers.deal(step, participants, sizes or [1] * workers.count)
-    workers.total(GridSum({"a": torch.zeros(width)}, max_norm=1.0), step, done)
+    workers.reduce_scatter(GridSum({"a": torch.zeros(width)}, max_norm=1.0), step, done)
 
 
 def refusals(workers: Workers, place: Path) -> dict[str, str]:
     found = {"fewer": refused(lambda: sum_of(workers, 0, np.arange(3), 0))}
-    found["undealt"] = refused(lambda: workers.total(GridSum({"a": torch.zeros(9)}, max_norm=1.0), 1, 1))
+    found["undealt"] = refused(lambda: workers.reduce_scatter(GridSum({"a": torch.zeros(9)}, max_norm=1.0), 1, 1))
     found["others"] = refused(lambda: sum_of(workers, 1, np.arange(3) + workers.rank, 1))
     found["sizes"] = refused(lambda: sum_of(workers, 1, np.arange(3), 1, sizes=[1, 1, 1 + workers.rank]))
     found["width"] = refused(lambda: sum_of(workers, 1, np.arange(3), 1, width=9 + workers.rank))
-    found["other"] = refused(lambda: workers.refuse_others({"data": f"{workers.rank // 2}", "version": "1"}))
+    found["other"] = refused(lambda: workers.refuse_different({"data": f"{workers.rank // 2}", "version": "1"}))
     first = Workers(rank=0, count=workers.count, group=workers.group)  # all of them take the first one's pieces
     found["share"] = refused(lambda: sum_of(first, 1, np.arange(3), 2, sizes=[1] * (workers.count + 1)))
     found["step"] = refused(lambda: sum_of(workers, workers.rank, np.arange(3), 1))
-    found["apart"] = refused(lambda: workers.refuse_apart({"w": torch.ones(2) * (1 + workers.rank // 2)}, 3))
-    workers.refuse_apart({"w": torch.ones(2)}, 4)
+    found["apart"] = refused(lambda: workers.refuse_diverged({"w": torch.ones(2) * (1 + workers.rank // 2)}, 3))
+    workers.refuse_diverged({"w": torch.ones(2)}, 4)
     here, elsewhere = RunDirectory(place), RunDirectory(place / "elsewhere")
     if workers.is_leader:
-        workers.lead(here)
+        workers.announce_run(here)
         elsewhere.path.mkdir()
         (elsewhere / WORKERS).write_text("another")
-        workers.told({"run": str(elsewhere.path), "token": "one"})
-        workers.lead(here)
+        workers.broadcast_json({"run": str(elsewhere.path), "token": "one"})
+        workers.announce_run(here)
     else:
-        found["seen"] = str(workers.led().path)
-        found["unseen"] = refused(workers.led)
+        found["seen"] = str(workers.receive_run().path)
+        found["unseen"] = refused(workers.receive_run)
         with mock.patch.dict(os.environ, SFUMATO_HOME=str(place / f"home of {workers.rank}")):
-            found["owner"] = refused(workers.led)
+            found["owner"] = refused(workers.receive_run)
     return found
 
 
 def main(place: Path) -> None:
-    with together.joined() as workers:
+    with launch.join_workers() as workers:
         found = {
             f"{mechanism}, {name}": noise_is_the_same(workers, mechanism, shapes)
             for mechanism in MECHANISMS
@@ -222,8 +222,8 @@ def main(place: Path) -> None:
         found |= {"step": step_is_the_same(workers), "adaptive": adaptive_step_is_the_same(workers)}
         found |= {f"{pieces} in turn": sums_in_turn_are_the_same(workers, pieces) for pieces in (2, 5, 6)}
         found |= {f"rows of {lengths}": rows_are_the_same(workers, lengths) for lengths in ([4, 2], [3, 3, 3, 3, 1])}
-        found["agreed"] = workers.agreed(workers.is_leader)
-        found["added"] = workers.added(0.5 * (workers.rank + 1)) == 0.25 * workers.count * (workers.count + 1)
+        found["agreed"] = workers.broadcast_bool(workers.is_leader)
+        found["added"] = workers.all_reduce(0.5 * (workers.rank + 1)) == 0.25 * workers.count * (workers.count + 1)
         print(json.dumps([found, refusals(workers, place)]))
 
 

@@ -20,11 +20,11 @@ import torch
 from torch import nn
 
 from sfumato import EMA, PrivacyPlan, SfumatoError, features, open_source, owner_key, pretrain, train
-from sfumato._devices import one_of_several
+from sfumato._devices import is_distributed
 from sfumato.gradients import tuner
-from sfumato.privacy.planning.requested import requested
+from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.runs.checkpoint import Checkpoint
-from sfumato.training import loop, together
+from sfumato.training import launch, loop
 
 KNOWN = {"examples": 200, "steps": 4, "delta": 1e-3, "noise_multiplier": 2.0}
 KINDS: dict[str, dict[str, Any]] = {
@@ -62,7 +62,7 @@ def run(place: Path, source: str, name: str) -> None:
         features(images, str(place / "public"), directory=place / name, batch=16, crop="inception", views=3)
         return
     own = dict(KINDS[name])
-    pair = requested(examples=200, momentum=0.9, **own.pop("pair", {}))
+    pair = request_by_names(examples=200, momentum=0.9, **own.pop("pair", {}))
     plan = PrivacyPlan.calibrate(batch_size=own.pop("batch_size", 40), **KNOWN, **pair._asdict())
     settings: dict[str, Any] = {"learning_rate": 1.0, "seed": 5, "threads": 1, "micro_batch": 16, **own}
     model, stops = settings.pop("model"), settings.pop("stops", ())
@@ -91,7 +91,7 @@ def stopping(steps: int) -> Callable[..., None]:
 def drifting(optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor], gradient: dict) -> None:
     """One worker's processor rounds otherwise."""
     descend(optimizer, parameters, gradient)
-    if together.own().rank == 1:
+    if launch.current_workers().rank == 1:
         with torch.no_grad():
             next(iter(parameters.values())).add_(1e-6)
 
@@ -113,13 +113,13 @@ descend, save = loop.descend, Checkpoint.save
 
 def by_the_leader(checkpoint: Checkpoint, path: Path) -> None:
     """Only one of them writes."""
-    assert together.own().is_leader
+    assert launch.current_workers().is_leader
     save(checkpoint, path)
 
 
 def main(place: Path, kinds: list[str], sources: list[str]) -> None:
     """The runs of these kinds; the second worker may be told of a source of its own."""
-    with together.joined() if one_of_several() else contextlib.nullcontext(together.own()) as workers:
+    with launch.join_workers() if is_distributed() else contextlib.nullcontext(launch.current_workers()) as workers:
         for name in kinds:
             run(place, sources[min(workers.rank, len(sources) - 1)], name)
         if workers.count > 1 and len(sources) == 1:

@@ -9,20 +9,20 @@ import os
 import signal
 
 from sfumato import SfumatoError
-from sfumato.training import meeting, together
+from sfumato.training import launch, rendezvous
 
-meeting.BEAT, meeting.LOOK, meeting.SILENCE = 0.2, 0.3, 3.0
+rendezvous.BEAT, rendezvous.LOOK, rendezvous.SILENCE = 0.2, 0.3, 3.0
 
 
 def main() -> None:
     """Wait for a worker that has stopped."""
     process = 0
     try:
-        with together.joined() as workers:
-            process = int(workers.added(float(os.getpid() * workers.rank)))
+        with launch.join_workers() as workers:
+            process = int(workers.all_reduce(float(os.getpid() * workers.rank)))
             if workers.rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
-            workers.added(1.0)
+            workers.all_reduce(1.0)
     except SfumatoError as error:
         print(f"{process}: {error.problem}; {error.remedy}")
         os.kill(process, signal.SIGKILL)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfumato import Noise, Poisson, PrivacyPlan, RunKey, SfumatoError
-from sfumato.privacy import Gaussian, Quantile, User
+from sfumato.privacy import Gaussian, QuantileClipping, User
 from sfumato.randomness import NoiseState
 from sfumato.training.step import COUNT, NORM, AdaptiveStep
 
@@ -28,7 +28,7 @@ class Vectors:
     max_norm: float = 1.0
     sums_over = "clients"
 
-    def at(self, max_norm):
+    def with_max_norm(self, max_norm):
         return Vectors(max_norm)
 
     def sensitivity(self, adjacency):
@@ -50,7 +50,7 @@ def plan(noise: float, steps: int = 60, **clipping) -> PrivacyPlan:
         mechanism=Gaussian(noise_multiplier=noise),
         steps=steps,
         delta=1e-5,
-        clipping=Quantile(**{"max_norm": 1.0, "count_noise": VECTORS / 20, **clipping}),
+        clipping=QuantileClipping(**{"max_norm": 1.0, "count_noise": VECTORS / 20, **clipping}),
         unit=User(drawn="clients"),
     )
 

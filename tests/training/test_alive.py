@@ -11,8 +11,8 @@ import pytest
 from torch import distributed
 
 from sfumato import SfumatoError
-from sfumato.training import meeting
-from sfumato.training.meeting import Signs
+from sfumato.training import rendezvous
+from sfumato.training.rendezvous import Heartbeats
 
 SCRIPT = Path(__file__).with_name("stopped.py")
 NAMES = ["worker 0 (process 7 on a)", "worker 1 (process 8 on b)"]
@@ -41,22 +41,22 @@ class Work:
 def two(tmp_path, monkeypatch):
     """The signs of two workers, who look often."""
     for name, value in (("BEAT", 0.05), ("LOOK", 0.05), ("SILENCE", 0.5)):
-        monkeypatch.setattr(meeting, name, value)
+        monkeypatch.setattr(rendezvous, name, value)
     store = distributed.FileStore(str(tmp_path / "store"), 2)
-    both = [Signs(store, rank, NAMES) for rank in range(2)]
+    both = [Heartbeats(store, rank, NAMES) for rank in range(2)]
     yield both
     for one in both:
         one.close()
 
 
 def test_a_worker_that_is_long_at_something_is_waited_for(two):
-    two[0].finished(Work(1.5))
+    two[0].wait_for(Work(1.5))
 
 
 def test_one_that_shows_no_sign_of_life_is_named(two):
     two[1].close()
     with pytest.raises(SfumatoError, match=r"^worker 1 \(process 8 on b\) has sent no heartbeat for 0 seconds"):
-        two[0].finished(Work(60.0))
+        two[0].wait_for(Work(60.0))
 
 
 def test_its_thread_has_ended_when_it_is_closed(two):
@@ -67,7 +67,7 @@ def test_its_thread_has_ended_when_it_is_closed(two):
 
 def test_what_an_operation_fails_of_is_raised(two):
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
-        two[0].finished(Work(0.2, RuntimeError("Connection closed by peer")))
+        two[0].wait_for(Work(0.2, RuntimeError("Connection closed by peer")))
 
 
 def test_a_meeting_place_that_is_silent_is_named(two):
@@ -77,7 +77,7 @@ def test_a_meeting_place_that_is_silent_is_named(two):
 
     two[0]._store = Silent()
     with pytest.raises(SfumatoError, match=r"the workers. store, in worker 0 .* has not answered"):
-        two[0].finished(Work(60.0))
+        two[0].wait_for(Work(60.0))
 
 
 def test_a_worker_that_was_stopped_ends_the_others_with_its_name(ranks):

@@ -13,7 +13,7 @@ import torch
 from sfumato import PrivacyPlan, RunKey, Sampler, train
 from sfumato.experiment.settings import Settings
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.conclusion import run_page
+from sfumato.training.conclusion import run_report
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.step import PrivateStep
 
@@ -108,7 +108,7 @@ def test_ledgers_of_runs_on_the_same_data_cannot_be_linked(spots, plan, options,
 
 
 def test_the_public_page_holds_nothing_measured_on_private_data(copy):
-    before = run_page.report(RunDirectory(copy), public=True)
+    before = run_report.report(RunDirectory(copy), public=True)
     evaluation = json.loads((copy / "evaluation.json").read_text())
     evaluation["accuracy"], evaluation["loss"] = 0.123456, 9.87654
     evaluation["confusion"] = [[7] * 4] * 4
@@ -117,8 +117,8 @@ def test_the_public_page_holds_nothing_measured_on_private_data(copy):
     (copy / "evaluation.json").write_text(json.dumps(evaluation))
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     (copy / "metrics.jsonl").write_text("".join(json.dumps({**row, "accuracy": 0.111}) + "\n" for row in rows))
-    assert run_page.report(RunDirectory(copy), public=True) == before
-    assert run_page.report(RunDirectory(copy)) != before
+    assert run_report.report(RunDirectory(copy), public=True) == before
+    assert run_report.report(RunDirectory(copy)) != before
 
 
 def test_the_public_page_names_no_seed_and_no_path(copy):
@@ -126,7 +126,7 @@ def test_the_public_page_names_no_seed_and_no_path(copy):
     settings["settings"] |= {"seed": 987654321, "pretrained": "/home/someone/secret.safetensors"}
     (copy / "settings.json").write_text(json.dumps(settings))
     for public in (True, False):
-        page = run_page.report(RunDirectory(copy), public=public)
+        page = run_report.report(RunDirectory(copy), public=public)
         assert "987654321" not in page
         assert "secret.safetensors" not in page
 

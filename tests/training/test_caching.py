@@ -12,24 +12,24 @@ from torch import nn
 
 from sfumato import ClippedGradient, SfumatoError, models
 from sfumato.data import (
-    AsStored,
     Cache,
+    FeatureTransform,
     InceptionCrops,
     Records,
     Transform,
-    capped,
+    cap_per_user,
     hold_out,
+    image_generator,
     open_source,
-    randomness_of,
     shared_users,
     user_codes,
 )
 from sfumato.data.identity.fingerprint import assignment
-from sfumato.data.identity.owners import spelt
+from sfumato.data.identity.record_users import canonical_users
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Settings
-from sfumato.gradients import keeps_apart
-from sfumato.models.losses import LOSSES, exclusive
+from sfumato.gradients import is_batch_independent
+from sfumato.models.losses import LOSSES, is_exclusive
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import checkpoint
@@ -41,10 +41,10 @@ from sfumato.training.steps import PublicSteps
 KEY = bytes(32)
 
 
-def backbone_for(size: int = 16) -> tuple[models.Backbone, models.Expects]:
+def backbone_for(size: int = 16) -> tuple[models.Backbone, models.ExpectedInput]:
     torch.manual_seed(0)
     backbone = models.build_backbone(models.Architecture(name="wrn-10-1", size=size))
-    return backbone, models.Expects(
+    return backbone, models.ExpectedInput(
         resolution=size, enlarged=size + 4, interpolation="bicubic", mean=(0.5,) * 3, std=(0.5,) * 3
     )
 
@@ -61,7 +61,7 @@ def images(tmp_path):
 def computed(path, source, showing=None, backbone=None, rows=7, **options):
     network, expects = backbone_for()
     network = backbone or network
-    showing = showing or caching.Showing()
+    showing = showing or caching.StoredViews()
     contents = replace(caching.contents_for(source, network, expects, showing, origins=["timm"]), rows=rows)
     cache = Cache(path)
     computing.compute(cache, contents, source, network, owner_key=KEY, batch=4, **options)
@@ -69,9 +69,9 @@ def computed(path, source, showing=None, backbone=None, rows=7, **options):
 
 
 SHOWINGS = {
-    "middle": caching.Showing(),
-    "mirrored": caching.Showing(views=2, flip=True),
-    "windows": caching.Showing(crop="inception", views=3, flip=True),
+    "middle": caching.StoredViews(),
+    "mirrored": caching.StoredViews(views=2, flip=True),
+    "windows": caching.StoredViews(crop="inception", views=3, flip=True),
 }
 
 
@@ -119,13 +119,13 @@ def test_rows_are_the_backbones_features_of_the_prepared_images(tmp_path, images
 
 @pytest.mark.parametrize("area", [None, 0.9])
 def test_random_windows_are_as_large_as_asked_for(tmp_path, images, area):
-    cache = computed(tmp_path / "a", images, caching.Showing(crop="inception", crop_area=area))
+    cache = computed(tmp_path / "a", images, caching.StoredViews(crop="inception", crop_area=area))
     assert cache.contents.crop.get("area") == area
     transform, shown = Transform.from_dict(cache.contents.transform), images.train.images
     crops = InceptionCrops(count=1, resolution=16, interpolation="bicubic", area=area or 0.08)
     pixels = torch.from_numpy(shown).permute(0, 3, 1, 2).float()
-    windows = crops.apply(pixels, [randomness_of(KEY, image) for image in shown]).flatten(0, 1)
-    wanted = backbone_for()[0](transform.normalised(windows)).numpy()
+    windows = crops.apply(pixels, [image_generator(KEY, image) for image in shown]).flatten(0, 1)
+    wanted = backbone_for()[0](transform.normalise(windows)).numpy()
     np.testing.assert_allclose(cache.records("train").take(slice(None))[:, 1], wanted, atol=1e-5)
 
 
@@ -135,7 +135,7 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images
     source = open_source(f"features:{cache.path}", owner_key=KEY, public=True)
     smaller, validation = hold_out(source, KEY, 0.4)
     held_out = np.isin(source.train.codes, validation.codes).all(1)
-    transform = AsStored(width=64)
+    transform = FeatureTransform(width=64)
     for records, middles in ((source.train, by_middle), (validation, by_middle[held_out])):
         shown = accuracy.logits(nn.Identity(), records, transform, torch.device("cpu"))
         np.testing.assert_allclose(shown, middles, atol=1e-5)
@@ -190,14 +190,14 @@ def test_of_images_of_several_users_the_same_stay_from_a_cache(tmp_path, images)
     whose = np.array(
         [";".join({f"Ann {number % 9}", f"Ann {number % 7}"}) if number % 8 else ";" for number in range(24)]
     )
-    train = replace(images.train, users=np.array([spelt(text) for text in whose.tolist()]))
+    train = replace(images.train, users=np.array([canonical_users(text) for text in whose.tolist()]))
     source = replace(images, train=train, test=replace(images.test, users=np.array(["Bob"] * 6)), users=9)
     cache = computed(tmp_path / "c", source)
     assert not [file for file in cache.path.iterdir() if b"Ann" in file.read_bytes()]
     known = open_source(f"features:{cache.path}", owner_key=KEY)
     assert known.shared
     assert known.assignment == assignment(KEY, source.train, source.test)
-    for made in (lambda one: capped(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
+    for made in (lambda one: cap_per_user(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
         ours, theirs = (made(one).train for one in (source, known))
         assert 0 < len(ours) < 24
         np.testing.assert_array_equal(ours.codes, theirs.codes)
@@ -219,7 +219,7 @@ def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images)
     declared = open_source(f"features:{cache.path}", owner_key=KEY, users=30)
     assert (declared.users, declared.facts_read) == (30, source.read)
     assert shared_users(known, KEY) == shared_users(known, KEY, source) - 3 == 6
-    for made in (lambda one: capped(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
+    for made in (lambda one: cap_per_user(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
         ours, theirs = (made(one) for one in (source, known))
         assert len(ours.train) < 24
         assert np.array_equal(ours.train.codes, theirs.train.codes)
@@ -248,14 +248,14 @@ class Mixing(nn.Module):
 
 def test_a_backbone_that_mixes_images_runs_on_one_at_a_time(tmp_path, images):
     backbone = models.Backbone(Mixing(), models.Architecture(name="wrn-10-1", size=16))
-    assert not keeps_apart(backbone, torch.randn(4, 3, 16, 16))
+    assert not is_batch_independent(backbone, torch.randn(4, 3, 16, 16))
     cache = Cache(tmp_path / "a")
-    contents = caching.contents_for(images, backbone, backbone_for()[1], caching.Showing())
+    contents = caching.contents_for(images, backbone, backbone_for()[1], caching.StoredViews())
     assert not computing.compute(cache, contents, images, backbone, owner_key=KEY, batch=4)
     assert not cache.records("train").take(slice(None)).any(), "each image minus the mean of itself alone"
 
 
-@pytest.mark.parametrize("loss", [loss for loss in LOSSES if exclusive(loss)])
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if is_exclusive(loss)])
 @pytest.mark.parametrize("views", [1, 3])
 def test_the_clipped_gradient_on_features_is_that_of_the_whole_model(loss, views):
     backbone = backbone_for()[0]
@@ -287,13 +287,13 @@ def test_the_clipped_gradient_on_features_is_that_of_the_whole_model(loss, views
 )
 def test_views_that_cannot_be_shown_are_refused(showing, words):
     with pytest.raises(SfumatoError, match=words):
-        caching.Showing(**showing)
+        caching.StoredViews(**showing)
 
 
 def test_every_pass_of_the_backbone_sees_as_many_images(tmp_path, images, monkeypatch):
     """How many records there are must not tell in the rounding of the last ones."""
     counts = set()
-    for path in ("outputs_together", "outputs_alone"):
+    for path in ("batched_outputs", "per_example_outputs"):
         real = getattr(computing, path)
 
         def counted(model, images, real=real):
@@ -302,7 +302,7 @@ def test_every_pass_of_the_backbone_sees_as_many_images(tmp_path, images, monkey
 
         monkeypatch.setattr(computing, path, counted)
     computed(tmp_path / "a", images, rows=7)
-    monkeypatch.setattr(computing, "keeps_apart", lambda *_: False)
+    monkeypatch.setattr(computing, "is_batch_independent", lambda *_: False)
     computed(tmp_path / "b", images, rows=7)
     assert counts == {4}
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from sfumato import ClippedGradient, Noise, PrivacyPlan, Run, RunKey, SfumatoError, load, train, verify
 from sfumato.observers.observer import Observer
-from sfumato.privacy.planning.requested import requested
+from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.training import loop
 from sfumato.training.step import PrivateStep
@@ -39,14 +39,14 @@ class Killing(Observer):
     def __init__(self, at: int) -> None:
         self.at = at
 
-    def stepped(self, step: int) -> None:
+    def on_step_end(self, step: int) -> None:
         if step == self.at:
             raise KilledError
 
 
 @functools.cache
 def planned(name: str) -> PrivacyPlan:
-    request = requested(examples=200, momentum=0.9, **PAIRS[name])
+    request = request_by_names(examples=200, momentum=0.9, **PAIRS[name])
     return PrivacyPlan.calibrate(
         examples=200, batch_size=50, steps=STEPS, noise_multiplier=1.0, delta=1e-4, **request._asdict()
     )

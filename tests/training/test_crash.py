@@ -28,7 +28,7 @@ from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import file_hash
 from sfumato.training import loop
 from sfumato.training.conclusion import finish
-from sfumato.training.steps import PrivateSteps
+from sfumato.training.steps import PrivateTrainingSteps
 
 ATTEMPT = str(Path(__file__).with_name("attempt.py"))
 # The noise multiplier makes the accounting quick; it does not matter here.
@@ -437,7 +437,7 @@ def test_a_full_disk_while_metrics_are_written(unfinished, short, capsys, monkey
 
 
 def _no_row(run, row, name="metrics.jsonl"):
-    with directory.writing(run / name):
+    with directory.write_errors(run / name):
         with open(run / name, "ab") as file:
             file.write(b'{"step": 3, "acc')
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -514,7 +514,7 @@ def test_a_run_goes_on_in_another_environment_and_says_so(unfinished, short, cap
 
 def test_a_step_that_comes_out_otherwise_elsewhere_is_lost_and_not_released_again(unfinished, capsys, monkeypatch):
     """Two sums under one noise would show their difference without any."""
-    genuine, take, left = pins.environment(), PrivateSteps.__call__, []
+    genuine, take, left = pins.environment(), PrivateTrainingSteps.__call__, []
 
     def rounded_otherwise(self, step, state):
         gradient, following = take(self, step, state)
@@ -522,7 +522,7 @@ def test_a_step_that_comes_out_otherwise_elsewhere_is_lost_and_not_released_agai
 
     paid = [entry.body for entry in ledger.read(unfinished / "ledger.jsonl") if entry.kind == "release"]
     monkeypatch.setattr(pins, "environment", lambda: {**genuine, "version of torch": "1.0"})
-    monkeypatch.setattr(PrivateSteps, "__call__", rounded_otherwise)
+    monkeypatch.setattr(PrivateTrainingSteps, "__call__", rounded_otherwise)
     monkeypatch.setattr(loop, "descend", lambda *given: left.append(given))
     assert main(["train", str(unfinished)]) == 0
     assert "steps 3 to 3 are already paid for and will be repeated" in capsys.readouterr().err

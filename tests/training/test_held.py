@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan, RunKey
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
+from sfumato.privacy import FixedClipping, Gaussian, TruncatedPoisson, User
 from sfumato.randomness import NoiseState
 from sfumato.training import inputs, pretraining
 from sfumato.training.inputs import Inputs
@@ -36,7 +36,7 @@ MODELS = {
 def on_a_device(monkeypatch):
     """Records lie where they would on a device, though there is none."""
 
-    return lambda: monkeypatch.setattr(inputs, "fits", lambda records, device: True)
+    return lambda: monkeypatch.setattr(inputs, "fits_on_device", lambda records, device: True)
 
 
 def same(one, other) -> None:
@@ -70,7 +70,7 @@ def test_so_they_are_of_whole_users(spots, on_a_device):
 def test_so_they_are_in_steps_of_one_shape(spots, on_a_device):
     rule = TruncatedPoisson(batch_size=20, largest=28)
     known = {"population": 200, "mechanism": Gaussian(noise_multiplier=2.0), "steps": 6, "delta": 1e-3}
-    plan = PrivacyPlan(participation=rule, clipping=Fixed(0.5), adjacency="zero-out", **known)
+    plan = PrivacyPlan(participation=rule, clipping=FixedClipping(0.5), adjacency="zero-out", **known)
     job = prepare(None, spots, plan, Settings(**MODELS["views"], **OPTIONS), micro_batch=8)
     read = list(Inputs(job).micro_batches(KEY, 2, np.arange(0, 200, 17)))
     on_a_device()

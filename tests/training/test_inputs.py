@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, PrivacyPlan, RunKey, SfumatoError, models, train
 from sfumato.experiment.settings import Performance, Settings
-from sfumato.observers.progress import Silence
-from sfumato.training.inputs import Inputs, OnFeatures, features, filled
+from sfumato.observers.progress import NoProgress
+from sfumato.training.inputs import Inputs, OnFeatures, features, pad_micro_batch
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.steps import Scorer
 
@@ -25,7 +25,7 @@ def job(spots, plan):
 
 def test_the_trunk_is_used_and_its_features_are_the_model_s(job, spots):
     assert job.trunk is not None
-    found = features(job, spots.train, Silence())
+    found = features(job, spots.train, NoProgress())
     whole = job.trunk(job.transform(spots.train.images))
     assert found.shape == (200, *job.input_shape)
     assert torch.allclose(found, whole, atol=1e-5)
@@ -180,11 +180,11 @@ def test_a_device_s_last_micro_batch_is_filled_up_to_an_eighth_and_means_the_sam
     for present in range(1, 33):
         inputs, targets = torch.randn(present, 6), torch.arange(present) % 3
         weights = torch.rand(present) if weighted else None
-        piece = filled(inputs, targets, None, weights, size=32)
+        piece = pad_micro_batch(inputs, targets, None, weights, size=32)
         lengths.add(len(piece[1]))
         found, expected = gradient(*piece), gradient(inputs, targets, None, weights)
         for name, value in expected.gradients.items():
             torch.testing.assert_close(found.gradients[name], value, rtol=1e-5, atol=1e-6)
         assert torch.equal(found.norms[present:].isnan(), torch.ones(len(piece[1]) - present, dtype=torch.bool))
     assert lengths == {4, 8, 12, 16, 20, 24, 28, 32}
-    assert filled(inputs, targets, None, None, size=32)[3] is None
+    assert pad_micro_batch(inputs, targets, None, None, size=32)[3] is None

@@ -20,10 +20,10 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.conclusion.finish import conclude
-from sfumato.training.parts.clock import ByTime
+from sfumato.training.parts.declared_facts import ByTime
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.recorded import finish_early
-from sfumato.training.run import go_on
+from sfumato.training.preparation.from_record import finish_early
+from sfumato.training.run import take_remaining_steps
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}
 
@@ -55,9 +55,14 @@ def test_an_empty_batch_is_a_step_like_any_other(spots, plan, tmp_path, monkeypa
 def test_without_a_ledger_no_step_is_taken_and_nothing_is_concluded(stopped):
     path, job = stopped()
     with pytest.raises(TypeError, match="a private run needs a ledger"):
-        go_on(job, RunDirectory(path), None)
+        take_remaining_steps(job, RunDirectory(path), None)
     with pytest.raises(TypeError, match="cannot be concluded without a ledger"):
-        conclude(job, RunDirectory(path), None, loop.take_none(job, Checkpoint.load(path / "checkpoint.safetensors")))
+        conclude(
+            job,
+            RunDirectory(path),
+            None,
+            loop.outcome_at_checkpoint(job, Checkpoint.load(path / "checkpoint.safetensors")),
+        )
     assert not (path / "model.safetensors").exists()
 
 
@@ -234,14 +239,14 @@ def test_records_take_part_with_the_declared_probability(spots, tmp_path, monkey
 
 
 def test_what_the_noise_remembers_goes_from_step_to_step_and_through_a_checkpoint(spots, plan, tmp_path, monkeypatch):
-    ahead, told = Noise.ahead, []
+    ahead, told = Noise.prepare, []
 
     def coming(self, like, step, state, share):
         told.append((step, {name: value.tolist() for name, value in state.tensors.items()}))
         found = ahead(self, like, step, replace(state, tensors={}))
         return replace(found, next_state=replace(found.next_state, tensors={"carried": torch.tensor([float(step)])}))
 
-    monkeypatch.setattr(Noise, "ahead", coming)
+    monkeypatch.setattr(Noise, "prepare", coming)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     descend, taken = loop.descend, []
 

@@ -10,7 +10,7 @@ from torch import nn
 from sfumato import Noise, PrivacyPlan, PrivateStep, RunKey, Sampler, train, verify
 from sfumato.data import open_source
 from sfumato.experiment import Settings
-from sfumato.privacy import Fixed, Gaussian, Poisson, TruncatedPoisson
+from sfumato.privacy import FixedClipping, Gaussian, Poisson, TruncatedPoisson
 from sfumato.training.inputs import Inputs
 from sfumato.training.preparation.estimate import estimate
 from sfumato.training.preparation.prepare import prepare
@@ -35,7 +35,7 @@ def plan_of(*, batch: int = 20, largest: int = 28) -> PrivacyPlan:
         mechanism=Gaussian(noise_multiplier=2.0),
         steps=6,
         delta=1e-3,
-        clipping=Fixed(0.5),
+        clipping=FixedClipping(0.5),
         adjacency="zero-out",
     )
 

@@ -15,7 +15,7 @@ from sfumato.privacy import Ledger, lease, ledger
 from sfumato.randomness import owner_key
 from sfumato.report.sections import calibrated, learning_curves
 from sfumato.training import loop
-from sfumato.training.conclusion import run_page
+from sfumato.training.conclusion import run_report
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def as_it_was(monkeypatch):
     for module, name in (
         (learning_curves, "curve"),
         (calibrated, "inline"),
-        (run_page, "detections"),
+        (run_report, "true_positive_rates"),
         (loop, "CHECKPOINT_SECONDS"),
         (lease, "WATCH"),
     ):

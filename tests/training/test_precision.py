@@ -98,5 +98,5 @@ def test_a_run_whose_record_was_edited_does_not_go_on_in_another(spots, options,
 
 def test_a_run_goes_on_in_the_precision_that_it_began_with(spots, tmp_path):
     run, settings = RunDirectory(tmp_path / "run"), Settings(model="linear", learning_rate=1.0)
-    resume.begin(prepare(None, spots, PLAN, settings, Start.of(run, threads=1, precision="bfloat16")), run)
-    assert prepare(None, spots, PLAN, settings, Start.of(run)).performance.precision == "bfloat16"
+    resume.begin(prepare(None, spots, PLAN, settings, Start.for_run(run, threads=1, precision="bfloat16")), run)
+    assert prepare(None, spots, PLAN, settings, Start.for_run(run)).performance.precision == "bfloat16"

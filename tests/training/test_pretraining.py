@@ -13,16 +13,16 @@ from torch import nn
 from sfumato import EMA, PrivacyPlan, load, open_source, owner_key, pretrain, train
 from sfumato._checks import SfumatoError
 from sfumato.experiment import Settings
-from sfumato.models import METADATA, stored_about
+from sfumato.models import METADATA, read_description
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop, pretraining, together
+from sfumato.training import launch, loop, pretraining
 from sfumato.training import run as running
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.building import origins, origins_of, trained_on, transform_for
+from sfumato.training.preparation.building import origins, origins_of, pretraining_digests, transform_for
 from sfumato.training.preparation.start import recorded_key, recorded_performance
 from sfumato.training.steps import PublicSteps
 from sfumato.training.workers import Workers
@@ -216,7 +216,7 @@ def keyed(arrays):
 
 def without_one(source):
     """All records but the first of those to train on."""
-    rest = source.train.chosen(np.arange(len(source.train)) > 0)
+    rest = source.train.select(np.arange(len(source.train)) > 0)
     return replace(source, train=rest, examples=len(rest), stored_digest="0" * 64, pixels="1" * 64)
 
 
@@ -318,12 +318,12 @@ def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp
 
 def test_both_weights_are_written_and_each_file_says_which_it_holds(shown, training, pretrained, tmp_path):
     averaged, last = (pretrained.directory / name for name in ("model.safetensors", "model-last.safetensors"))
-    assert [stored_about(file)["weights"] for file in (averaged, last)] == ["ema", "last"]
-    assert {**stored_about(last), "weights": "ema"} == stored_about(averaged), "and all else alike"
+    assert [read_description(file)["weights"] for file in (averaged, last)] == ["ema", "last"]
+    assert {**read_description(last), "weights": "ema"} == read_description(averaged), "and all else alike"
     plain = replace(training, settings=replace(SETTINGS, ema=0.0))
     alone = running.execute(job_for(shown, plain), RunDirectory(tmp_path / "plain")).directory
     assert not (alone / "model-last.safetensors").exists()
-    assert stored_about(alone / "model.safetensors")["weights"] == "last"
+    assert read_description(alone / "model.safetensors")["weights"] == "last"
     before, after = (load(file).module.state_dict() for file in (last, alone))
     for name, value in after.items():
         assert torch.equal(value, before[name]), "the average changes nothing of what is averaged"
@@ -359,7 +359,7 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
     """What they were trained on, what stands behind them, the pixels that they expect."""
     copied = pretrained.directory
     last = copied / "model-last.safetensors"
-    about = stored_about(last)
+    about = read_description(last)
     rewritten(
         last,
         trained_on=[spots.stored_digest],
@@ -372,7 +372,7 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
     assert origins(spots, replace(of_last, pretrained_weights="ema")) == ("public run",)
     assert transform_for(nn.Identity(), spots, of_last).mean == (0.25,)
     assert transform_for(nn.Identity(), spots, replace(of_last, pretrained_weights=None)).mean == (0.5,)
-    assert trained_on(spots, of_last) == (spots.stored_digest,)
+    assert pretraining_digests(spots, of_last) == (spots.stored_digest,)
     train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
     with pytest.raises(SfumatoError, match="without privacy on"):
         train("cnn", spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
@@ -421,7 +421,7 @@ def test_batch_norm_is_trained_and_its_statistics_travel_with_the_weights(shown,
 
 
 def test_several_processes_are_refused_a_model_that_follows_its_batches(shown, training, monkeypatch):
-    monkeypatch.setattr(together, "_own", Workers(rank=0, count=3))
+    monkeypatch.setattr(launch, "_own", Workers(rank=0, count=3))
     follows = replace(training, settings=replace(SETTINGS, model="lenet-300-100,norm=batch"))
     with pytest.raises(SfumatoError, match="has running batch statistics") as refused:
         job_for(shown, follows)

@@ -113,12 +113,12 @@ def test_each_run_of_a_search_says_it_and_so_does_a_winner(few, tmp_path):
     )
     space = {"model": Choice(values=("linear", SPELLINGS[1]))}
     place = tmp_path / "public"
-    search.open(replace(asked, source=SourceSpec(spec=few, public=True)), space, directory=place)
+    search.open_search(replace(asked, source=SourceSpec(spec=few, public=True)), space, directory=place)
     found = {
         json.loads((one / "settings.json").read_text())["settings"]["model"]: says_so(one)
         for one in (place / "1", place / "2")
     }
     assert found == {"linear": False, SPELLINGS[1]: True}
     draws = CandidateCount(mean=2, shape=1)
-    search.private(asked, space, draws=draws, directory=tmp_path / "won", score_noise=3.0)
+    search.private_selection(asked, space, draws=draws, directory=tmp_path / "won", score_noise=3.0)
     assert says_so(tmp_path / "won"), "the choice depends on every candidate"

@@ -223,7 +223,7 @@ def test_the_noise_behind_a_lost_step_is_that_behind_a_taken_one(kind):
     step = PrivateStep(plan=plan, gradient=gradient, noise=Noise(plan.mechanism, max_norm=plan.max_norm, key=key))
     taken, lost = NoiseState(step=0), NoiseState(step=0)
     for number in range(5):
-        taken, lost = step(number, [], taken)[1], step.passed(number, lost)
+        taken, lost = step(number, [], taken)[1], step.skip_lost(number, lost)
         assert taken.step == lost.step == number + 1
         assert taken.tensors.keys() == lost.tensors.keys()
         assert all(torch.equal(taken.tensors[name], lost.tensors[name]) for name in taken.tensors)
@@ -238,7 +238,7 @@ class Witness:
         call, move = PrivateStep.__call__, torch.optim.SGD.step
 
         def drawn(own, step, *given):
-            self.noise = own.noise._key.at(step)._secret, step
+            self.noise = own.noise._key.for_step(step)._secret, step
             return call(own, step, *given)
 
         def moved(own, *given):

@@ -17,7 +17,7 @@ from sfumato import PrivacyPlan, SfumatoError, load, train
 from sfumato.experiment import Settings
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.training.preparation.building import origins, origins_of, origins_of_backbone
 from sfumato.training.preparation.prepare import prepare
 
@@ -227,7 +227,7 @@ def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, op
     first = train("linear", spots, plan, directory=tmp_path / "a", **options)
     second = train("linear", spots, plan, directory=tmp_path / "b", **options)
     assert (first.uses, first.together) == (1, None)
-    assert second.uses == len(uses.earlier(Data(spots.materials)).plans) == 2
+    assert second.uses == len(uses.earlier_uses(DataIdentity(spots.data_digests)).plans) == 2
     assert second.together is not None
     assert (first.adjacency, second.adjacency) == (None, "add-or-remove")
     assert plan.epsilon() < second.together[0] < 2 * plan.epsilon()

@@ -15,10 +15,10 @@ from torch.nn import functional
 from sfumato import ClippedGradient, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, SfumatoError
 from sfumato.gradients.grid import MOST_EXAMPLES, STEP
 from sfumato.gradients.sums import QueuedSum
-from sfumato.privacy import Fixed, Quantile, User
+from sfumato.privacy import FixedClipping, QuantileClipping, User
 from sfumato.randomness import NoiseState
 from sfumato.randomness.noise import PreparedNoise
-from sfumato.training.step import descend, one_behind
+from sfumato.training.step import delay_by_one, descend
 
 PLAN = PrivacyPlan(
     population=200,
@@ -26,7 +26,7 @@ PLAN = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=1.5),
     steps=400,
     delta=1e-4,
-    clipping=Fixed(0.3),
+    clipping=FixedClipping(0.3),
 )
 
 
@@ -168,7 +168,7 @@ def test_a_sum_over_clients_moves_by_twice_the_norm_and_its_noise_is_in_norms():
 
 def test_a_norm_that_is_to_follow_a_quantile_is_refused_where_it_would_stay():
     with pytest.raises(SfumatoError, match="but this step has a fixed one"):
-        step_of(replace(PLAN, clipping=Quantile(max_norm=0.3, count_noise=1.0)))
+        step_of(replace(PLAN, clipping=QuantileClipping(max_norm=0.3, count_noise=1.0)))
 
 
 def test_larger_batches_than_a_sum_holds_are_refused():
@@ -181,9 +181,9 @@ def test_larger_batches_than_a_sum_holds_are_refused():
 @pytest.mark.parametrize("max_norm", [1e-9, 0.3, 1e6])
 def test_sums_lie_on_the_grid_of_the_plan_s_clipping_norm(max_norm, monkeypatch):
     """On that of another norm they would be rounded by more than the clip factors leave room for, or overflow."""
-    add, heard = PreparedNoise.added_to, []
-    monkeypatch.setattr(PreparedNoise, "added_to", lambda self, total: (heard.append(total), add(self, total))[1])
-    step_of(replace(PLAN, clipping=Fixed(max_norm)))(0, [data()])
+    add, heard = PreparedNoise.add_to, []
+    monkeypatch.setattr(PreparedNoise, "add_to", lambda self, total: (heard.append(total), add(self, total))[1])
+    step_of(replace(PLAN, clipping=FixedClipping(max_norm)))(0, [data()])
     places = np.abs(flat(heard[0])) / (max_norm * STEP)
     assert places.max() > 1e6
     assert np.abs(places - places.round()).max() < 1e-3
@@ -224,7 +224,7 @@ def test_a_sum_that_a_device_still_computes_is_read_when_the_next_has_been_asked
         log.append("plain")
         yield "plain"
 
-    for found in one_behind(sums()):
+    for found in delay_by_one(sums()):
         log.append(f"read {getattr(found, 'number', found)}")
     assert log == ["asked 0", "asked 1", "read 0", "asked 2", "read 1", "plain", "read plain", "read 2"]
-    assert list(one_behind([])) == []
+    assert list(delay_by_one([])) == []

@@ -78,7 +78,7 @@ def test_statement_and_model_file_say_how_texts_were_read(run, source):
 
 def test_texts_stand_in_the_private_part_of_the_page_alone(run, source):
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.conclusion.run_page import report
+    from sfumato.training.conclusion.run_report import report
 
     private, public = (report(RunDirectory(run.directory), public=public) for public in (False, True))
     shown = [text for text in source.test.texts if f"&lt;b&gt;{text[3:]}".replace("</b>", "&lt;/b&gt;") in private]

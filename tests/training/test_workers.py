@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError
-from sfumato.embedding.rounds import Rounds, anew
+from sfumato.embedding.rounds import Rounds, assign_randomly
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.privacy import User
@@ -45,10 +45,10 @@ def test_one_alone_has_all_and_needs_nobody():
     workers, total = Workers(), GridSum({"a": torch.zeros(3)}, max_norm=1.0)
     assert workers.deal(0, np.arange(3), [1, 2]) == [0, 1]
     total.add({"a": torch.ones(3)})
-    workers.total(total, 5, 1)
-    assert workers.whole(total.value())["a"].tolist() == pytest.approx([1, 1, 1])
-    assert workers.agreed(True)
-    assert workers.added(2.5) == 2.5
+    workers.reduce_scatter(total, 5, 1)
+    assert workers.all_gather(total.value())["a"].tolist() == pytest.approx([1, 1, 1])
+    assert workers.broadcast_bool(True)
+    assert workers.all_reduce(2.5) == 2.5
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_the_workers_have_the_clients_of_one():
     users = np.sort(numbers.integers(0, 30, 200))
     key = RunKey.from_seed(0)
     rounds = Rounds(
-        key=key, assign=anew(key, 30, clients=7), users=users, labels=np.arange(200), inputs=torch.from_numpy
+        key=key, assign=assign_randomly(key, 30, clients=7), users=users, labels=np.arange(200), inputs=torch.from_numpy
     )
 
     def clients(workers):
@@ -134,8 +134,8 @@ class TestTakingPart:
         """A run that was begun, and the job of it."""
         run = RunDirectory(tmp_path / "run")
         settings = Settings(model="linear", learning_rate=1.0)
-        resume.begin(prepare(None, spots, plan, settings, Start.of(run, threads=1)), run)
-        return prepare(None, spots, plan, settings, Start.of(run)), run
+        resume.begin(prepare(None, spots, plan, settings, Start.for_run(run, threads=1)), run)
+        return prepare(None, spots, plan, settings, Start.for_run(run)), run
 
     def test_it_takes_all_steps_and_writes_nothing(self, unfinished):
         job, run = unfinished

@@ -1,3 +1,4 @@
+from .bisection import smallest_fault as smallest_fault
 from .bound import Bound as Bound
 from .clopper_pearson import at_least as at_least
 from .clopper_pearson import at_most as at_most
@@ -11,6 +12,5 @@ from .noise import audit_noise as audit_noise
 from .one_run import one_run as one_run
 from .one_run import one_run_gaussian as one_run_gaussian
 from .one_shot import one_shot as one_shot
-from .search import smallest_fault as smallest_fault
 from .two_worlds import largest_provable as largest_provable
 from .two_worlds import two_worlds as two_worlds

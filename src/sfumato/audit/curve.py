@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from sfumato._checks import fraction, not_negative
-from sfumato.audit.search import last
+from sfumato.audit.bisection import bisect
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -34,7 +34,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     4.3772
     """
     delta, mu = fraction("delta", delta), not_negative("mu", mu)
-    return last(lambda epsilon: delta_of(mu, epsilon) > delta)
+    return bisect(lambda epsilon: delta_of(mu, epsilon) > delta)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -44,7 +44,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     3.0
     """
     epsilon, delta = not_negative("epsilon", epsilon), fraction("delta", delta)
-    return last(lambda mu: delta_of(mu, epsilon) < delta)
+    return bisect(lambda mu: delta_of(mu, epsilon) < delta)
 
 
 CELLS = 2**20
@@ -81,4 +81,4 @@ def epsilon_of_mixture(mu: float, q: float, steps: int, delta: float) -> float:
         """Sum of mass (1 - e^(epsilon - loss))^+."""
         return float(total @ -np.expm1(np.minimum(epsilon - losses, 0.0)))
 
-    return last(lambda epsilon: delta_at(epsilon) > delta)
+    return bisect(lambda epsilon: delta_at(epsilon) > delta)

@@ -26,10 +26,10 @@ from scipy.special import bdtr, ndtr, ndtri
 from scipy.stats import binom
 
 from sfumato._checks import SfumatoError, fraction, positive, positive_integer
+from sfumato.audit.bisection import bisect, count_quantile, smallest_fault
 from sfumato.audit.bound import Bound
 from sfumato.audit.clopper_pearson import at_least, at_most
 from sfumato.audit.curve import epsilon_of, epsilon_of_mixture
-from sfumato.audit.search import last, smallest_fault, unlucky
 from sfumato.audit.two_worlds import two_worlds
 
 CELLS = 64
@@ -74,15 +74,15 @@ def white_box(
     share, steps = (1 - fraction("confidence", confidence)) / len(candidates), positive_integer("steps", steps)
     q, sizes = _probability(sampling_probability), (len(values_in), len(values_out))
     counts = {float(one): (int((values_in < one).sum()), int((values_out >= one).sum())) for one in candidates}
-    mu, threshold = max((mu_shown(*pair, sizes, share, q), one) for one, pair in counts.items())
+    mu, threshold = max((mu_lower_bound(*pair, sizes, share, q), one) for one, pair in counts.items())
     fault = None
     if nominal_mu is not None:
         nominal = positive("nominal_mu", nominal_mu)
 
         def noticed(factor: float) -> bool:
             alarm, hit = ndtr(-threshold / factor), ndtr((nominal - threshold) / factor)
-            misses = unlucky(sizes[0], 1 - (1 - q) * alarm - q * hit)
-            return refuted(nominal, misses, unlucky(sizes[1], alarm), sizes, share, q)
+            misses = count_quantile(sizes[0], 1 - (1 - q) * alarm - q * hit)
+            return refuted(nominal, misses, count_quantile(sizes[1], alarm), sizes, share, q)
 
         fault = smallest_fault(noticed)
     bound = Bound(
@@ -91,7 +91,7 @@ def white_box(
         confidence=confidence,
         method="white box, Gaussian bound" + (f", {steps} releases composed" if steps > 1 else ""),
         assumption="a Gaussian trade-off curve" if q == 1 else f"a Gaussian curve, sampled with probability {q:g}",
-        at_most=_composed(mu_shown(0, 0, sizes, share, q), q, steps, delta),
+        at_most=_composed(mu_lower_bound(0, 0, sizes, share, q), q, steps, delta),
         mu=mu,
         smallest_fault=fault,
         observations={
@@ -106,7 +106,7 @@ def white_box(
     return bound, replace(plain, method="white box, no assumption" + (", one release" if steps > 1 else ""))
 
 
-def mu_shown(misses: int, false_alarms: int, sizes: tuple[int, int], alpha: float, q: float = 1.0) -> float:
+def mu_lower_bound(misses: int, false_alarms: int, sizes: tuple[int, int], alpha: float, q: float = 1.0) -> float:
     """The largest mu that these counts of misses and false alarms refute.
 
     Args:
@@ -116,7 +116,7 @@ def mu_shown(misses: int, false_alarms: int, sizes: tuple[int, int], alpha: floa
         alpha: upper bound on the probability of refuting the true mu.
         q: the probability with which the canary takes part.
     """
-    return last(_ExactTest(misses, false_alarms, sizes, alpha, q).refute, limit=100, precision=1e-6)
+    return bisect(_ExactTest(misses, false_alarms, sizes, alpha, q).refute, limit=100, precision=1e-6)
 
 
 def refuted(mu: float, misses: int, false_alarms: int, sizes: tuple[int, int], alpha: float, q: float = 1.0) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import gammaincinv, log_ndtr, ndtri_exp
 
 from sfumato._checks import fraction
-from sfumato.audit.search import NINE_OF_TEN, smallest_fault
+from sfumato.audit.bisection import NINE_OF_TEN, smallest_fault
 
 FALSE_ALARM = 1e-6
 """The probability that correct noise fails the audit, over all parameters and tests."""
@@ -93,7 +93,7 @@ class NoiseAudit:
     first_steps: bool = False
 
     @property
-    def broken(self) -> bool:
+    def has_fault(self) -> bool:
         """Whether a fault was found."""
         return bool(self.faults)
 
@@ -123,7 +123,7 @@ class NoiseAudit:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data for `from_dict`, and the sentences."""
         plain = {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(self).items()}
-        return {**plain, "broken": self.broken, "sentences": list(self.sentences)}
+        return {**plain, "broken": self.has_fault, "sentences": list(self.sentences)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NoiseAudit:

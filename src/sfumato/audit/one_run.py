@@ -16,9 +16,9 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from sfumato._checks import SfumatoError, fraction, not_negative, positive
+from sfumato.audit.bisection import bisect, count_quantile, smallest_fault
 from sfumato.audit.bound import Bound
 from sfumato.audit.curve import mu_of
-from sfumato.audit.search import last, smallest_fault, unlucky
 
 LARGEST = 500.0
 """A bound above this epsilon is reported as infinity."""
@@ -101,7 +101,7 @@ def _audited(
 
     def expected_bound(factor: float) -> float:
         """The bound for Gaussian scores when the noise is multiplied by this factor."""
-        return bound(guessed - unlucky(guessed, 1 - _precision(mu / factor, guessed / canaries), events=1))
+        return bound(guessed - count_quantile(guessed, 1 - _precision(mu / factor, guessed / canaries), events=1))
 
     fault = None
     if nominal_epsilon is not None:
@@ -138,7 +138,7 @@ def epsilon_by_guesses(canaries: int, guesses: int, right: int, delta: float, co
     >>> round(epsilon_by_guesses(1000, 100, 100, 1e-5, 0.95), 4)
     3.4654
     """
-    return last(lambda epsilon: p_value(canaries, guesses, right, epsilon, delta) < 1 - confidence, limit=LARGEST)
+    return bisect(lambda epsilon: p_value(canaries, guesses, right, epsilon, delta) < 1 - confidence, limit=LARGEST)
 
 
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -165,7 +165,7 @@ def epsilon_by_guesses_gaussian(canaries: int, guesses: int, right: int, delta: 
     >>> round(epsilon_by_guesses_gaussian(1000, 100, 90, 1e-5, 0.95), 4)
     2.4564
     """
-    return last(partial(_gaussian_refuted, canaries, guesses, right, delta, 1 - confidence), limit=LARGEST)
+    return bisect(partial(_gaussian_refuted, canaries, guesses, right, delta, 1 - confidence), limit=LARGEST)
 
 
 def _gaussian_refuted(canaries: int, guesses: int, right: int, delta: float, alpha: float, epsilon: float) -> bool:
@@ -188,7 +188,7 @@ def _precision(mu: float, guessed: float) -> float:
         between = ndtr(distance - mu / 2) - ndtr(-distance - mu / 2)  # the same for both components, by symmetry
         return bool(1 - between > guessed)
 
-    distance = last(too_many)
+    distance = bisect(too_many)
     right, wrong = ndtr(mu / 2 - distance), ndtr(-mu / 2 - distance)
     return float(right / max(right + wrong, 1e-300))
 

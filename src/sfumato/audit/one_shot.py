@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
+from sfumato.audit.bisection import bisect
 from sfumato.audit.bound import Bound
-from sfumato.audit.search import last
 
 MOST = 500.0
 """An estimate above this epsilon is reported as infinity."""
@@ -53,7 +53,7 @@ def epsilon_between(mean: float, deviation: float, delta: float) -> float:
     4.3772
     """
     sides = [((mean, deviation), (0.0, 1.0)), ((0.0, 1.0), (mean, deviation))]
-    return max(last(lambda epsilon, side=side: _delta(*side, epsilon) > delta, limit=MOST) for side in sides)
+    return max(bisect(lambda epsilon, side=side: _delta(*side, epsilon) > delta, limit=MOST) for side in sides)
 
 
 def _delta(first: tuple[float, float], second: tuple[float, float], epsilon: float) -> float:

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from sfumato._checks import SfumatoError, fraction, not_negative, positive, positive_integer
+from sfumato.audit.bisection import count_quantile, smallest_fault
 from sfumato.audit.bound import Bound
 from sfumato.audit.clopper_pearson import at_least, at_most
 from sfumato.audit.curve import mu_of
-from sfumato.audit.search import smallest_fault, unlucky
 
 
 def two_worlds(
@@ -67,7 +67,9 @@ def two_worlds(
     def expected_bound(factor: float) -> float:
         """The bound for Gaussian scores and the middle threshold when the noise is multiplied by this factor."""
         error = float(ndtr(-mu / factor / 2))
-        return _bound(unlucky(positives, error), positives, unlucky(negatives, error), negatives, delta, share)
+        return _bound(
+            count_quantile(positives, error), positives, count_quantile(negatives, error), negatives, delta, share
+        )
 
     fault = None
     if nominal_epsilon is not None:

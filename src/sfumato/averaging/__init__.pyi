@@ -6,10 +6,10 @@ from .average import LastMean as LastMean
 from .denoising import changes_of_loss as changes_of_loss
 from .denoising import last_k as last_k
 from .denoising import squared_distances as squared_distances
-from .keeping import kept_steps as kept_steps
-from .keeping import number_by_rule as number_by_rule
-from .over import TrainingOver as TrainingOver
+from .kept_weights import kept_count_by_rule as kept_count_by_rule
+from .kept_weights import kept_steps as kept_steps
+from .training_over_aggregates import TrainingOverAggregates as TrainingOverAggregates
 from .uncertainty import Interval as Interval
 from .uncertainty import interval as interval
-from .uncertainty import spaced as spaced
+from .uncertainty import select_spaced as select_spaced
 from .uncertainty import widening_of as widening_of

@@ -15,8 +15,8 @@ from sfumato._checks import SfumatoError, not_negative, one_of, positive_integer
 class Average(Protocol):
     """A function of the weights after each step so far. The checkpoint holds its state.
 
-    **Guarantee**: `update` and `released` read released weights only. The average is post-processing: it has the
-    epsilon of the run, for any unit and adjacency, at no further cost.
+    **Guarantee**: `update` and `averaged_weights` read released weights only. The average is post-processing: it has
+    the epsilon of the run, for any unit and adjacency, at no further cost.
     """
 
     @property
@@ -38,7 +38,7 @@ class Average(Protocol):
         """
         ...
 
-    def released(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def averaged_weights(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns f_agg(theta_t, ..., theta_0) for a state, with the parameters' names, shapes and dtypes."""
         ...
 
@@ -123,7 +123,7 @@ class EMA:
         with torch.no_grad():
             return {name: average[name].detach().lerp(parameters[name].detach(), weight) for name in average}
 
-    def released(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def averaged_weights(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The average itself."""
         return dict(average)
 
@@ -148,7 +148,7 @@ class LastMean:
     >>> state = mean.begin({"w": torch.tensor([0.0])})
     >>> for step in range(3):
     ...     state = mean.update(state, {"w": torch.tensor([step + 1.0])}, step)
-    >>> mean.released(state)
+    >>> mean.averaged_weights(state)
     {'w': tensor([2.5000])}
     """
 
@@ -171,7 +171,7 @@ class LastMean:
         slot = (step + 1) % self.count
         return {**average, **{f"{slot}.{name}": value.detach().clone() for name, value in parameters.items()}}
 
-    def released(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def averaged_weights(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The mean over the filled slots, by parameter name."""
         slots = 1 + max(int(key.partition(".")[0]) for key in average)
         names = [key.removeprefix("0.") for key in average if key.startswith("0.")]

@@ -125,7 +125,7 @@ def widening_of(
     return math.sqrt(ratio)
 
 
-def spaced(kept: Sequence[int], steps: int, *, burn_in: int | None = None, spacing: int = 1) -> tuple[int, ...]:
+def select_spaced(kept: Sequence[int], steps: int, *, burn_in: int | None = None, spacing: int = 1) -> tuple[int, ...]:
     """Selects the kept steps that represent independent draws: backward from the last, at least `spacing` apart.
 
     The bias of the sample variance decreases with the burn-in, after which a checkpoint has the distribution of the
@@ -144,9 +144,9 @@ def spaced(kept: Sequence[int], steps: int, *, burn_in: int | None = None, spaci
     Raises:
         SfumatoError: values out of range; steps that are not ascending; fewer than two steps remain.
 
-    >>> spaced([200, 400, 600, 800, 1000], 1000)
+    >>> select_spaced([200, 400, 600, 800, 1000], 1000)
     (600, 800, 1000)
-    >>> spaced(range(10, 101, 10), 100, burn_in=20, spacing=25)
+    >>> select_spaced(range(10, 101, 10), 100, burn_in=20, spacing=25)
     (40, 70, 100)
     """
     positive_integer("steps", steps)

@@ -1,4 +1,4 @@
-"""The command line: one file per verb. Data go to standard output, printed goes to standard error."""
+"""The command line: one file per verb. Results go to standard output, messages to standard error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALLED = {
     "stop": "finish",
     "init": "doctor",
 }
-"""What verbs are called elsewhere."""
+"""Names that other programs use for these verbs."""
 ALL_VERBS = "begin with: sfumato train SOURCE, such as folder:pictures"
 DESCRIPTION = (
     "Train image classifiers under differential privacy, and say in one checkable sentence what was promised. "
@@ -46,22 +46,22 @@ DESCRIPTION = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be understood."""
-    from sfumato.cli.output import together
+    """Run one verb. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be parsed."""
+    from sfumato.cli.output import processes
 
-    with together.one_voice():
+    with processes.silence_followers():
         return _main(arguments)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
     from sfumato._checks import SfumatoError
-    from sfumato.cli.output import together
+    from sfumato.cli.output import processes
 
     if "torch" not in sys.modules:
-        # Threads that spin while they wait take the time of those that they wait for, on a machine with other work.
+        # On a busy machine, threads that spin while they wait take CPU time from the threads that they wait for.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal can show every class name
+        sys.stdout.reconfigure(errors="backslashreplace")  # some terminals cannot show all class names
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given == ["--version"]:
         from importlib.metadata import version
@@ -69,7 +69,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"{PROGRAM} {version(PROGRAM)}")
         return 0
     for argument in given:
-        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # what Python makes of bytes that it cannot read
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # surrogates: bytes that are not UTF-8
             print(f"error: the argument {argument!r} is not UTF-8; rename what it names", file=sys.stderr)
             return 2
     verb: Any = None
@@ -80,17 +80,17 @@ def _main(arguments: Sequence[str] | None) -> int:
         from sfumato.cli.output.missing import refuse_absent
 
         refuse_absent(verb)
-        return together.run(verb, given)
+        return processes.run(verb, given)
     except SfumatoError as error:
-        from sfumato.cli.options.spellings import UnclearError
-        from sfumato.cli.output.refusals import in_options
+        from sfumato.cli.options.spellings import UsageError
+        from sfumato.cli.output.refusals import with_option_names
 
-        print(f"error: {in_options(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
-        return 2 if isinstance(error, UnclearError) else 1
+        print(f"error: {with_option_names(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
     except (MemoryError, RuntimeError) as error:
-        from sfumato._devices import exhausted
+        from sfumato._devices import is_out_of_memory
 
-        if not exhausted(error):
+        if not is_out_of_memory(error):
             raise
         print("error: memory was not enough; free some, or work on fewer or smaller images at once", file=sys.stderr)
         return 1
@@ -107,7 +107,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def parse(arguments: Sequence[str]):
-    """The verb with its options, or an exit status: after help, or after one line that says what went wrong."""
+    """Parse a command. Returns the verb with its options, or an exit status after printing help or an error."""
     from sfumato.cli.registry import VERBS, load
 
     name, *rest = arguments or ("",)
@@ -133,28 +133,30 @@ def parse(arguments: Sequence[str]):
 
         place = next(place for place, word in enumerate(rest) if word in (*HELP, HELP_ALL))
         topic = pages.ALL if rest[place] == HELP_ALL else " ".join(rest[place + 1 :])
-        print(pages.text_about(load(name), topic))
+        print(pages.topic_text(load(name), topic))
         return 0
     import tyro
 
-    from sfumato.cli.options.spellings import for_parser
+    from sfumato.cli.options.spellings import annotate_for_tyro
 
     printed, program = io.StringIO(), f"{PROGRAM} {name}"
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(for_parser(load(name)), prog=program, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+            return tyro.cli(
+                annotate_for_tyro(load(name)), prog=program, args=rest, config=(tyro.conf.FlagCreatePairsOff,)
+            )
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        from sfumato.cli.output.refusals import one_line, with_the_option_meant
+        from sfumato.cli.output.refusals import one_line, suggest_option
 
-        problem = with_the_option_meant(one_line(printed.getvalue()), load(name), rest)
+        problem = suggest_option(one_line(printed.getvalue()), load(name), rest)
         print(f"error: {problem}; see {program} --help", file=sys.stderr)
         return 2
 
 
 def overview() -> str:
-    """What `sfumato --help` shows: the verbs, without importing any."""
+    """The output of `sfumato --help`: all verbs, without importing them."""
     from sfumato.cli.registry import VERBS
 
     width = max(map(len, VERBS))

@@ -1,4 +1,4 @@
-"""The verbs, what each is for, and where it is: nothing but the verb that was called is imported."""
+"""The verbs, their purposes and their modules. Only the module of the requested verb is imported."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _MODULES = {
     "tradeoff": "plan",
     "sign": "verify",
 }
-"""Where a verb is that is in no module of its own name."""
+"""Modules of verbs that have no module of their own name."""
 
 
 def load(name: str) -> Any:
-    """The dataclass whose fields are the verb's options and whose method `run` does its work."""
+    """The dataclass of a verb. Its fields are the options, and its method `run` does the work."""
     return getattr(importlib.import_module(f"sfumato.cli.verbs.{_MODULES.get(name, name)}"), _class_of(name))
 
 
 def name_of(verb: type) -> str:
-    """The verb of that dataclass; the dataclass's own name where it is of none."""
+    """The name of a dataclass's verb; the name of the class if it belongs to no verb."""
     return next((name for name in VERBS if _class_of(name) == verb.__name__), verb.__name__)
 
 

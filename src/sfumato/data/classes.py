@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sfumato._checks import SfumatoError, shortened, unwritable
+from sfumato._checks import SfumatoError, shortened, unwritable_reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,16 +22,16 @@ SHOWN = 3
 _PLURALS = {"class": "classes", "user": "users", "group": "groups"}
 
 
-def composed(name: str) -> str:
+def to_nfc(name: str) -> str:
     """A name in Unicode's composed form (NFC). All names are compared, counted and stored in this form.
 
-    >>> composed("Zoe\\u0308") == "Zo\\u00eb", composed("ann")
+    >>> to_nfc("Zoe\\u0308") == "Zo\\u00eb", to_nfc("ann")
     (True, 'ann')
     """
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-def decomposed(name: str) -> str:
+def to_nfd(name: str) -> str:
     """The same name in the form that macOS writes (NFD)."""
     return unicodedata.normalize("NFD", name)
 
@@ -43,14 +43,14 @@ class Spellings:
     functions of the record (unit: one record; adjacency: any). `notes` depend on all names and are for the owner alone.
 
     >>> names = Spellings()
-    >>> names.of("user", "Zoe\\u0308") == names.of("user", "Zo\\u00eb"), len(names.notes)
+    >>> names.normalise("user", "Zoe\\u0308") == names.normalise("user", "Zo\\u00eb"), len(names.notes)
     (True, 1)
     """
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, str]] = {what: {} for what in _PLURALS}
 
-    def of(self, what: str, name: str) -> str:
+    def normalise(self, what: str, name: str) -> str:
         """The name in its composed form.
 
         Args:
@@ -60,7 +60,7 @@ class Spellings:
         known = self._known[what]
         found = known.get(name)
         if found is None:
-            found = known[name] = composed(name)
+            found = known[name] = to_nfc(name)
         return found
 
     @property
@@ -91,19 +91,19 @@ _PART_OF = {name: part for part, names in _NAMES.items() for name in (part, *nam
 _WORD = re.compile(r"[^a-z]+")
 
 
-def part_called(name: str) -> str | None:
+def part_by_name(name: str) -> str | None:
     """The part that a folder or a table's field names, ignoring case; None if none.
 
-    >>> part_called("Val"), part_called("training"), part_called("cat")
+    >>> part_by_name("Val"), part_by_name("training"), part_by_name("cat")
     ('validation', 'train', None)
     """
     return _PART_OF.get(name.strip().lower())
 
 
-def part_named(name: str) -> str | None:
+def part_in_name(name: str) -> str | None:
     """The part that a word in the name of a file or split refers to; None if none or several.
 
-    >>> part_named("validation"), part_named("train-00000"), part_named("unsupervised")
+    >>> part_in_name("validation"), part_in_name("train-00000"), part_in_name("unsupervised")
     ('validation', 'train', None)
     """
     parts = {_PART_OF[word] for word in _WORD.split(name.lower()) if word in _PART_OF}
@@ -189,7 +189,7 @@ def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAM
         raise SfumatoError(
             f"{what} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
         )
-    if (why := unwritable(text)) is not None:
+    if (why := unwritable_reason(text)) is not None:
         raise SfumatoError(f"{what} {text!r} {why}", "rename it")
 
 
@@ -207,7 +207,7 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
     of = " class" if what == "classes" else ""
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
         raise SfumatoError(f"{what} must be a list of names, got {classes!r}", f"give one name for each{of}")
-    names = tuple(map(composed, classes))
+    names = tuple(map(to_nfc, classes))
     for name in names:
         refuse_unwritable(name, "class name" if what == "classes" else f"name in {what}")
         if names.count(name) > 1:
@@ -221,10 +221,10 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
     return names
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
     """Distinct names, sorted as text, or by value when every name is a whole number.
 
-    >>> in_order(["dog", "cat", "dog"]), in_order(["10", "9"])
+    >>> sort_names(["dog", "cat", "dog"]), sort_names(["10", "9"])
     (('cat', 'dog'), ('9', '10'))
     """
     distinct = set(names)
@@ -233,7 +233,9 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct))
 
 
-def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, ...] | None, where: str) -> np.ndarray:
+def renumber_labels(
+    labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, ...] | None, where: str
+) -> np.ndarray:
     """Labels renumbered from positions in `found` to positions in the declared class list.
 
     Args:
@@ -243,7 +245,7 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
         where: name of the data set in errors.
 
     >>> import numpy as np
-    >>> renumbered(np.array([0, 1]), ("a", "b"), ("b", "a"), "x.npz").tolist()
+    >>> renumber_labels(np.array([0, 1]), ("a", "b"), ("b", "a"), "x.npz").tolist()
     [1, 0]
     """
     if declared is None or declared == found:

@@ -110,7 +110,7 @@ class Clock:
             )
 
     @classmethod
-    def declared(cls, start: object, period: object) -> Clock | None:
+    def from_declared(cls, start: object, period: object) -> Clock | None:
         """The clock of declared values, which are converted to text; None if nothing was declared."""
         if start is None and period is None:
             return None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
-from sfumato._choices import OfParts, choices_of
-from sfumato.data.classes import Spellings, composed
+from sfumato._choices import NestedChoices, choices_of
+from sfumato.data.classes import Spellings, to_nfc
 
 if TYPE_CHECKING:
     from sfumato.data.images.levels import Levels
@@ -96,7 +96,7 @@ class Pixels:
         """How pixels of 16 bits become 0 to 255; None where nothing says so, and they are refused."""
         from sfumato.data.images.levels import Levels
 
-        return Levels.declared(self.bit_depth, self.window)
+        return Levels.from_declared(self.bit_depth, self.window)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class Loading:
         share = self.test_fraction
         given = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
         columns = (self.path_column, self.label_column, self.user_column)
-        path, label, user = (None if name is None else composed(name) for name in columns)
+        path, label, user = (None if name is None else to_nfc(name) for name in columns)
         return replace(self, test_fraction=given, path_column=path, label_column=label, user_column=user)
 
     @property
@@ -219,7 +219,7 @@ class Texts:
         columns = (self.text_column,) if isinstance(self.text_column, str) else _tuple(self.text_column)
         return replace(
             self,
-            text_column=None if columns is None else tuple(map(composed, columns)),
+            text_column=None if columns is None else tuple(map(to_nfc, columns)),
             words=self.words if isinstance(self.words, str) else _tuple(self.words),
         )
 
@@ -230,7 +230,7 @@ class Texts:
 
 
 @dataclass(frozen=True, init=False)
-class Declared(OfParts):
+class Declared(NestedChoices):
     """All that is declared of a source. Of an opened one also what was read in place of what was not declared.
 
     Args:

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, differing, one_of, parse_json, positive_integer, shortened
-from sfumato._files import ordinary, write
+from sfumato._checks import SfumatoError, nested_differences, one_of, parse_json, positive_integer, shortened
+from sfumato._files import regular_file, write
 from sfumato.data.declared import TEST_FRACTION, OnProgress
 from sfumato.data.paths import FEATURES, expanded, is_cache
 from sfumato.data.pieces import CachedRecords, Piece, write_piece
@@ -150,7 +150,7 @@ class Cache:
     def contents(self) -> Contents:
         """The contents of the cache, complete or planned."""
         try:
-            index = parse_json(ordinary(self.path / FEATURES).read_text("utf-8"))
+            index = parse_json(regular_file(self.path / FEATURES).read_text("utf-8"))
             if index["format"] != _FORMAT:
                 raise SfumatoError(
                     f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"
@@ -218,7 +218,7 @@ class Cache:
             name: from `missing`.
             features: (n, S, D), with the piece's numbers of records n and of versions S.
             labels: int64 (n,) or (n, L).
-            codes: uint8 (n, 32), the two codes of each record (`identity.owners`).
+            codes: uint8 (n, 32), the two codes of each record (`identity.record_users`).
             users: text (n,), code of each record's user (`user_codes`), if known.
             groups: text (n,), public group of each record's user, if known.
         """
@@ -268,7 +268,7 @@ def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences of two descriptions, in words."""
     chosen, following = [], []
-    for (*_, name), before, after in differing(was, now):
+    for (*_, name), before, after in nested_differences(was, now):
         words = f"{name} was {shortened(before)} and is {shortened(after)}"
         if name in ("fingerprint", "material", "pixels"):
             words = "its images or labels were others"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable
-from sfumato.data.paths import expanded, is_cache, is_data_set, of_hugging_face
+from sfumato.data.paths import expanded, hugging_face_error, is_cache, is_data_set
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -136,7 +136,7 @@ def _arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class SourceKind:
     """One kind of source.
 
     Args:
@@ -155,7 +155,7 @@ class Kind:
     sharded: bool = False
 
     @property
-    def understood(self) -> tuple[str, ...]:
+    def supported_facts(self) -> tuple[str, ...]:
         """Names of the facts that its reader supports, among those that not all readers do."""
         return getattr(self._module, "UNDERSTOOD", ())
 
@@ -172,17 +172,17 @@ class Kind:
         return importlib.import_module(f"sfumato.data.readers.{self.reader}")
 
 
-KINDS: MappingProxyType[str, Kind] = MappingProxyType(
+KINDS: MappingProxyType[str, SourceKind] = MappingProxyType(
     {
-        "digits": Kind(reader="digits", argument=None, published=True),
-        "folder": Kind(reader="folder", argument="PATH", called="folder"),
-        "npz": Kind(reader="arrays", argument="PATH", called="archive"),
-        "csv": Kind(reader="table", argument="PATH", called="table"),
-        "parquet": Kind(reader="sharded.columns", argument="PATH", sharded=True),
-        "webdataset": Kind(reader="webdataset", argument="SHARDS", sharded=True),
-        "hf": Kind(reader="huggingface", argument="PATH", called="data set", sharded=True),
-        "torchvision": Kind(reader="zoo", argument="NAME", published=True),
-        "features": Kind(reader=None, argument="PATH", called="cache"),
+        "digits": SourceKind(reader="digits", argument=None, published=True),
+        "folder": SourceKind(reader="folder", argument="PATH", called="folder"),
+        "npz": SourceKind(reader="arrays", argument="PATH", called="archive"),
+        "csv": SourceKind(reader="table", argument="PATH", called="table"),
+        "parquet": SourceKind(reader="sharded.columns", argument="PATH", sharded=True),
+        "webdataset": SourceKind(reader="webdataset", argument="SHARDS", sharded=True),
+        "hf": SourceKind(reader="huggingface", argument="PATH", called="data set", sharded=True),
+        "torchvision": SourceKind(reader="torchvision_reader", argument="NAME", published=True),
+        "features": SourceKind(reader=None, argument="PATH", called="cache"),
     }
 )
 
@@ -198,7 +198,7 @@ def refuse_absent(spec: str) -> None:
     if kind.sharded:
         kind.find(argument)
     elif name == "folder" and is_data_set(argument):
-        raise of_hugging_face(argument)
+        raise hugging_face_error(argument)
     elif kind.argument == "PATH" and not os.path.exists(expanded(argument)):
         made = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
         raise SfumatoError(
@@ -216,9 +216,9 @@ def is_public(spec: str) -> bool:
     return bool(Cache(argument).contents.source["public"])
 
 
-def knows_user_from(kind: str, rule: str | None) -> bool:
+def supports_user_from(kind: str, rule: str | None) -> bool:
     """Whether a source of this kind may be opened with this `user_from`."""
-    understood = KINDS[kind].understood if kind in KINDS and kind != CACHE else ()
+    understood = KINDS[kind].supported_facts if kind in KINDS and kind != CACHE else ()
     return rule is not None and not {"user_from", f"user_from={rule}"}.isdisjoint(understood)
 
 

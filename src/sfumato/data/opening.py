@@ -16,13 +16,13 @@ from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, OnProgress, Order
 from sfumato.data.features import PLACES, Cache
 from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
-from sfumato.data.identity.owners import are_shared, owners_of
+from sfumato.data.identity.record_users import any_shared, user_graph
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
-from sfumato.data.readers.recognised import asked_for
+from sfumato.data.readers.reader_choice import choose_reader
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
-from sfumato.data.subsets import number_of
+from sfumato.data.subsets import count_users
 
 
 def open_source(
@@ -97,7 +97,7 @@ def open_source(
     >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
     ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
     """
-    asked = asked_for(spec)
+    asked = choose_reader(spec)
     declared = replace(declared or Declared(), **facts)
     declared.check_counts()
     published = asked.kind in PUBLISHED
@@ -116,7 +116,7 @@ def open_source(
     _check_groups(loaded, where)
     whose = (records.train.users, records.test.users)
     stored, pixels = digests(owner_key, records.train, records.test)
-    users = number_of(declared.people.users, records.train, where)
+    users = count_users(declared.people.users, records.train, where)
     seen = records.train if records.zoomed is None else records.zoomed
     return Source(
         kind=asked.kind,
@@ -144,7 +144,7 @@ def open_source(
         reading=replace(
             loaded.reading,
             notes=(*loaded.reading.notes, *order.names.notes),
-            shared=loaded.reading.in_neither_part > 0 or any(map(are_shared, whose)),
+            shared=loaded.reading.in_neither_part > 0 or any(map(any_shared, whose)),
         ),
     )
 
@@ -163,7 +163,7 @@ def _check_groups(loaded: Parts, spec: str) -> None:
     for part in (loaded.records.train, loaded.records.test):
         if part.users is None or part.groups is None:
             continue
-        graph = owners_of(part.users)
+        graph = user_graph(part.users)
         groups = part.groups[graph.records].tolist()
         for user, group in zip(graph.names[graph.users].tolist(), groups, strict=True):
             if known.setdefault(user, group) != group:
@@ -211,7 +211,7 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
     if declared.examples is not None:
         known |= {"examples": declared.examples, "read": [fact for fact in known["read"] if fact != "examples"]}
     if declared.people.users is not None:
-        known |= {"users": number_of(declared.people.users, train, f"features:{cache.path}"), "users_read": False}
+        known |= {"users": count_users(declared.people.users, train, f"features:{cache.path}"), "users_read": False}
     if declared.public is not None:
         known["public"] = declared.public
     known[PLACES] = (*places_of(f"features:{cache.path}"), *known[PLACES])

@@ -30,7 +30,7 @@ class RecordSets:
         held_out: records held out from the training part, for scoring.
         zoomed: the training records with the larger images from which views with zoom are cut; None if not requested,
             or if the originals are arrays no larger than `size`.
-        at_most: largest number of training records kept per user (`capped`); None for all.
+        at_most: largest number of training records kept per user (`cap_per_user`); None for all.
     """
 
     train: Part = field(repr=False)
@@ -149,7 +149,7 @@ BLOCK = 1 << 26
 """Bytes per copy."""
 
 
-class Held:
+class DeviceRecords:
     """Records and their labels on a device.
 
     **Guarantee.** Each row is the stored record, and `take` returns the requested rows, so a step has the same inputs
@@ -168,17 +168,17 @@ class Held:
         self._stored = torch.empty(records.shape, dtype=dtype, device=device)
         for start in range(0, len(records), each):
             block = records.take(slice(start, start + each))
-            self._stored[start : start + each] = _devices.sent(np.require(block, requirements=["C", "W"]), device)
+            self._stored[start : start + each] = _devices.to_device(np.require(block, requirements=["C", "W"]), device)
             advance(min(start + each, len(records)))
-        self._labels = _devices.sent(np.require(records.labels, requirements=["C", "W"]), device)
+        self._labels = _devices.to_device(np.require(records.labels, requirements=["C", "W"]), device)
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """The records in these rows (n,) as stored, (n, ...), and their labels (n,) or (n, L)."""
-        there = _devices.sent(rows, self._stored.device)
+        there = _devices.to_device(rows, self._stored.device)
         return self._stored.index_select(0, there), self._labels.index_select(0, there)
 
 
-def fits(records: Part, device: torch.device) -> bool:
+def fits_on_device(records: Part, device: torch.device) -> bool:
     """Whether to keep the records there: on an accelerator, if they need at most `DEVICE_SHARE` of its free memory."""
     return device.type != "cpu" and _bytes(records) <= DEVICE_SHARE * _devices.free_memory(device)
 

@@ -30,7 +30,7 @@ def status(path: Path | str) -> os.stat_result:
 
 
 @contextmanager
-def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
+def path_errors(name: str, absent: str, folder: str = "") -> Iterator[None]:
     """Converts errors of the system to errors that name the file.
 
     Args:
@@ -64,7 +64,7 @@ def is_data_set(path: str | os.PathLike[str]) -> bool:
     return any(os.path.isfile(expanded(path) / name) for name in ("dataset_dict.json", "state.json"))
 
 
-def of_hugging_face(path: str | os.PathLike[str]) -> SfumatoError:
+def hugging_face_error(path: str | os.PathLike[str]) -> SfumatoError:
     """The error for such a folder in place of class folders."""
     return SfumatoError(f"folder {str(path)!r} is a data set of Hugging Face's datasets", f"write hf:{path}")
 

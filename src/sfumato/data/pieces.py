@@ -21,7 +21,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
 from sfumato._systems import open_bytes, read_at
-from sfumato.data.identity.owners import LENGTH, as_array
+from sfumato.data.identity.record_users import LENGTH, as_array
 
 _METADATA = "sfumato"
 _TEXTS = ("users", "groups")
@@ -98,7 +98,7 @@ class CachedRecords:
         """Features float32 (n, S, D) of the records at these positions, all S stored versions of each."""
         return self._read(rows, self._memory)
 
-    def in_turn(self) -> Callable[[np.ndarray | slice], np.ndarray]:
+    def buffered_take(self) -> Callable[[np.ndarray | slice], np.ndarray]:
         """`take` with two alternating buffers: a result is valid until the call after the next.
 
         Allocating fresh memory on every call would take as long as reading from a fast disk, since the system zeroes
@@ -136,7 +136,7 @@ class CachedRecords:
         dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
         return torch.from_numpy(memory.reshape(-1)).view(dtype).reshape(len(places), *shape).float().numpy()
 
-    def chosen(self, which: np.ndarray) -> CachedRecords:
+    def select(self, which: np.ndarray) -> CachedRecords:
         """The records where the mask (N,) is true."""
         places = np.flatnonzero(which)
         return CachedRecords(self._pieces, self._rows, places if self._which is None else self._which[places])

@@ -31,7 +31,7 @@ _PIECE = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rows:
+class BaseRecords:
     """Base class of records: each array has a row for each record.
 
     Args:
@@ -82,14 +82,14 @@ class Rows:
         """Images uint8 (n, H, W, C), or numbers int32 (n, T), of the records at these positions."""
         return self._stored[rows]
 
-    def chosen(self, which: np.ndarray) -> Self:
+    def select(self, which: np.ndarray) -> Self:
         """The records where the mask (N,) is true."""
         kept = {name: known[which] for name, known in self._arrays().items()}
         return replace(self, **{"rows": np.flatnonzero(which), **kept})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Records(Rows):
+class Records(BaseRecords):
     """One part of a source: N images of one size, and the class of each.
 
     Args:
@@ -113,7 +113,7 @@ class Records(Rows):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TextRecords(Rows):
+class TextRecords(BaseRecords):
     """One part of a source: N texts as numbers of words, and the class of each.
 
     Args:
@@ -123,7 +123,7 @@ class TextRecords(Rows):
 
     >>> codes = np.zeros((2, 32), np.uint8)
     >>> part = TextRecords(tokens=np.zeros((2, 5), np.int32), labels=np.array([0, 1]), codes=codes)
-    >>> len(part), part.shape, len(part.chosen(np.array([True, False])))
+    >>> len(part), part.shape, len(part.select(np.array([True, False])))
     (2, (2, 5), 1)
     """
 
@@ -141,7 +141,7 @@ class TextRecords(Rows):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FileRecords(Rows):
+class FileRecords(BaseRecords):
     """One part of a source whose images stay where they are stored and are decoded on each access.
 
     For sets that do not fit in memory. The images are the same as in `Records`.
@@ -181,7 +181,7 @@ class FileRecords(Rows):
         places = self.places[rows]
         pixels = np.empty((len(places), *self.shape[1:]), np.uint8)
         order = np.argsort(places, kind="stable")  # neighbours in a shard are read together
-        for row, image in zip(order, in_threads(self._image, places[order]), strict=True):
+        for row, image in zip(order, map_in_threads(self._image, places[order]), strict=True):
             pixels[row] = image
         return pixels
 
@@ -215,7 +215,7 @@ def paths_of(stored: Stored, places: np.ndarray) -> np.ndarray | None:
     return np.array([stored.paths[place] for place in places], dtype=np.str_)
 
 
-def in_threads(
+def map_in_threads(
     work: Callable[[Item], Result], items: Sequence[Item] | np.ndarray, progress: OnProgress | None = None
 ) -> Iterator[Result]:
     """Maps `work` over items, in order, so that errors always name the first bad file.

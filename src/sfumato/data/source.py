@@ -11,11 +11,11 @@ import numpy as np
 
 from sfumato._cards import card
 from sfumato._checks import SfumatoError
-from sfumato._choices import OfParts
+from sfumato._choices import NestedChoices
 from sfumato.data.declared import Declared
 from sfumato.data.features import SOURCE_FACTS, USER_FACTS, Cache
-from sfumato.data.identity.owners import are_shared, codes_of
-from sfumato.data.images.normalise import AsStored, Form, Images
+from sfumato.data.identity.record_users import any_shared, codes_of
+from sfumato.data.images.normalise import FeatureTransform, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import PUBLISHED
 from sfumato.data.parts import Part, Reading, RecordSets
@@ -34,7 +34,7 @@ USERS = "users"
 Value = TypeVar("Value")
 
 
-class Of(Generic[Value]):
+class FieldOf(Generic[Value]):
     """Exposes a field of one of a source's components as an attribute of the source."""
 
     def __init__(self, part: str):
@@ -77,7 +77,7 @@ class Identity:
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class Source(OfParts):
+class Source(NestedChoices):
     """A labelled data set in two parts, with its facts.
 
     The fields of its components are also attributes of the source: `source.train`, `source.size`.
@@ -104,35 +104,35 @@ class Source(OfParts):
     identity: Identity = field(repr=False)
     reading: Reading
 
-    train = Of[Part]("records")
-    test = Of[Part]("records")
-    held_out = Of[Part | None]("records")
-    zoomed = Of[Records | FileRecords | None]("records")
-    at_most = Of[int | None]("records")
-    classes = Of[tuple[str, ...]]("declared.labels")
-    size = Of[int]("declared.pixels")
-    channels = Of[int]("declared.pixels")
-    bit_depth = Of[int | None]("declared.pixels")
-    window = Of[Sequence[int] | None]("declared.pixels")
-    examples = Of[int]("declared")
-    users = Of[int | None]("declared.people")
-    user_from = Of[str | None]("declared.people")
-    public = Of[bool]("declared")
-    fingerprint = Of[str]("identity")
-    stored_digest = Of[str]("identity")
-    pixels = Of[str]("identity")
-    assignment = Of[str]("identity")
-    features = Of[str | None]("identity")
-    places = Of[tuple[str, ...]]("identity")
-    size_rule = Of[str]("reading")
-    has_own_split = Of[bool]("reading")
-    cropped_share = Of[float]("reading")
-    filtered = Of[bool]("reading")
-    notes = Of[tuple[str, ...]]("reading")
-    unreadable_files = Of[tuple[str, ...]]("reading")
-    in_neither_part = Of[int]("reading")
-    tokens = Of[Tokens | None]("reading")
-    cache = Of[Cache | None]("reading")
+    train = FieldOf[Part]("records")
+    test = FieldOf[Part]("records")
+    held_out = FieldOf[Part | None]("records")
+    zoomed = FieldOf[Records | FileRecords | None]("records")
+    at_most = FieldOf[int | None]("records")
+    classes = FieldOf[tuple[str, ...]]("declared.labels")
+    size = FieldOf[int]("declared.pixels")
+    channels = FieldOf[int]("declared.pixels")
+    bit_depth = FieldOf[int | None]("declared.pixels")
+    window = FieldOf[Sequence[int] | None]("declared.pixels")
+    examples = FieldOf[int]("declared")
+    users = FieldOf[int | None]("declared.people")
+    user_from = FieldOf[str | None]("declared.people")
+    public = FieldOf[bool]("declared")
+    fingerprint = FieldOf[str]("identity")
+    stored_digest = FieldOf[str]("identity")
+    pixels = FieldOf[str]("identity")
+    assignment = FieldOf[str]("identity")
+    features = FieldOf[str | None]("identity")
+    places = FieldOf[tuple[str, ...]]("identity")
+    size_rule = FieldOf[str]("reading")
+    has_own_split = FieldOf[bool]("reading")
+    cropped_share = FieldOf[float]("reading")
+    filtered = FieldOf[bool]("reading")
+    notes = FieldOf[tuple[str, ...]]("reading")
+    unreadable_files = FieldOf[tuple[str, ...]]("reading")
+    in_neither_part = FieldOf[int]("reading")
+    tokens = FieldOf[Tokens | None]("reading")
+    cache = FieldOf[Cache | None]("reading")
 
     def __init__(self, **given: Any):
         """Takes components, or their fields by name, which override the components.
@@ -182,7 +182,7 @@ class Source(OfParts):
     @property
     def shared(self) -> bool:
         """Whether any record has several users or none, in the training part or when the source was read."""
-        return self.reading.shared or are_shared(self.train.users)
+        return self.reading.shared or any_shared(self.train.users)
 
     @property
     def multilabel(self) -> bool:
@@ -190,7 +190,7 @@ class Source(OfParts):
         return self.train.labels.ndim == 2
 
     @property
-    def naming(self) -> dict[str, tuple[str, ...]]:
+    def class_arguments(self) -> dict[str, tuple[str, ...]]:
         """The arguments of `open_source` that give another source the same classes."""
         return {"label_columns" if self.multilabel else "classes": self.classes}
 
@@ -211,7 +211,7 @@ class Source(OfParts):
             )
 
     @property
-    def materials(self) -> tuple[str, ...]:
+    def data_digests(self) -> tuple[str, ...]:
         """The digests by which the owner's list of runs recognises the data in any form."""
         return tuple(filter(None, (self.stored_digest, self.pixels)))
 
@@ -237,7 +237,7 @@ class Source(OfParts):
         if self.tokens is not None:
             return self.tokens
         if self.cache is not None:
-            return AsStored(width=self.cache.contents.width)
+            return FeatureTransform(width=self.cache.contents.width)
         return Images(size=self.size, channels=self.channels)
 
     @property

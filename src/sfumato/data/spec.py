@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato._choices import OfParts
+from sfumato._choices import NestedChoices
 from sfumato.data.declared import Declared, OnProgress
 from sfumato.data.paths import place_of
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, init=False)
-class SourceSpec(OfParts):
+class SourceSpec(NestedChoices):
     """The spelling and the declared facts of a source: plain data for records and other processes.
 
     Args:

@@ -36,10 +36,10 @@ class Stored(Protocol):
         ...
 
 
-class Column:
+class TextBuffer:
     """N texts in one buffer. Each needs 8 bytes and its own length; a list needs a hundred more.
 
-    >>> column = Column()
+    >>> column = TextBuffer()
     >>> column.append("cat"), column.append("dog"), len(column), column[1]
     (None, None, 2, 'dog')
     """
@@ -69,7 +69,7 @@ class Files:
 
     room = math.inf
 
-    def __init__(self, paths: Column):
+    def __init__(self, paths: TextBuffer):
         self.paths = paths
 
     def __len__(self) -> int:

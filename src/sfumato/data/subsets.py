@@ -16,16 +16,16 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato._files import write
-from sfumato.data.identity.owners import (
+from sfumato.data.identity.record_users import (
     BY_CLASS,
     LENGTH,
     SEPARATOR,
-    Owners,
-    bounded,
+    UserGraph,
+    capped_mask,
     in_test,
-    named,
-    owners_of,
+    parse_users,
     user_code,
+    user_graph,
 )
 from sfumato.data.parts import Part
 from sfumato.data.pieces import CachedRecords
@@ -34,7 +34,7 @@ from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 
 
-def refuse_nameless(spec: str = "", command: str = "embed") -> NoReturn:
+def refuse_without_users(spec: str = "", command: str = "embed") -> NoReturn:
     """Refuses a source without users. For a folder, the error suggests a command that works.
 
     Args:
@@ -54,11 +54,11 @@ def refuse_nameless(spec: str = "", command: str = "embed") -> NoReturn:
 def _remedy_of_folder(path: str, command: str) -> str:
     """A remedy from the folder's layout. Folders are listed, no image is opened."""
     layout = layout_of(path)
-    rule, embeds = layout.fitting, command == "embed"
+    rule, embeds = layout.suggested_user_from, command == "embed"
     if rule == BY_CLASS and not embeds:  # a classifier's classes are no users
         return (
-            f"its folders are {layout.spelt.replace('PERSON', 'CLASS')}: give each user a folder in every class, "
-            f"{layout.spelt.replace('PERSON', 'CLASS/USER')}, and `user_from=folder`; or a regular expression that "
+            f"its folders are {layout.pattern.replace('PERSON', 'CLASS')}: give each user a folder in every class, "
+            f"{layout.pattern.replace('PERSON', 'CLASS/USER')}, and `user_from=folder`; or a regular expression that "
             "finds the user in a file's name"
         )
     if rule is None:
@@ -67,17 +67,17 @@ def _remedy_of_folder(path: str, command: str) -> str:
     verb, *options = command.split(" ", 1)
     whole = " ".join(["sfumato", verb, shlex.quote(f"folder:{layout.root}"), *options, f"--user-from {rule}"])
     whose = "class is one person" if rule == BY_CLASS else "inner folder is one user's"
-    return f"its folders are {layout.spelt}: if each {whose}, give `user_from={rule}`, as in {whole}"
+    return f"its folders are {layout.pattern}: if each {whose}, give `user_from={rule}`, as in {whole}"
 
 
-def owners(part: Part) -> Owners:
+def user_graph_of(part: Part) -> UserGraph:
     """The graph of users and records of a part. A record may have one user, several, or none.
 
     Errors: `SfumatoError` for a part without users.
     """
     if part.users is None:
-        refuse_nameless()
-    return owners_of(part.users)
+        refuse_without_users()
+    return user_graph(part.users)
 
 
 def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +88,7 @@ def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
     Errors: `SfumatoError` for a part without users, or with records that have several users or none.
     """
-    found = owners(part)
+    found = user_graph_of(part)
     if found.shared:
         refuse_shared_records()
     return found.users, found.names
@@ -102,10 +102,10 @@ def refuse_shared_records() -> NoReturn:
     )
 
 
-def number_of(declared: int | None, train: Part, where: str) -> int | None:
+def count_users(declared: int | None, train: Part, where: str) -> int | None:
     """The number of users, declared or else counted; None if users are unknown."""
     if train.users is not None:
-        return len(owners(train).names) if declared is None else declared
+        return len(user_graph_of(train).names) if declared is None else declared
     if declared is not None:
         raise SfumatoError(
             f"`users={declared}` is declared, and {where} does not say whose record each one is",
@@ -125,15 +125,15 @@ def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
     if part.users is None or isinstance(part, CachedRecords):
         return part.users
     numbers, texts = numbered(part.users)
-    codes = [[user_code(owner_key, user) for user in named(text)] for text in texts]
+    codes = [[user_code(owner_key, user) for user in parse_users(text)] for text in texts]
     return np.array([SEPARATOR.join(sorted(some)) or SEPARATOR for some in codes], np.str_)[numbers]
 
 
-def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, Owners] | None:
+def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, UserGraph] | None:
     """The code of each user, ASCII uint8 (U, 32), and the graph of users and records."""
     if part.users is None:
         return None
-    found = owners_of(part.users)
+    found = user_graph(part.users)
     users = found.names.tolist()
     known = users if isinstance(part, CachedRecords) else [user_code(owner_key, user) for user in users]
     return np.frombuffer("".join(known).encode(), np.uint8).reshape(-1, 2 * LENGTH), found
@@ -201,7 +201,7 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
         drawn = coins(codes, b"user")
         held_out, stays = owners.among(drawn) > 0, owners.among(~drawn) > 0
         held_out, stays = held_out & ~stays, stays & ~held_out
-        unowned = np.flatnonzero(owners.of_each_record == 0)
+        unowned = np.flatnonzero(owners.users_per_record == 0)
         held_out[unowned] = coins(own[unowned])
         stays[unowned] = ~held_out[unowned]
     if not stays.any() or not held_out.any():
@@ -209,12 +209,12 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
             f"validation {share:g} holds out {'none' if stays.any() else 'all'} of the training examples",
             "give a share that leaves some on both sides",
         )
-    rest, validation = train.chosen(stays), train.chosen(held_out)
+    rest, validation = train.select(stays), train.select(held_out)
     smaller = replace(
         source,
         train=rest,
         held_out=validation,
-        zoomed=None if source.zoomed is None else source.zoomed.chosen(stays),
+        zoomed=None if source.zoomed is None else source.zoomed.select(stays),
         examples=max(1, round(source.examples * (1 - share))),
         users=None if source.users is None else max(1, round(source.users * (1 - share))),
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}{rule}".encode(), hashlib.sha256).hexdigest(),
@@ -222,13 +222,13 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
     return smaller, validation
 
 
-def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | None = None) -> Source:
+def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: int | None = None) -> Source:
     """The source with at most G training records of each user.
 
     A user's records are ranked by a keyed hash of their stored bytes; ties by label, then by order. The first G are
     kept. So the selection does not depend on the size, on features computed from the images, or on the order of files.
-    If records have several users, or none, they are selected by the graph of users and records (`owners.bounded`), and
-    the guarantee holds for zero-out alone, with the graph public.
+    If records have several users, or none, they are selected by the graph of users and records
+    (`record_users.capped_mask`), and the guarantee holds for zero-out alone, with the graph public.
 
     **Guarantee.** The kept records of a user are a function of that user's records and of the owner's key. So adding or
     removing a user, with all of their records, changes nothing for the others, and a user changes at most G of the kept
@@ -244,8 +244,8 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
     """
     positive_integer("at_most", at_most, remedy="give the number of records to keep of each user, such as 10")
     if source.shared:
-        codes, graph = coded_users(source.train, owner_key) or refuse_nameless()
-        kept = bounded(graph, [code.tobytes() for code in codes], owner_key, at_most)
+        codes, graph = coded_users(source.train, owner_key) or refuse_without_users()
+        kept = capped_mask(graph, [code.tobytes() for code in codes], owner_key, at_most)
     else:
         users, _ = by_user(source.train)
         kept = _ranks(users, own_codes(source.train, owner_key)[:, :LENGTH], source.train.labels, owner_key) < at_most
@@ -254,8 +254,8 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
     read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")
     return replace(
         source,
-        train=source.train.chosen(kept),
-        zoomed=None if source.zoomed is None else source.zoomed.chosen(kept),
+        train=source.train.select(kept),
+        zoomed=None if source.zoomed is None else source.zoomed.select(kept),
         examples=int(kept.sum()) if examples is None else positive_integer("examples", examples),
         read=read,
         fingerprint=hmac.digest(owner_key, f"{source.fingerprint} at most {at_most}".encode(), "sha256").hex(),

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._files import ordinary
-from sfumato.data.images.given import each
+from sfumato._files import regular_file
+from sfumato.data.images.prediction_inputs import read_each
 from sfumato.data.paths import expanded
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
@@ -89,7 +89,7 @@ class Tokens:
         object.__setattr__(self, "_places", {word: place + FIRST for place, word in enumerate(self.words or ())})
 
     @classmethod
-    def declared(
+    def from_declared(
         cls, *, length: int | None, vocabulary: int | None, words: str | Sequence[str] | None, numbers: bool = False
     ) -> Tokens:
         """From the declared facts, with defaults for the rest.
@@ -152,7 +152,7 @@ class Tokens:
             return [self._places.get(word, UNKNOWN) for word in found]  # type: ignore[attr-defined]
         return [FIRST + _hash(word) % (self.vocabulary - FIRST) for word in found]
 
-    def filled(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+    def pad(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """The first T numbers, padded with zeros: int32 (T,)."""
         row = np.zeros(self.length, np.int32)
         row[: len(numbers)] = numbers[: self.length]
@@ -166,7 +166,7 @@ class Tokens:
                 takes.
         """
         if not isinstance(tokens, Tensor) and not (isinstance(tokens, np.ndarray) and tokens.ndim == 2):
-            return torch.stack([torch.zeros(self.length, dtype=torch.long), *each(self, tokens)])[1:]
+            return torch.stack([torch.zeros(self.length, dtype=torch.long), *read_each(self, tokens)])[1:]
         tensor = torch.from_numpy(np.require(tokens, requirements="W")) if isinstance(tokens, np.ndarray) else tokens
         if tensor.is_floating_point() or tuple(tensor.shape[1:]) != self.shape:
             raise SfumatoError(
@@ -177,12 +177,12 @@ class Tokens:
 
     def read(self, text: str | Sequence[int] | np.ndarray) -> Tensor:
         """One text, or one row of numbers if texts are numbers, as int64 (T,)."""
-        return torch.from_numpy(self.stored(text)).long()
+        return torch.from_numpy(self.to_stored(text)).long()
 
-    def stored(self, text: str | Sequence[int] | np.ndarray) -> np.ndarray:
+    def to_stored(self, text: str | Sequence[int] | np.ndarray) -> np.ndarray:
         """One text, in any form that `read` takes, as stored by sources: int32 (T,)."""
         if isinstance(text, str) and self.tokenizer != "numbers":
-            return self.filled(self.numbers(text))
+            return self.pad(self.numbers(text))
         row = np.asarray(text)
         if self.tokenizer != "numbers" or row.ndim != 1 or row.dtype.kind not in "iu":
             known = "rows of whole numbers" if self.tokenizer == "numbers" else "texts"
@@ -191,7 +191,7 @@ class Tokens:
                 "give numpy.array([12, 7, ...])" if self.tokenizer == "numbers" else "give a str for each text",
             )
         self.check(row, "the text")
-        return self.filled(row)
+        return self.pad(row)
 
     def check(self, numbers: np.ndarray, where: str) -> None:
         """Refuses numbers outside the vocabulary."""
@@ -241,7 +241,7 @@ def _listed(path: str) -> tuple[str, ...]:
     """The words of a file, one per line."""
     file = expanded(path)
     try:
-        lines = ordinary(file).read_text("utf-8-sig").splitlines()
+        lines = regular_file(file).read_text("utf-8-sig").splitlines()
     except FileNotFoundError:
         raise SfumatoError(f"words {str(file)!r} do not exist", "give a file of public words, one per line") from None
     except (OSError, UnicodeDecodeError) as problem:

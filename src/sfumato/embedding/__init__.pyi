@@ -1,11 +1,11 @@
 from .experiment import EmbeddingExperiment as EmbeddingExperiment
-from .job import WithHead as WithHead
+from .job import BackboneWithHead as BackboneWithHead
 from .local import LocalSGD as LocalSGD
 from .local import LocalTraining as LocalTraining
 from .rounds import ClippedUpdates as ClippedUpdates
 from .rounds import ClippedUpdateSum as ClippedUpdateSum
 from .rounds import Rounds as Rounds
-from .rounds import anew as anew
-from .rounds import by_group as by_group
+from .rounds import assign_by_group as assign_by_group
+from .rounds import assign_randomly as assign_randomly
 from .run import EmbeddingTrial as EmbeddingTrial
 from .run import embed as embed

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato._choices import asked, left_out
-from sfumato.averaging.averages import Averages
+from sfumato._choices import all_optional, optional_choice
+from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Budget
 from sfumato.models.choices import Network
 from sfumato.optim.descent import Descent
@@ -60,11 +60,11 @@ USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
 """Of Xu et al. 2022 for EMNIST."""
 
 
-def unread(method: str | None, client_loss: str | None = None) -> tuple[str, ...]:
+def unused_choices(method: str | None, client_loss: str | None = None) -> tuple[str, ...]:
     """The choices that a method does not read, with this loss of its clients: one that is given is refused, and one of
     a recipe for another method is left out.
 
-    >>> unread("fedavg") == unread("fedemb", "triplet")
+    >>> unused_choices("fedavg") == unused_choices("fedemb", "triplet")
     True
     """
     if client_loss not in (None, "softmax") and method not in _UNREAD:
@@ -76,11 +76,11 @@ def unread(method: str | None, client_loss: str | None = None) -> tuple[str, ...
 class BudgetOfRounds(Budget):
     """What a plan is made of, where its steps are rounds and users are drawn."""
 
-    batch_size: int | None = left_out("B", "256, and at most a quarter of them")
+    batch_size: int | None = optional_choice("B", "256, and at most a quarter of them")
     """B, the expected number of users in a round; of groups, with --grouping fixed."""
-    steps: int | None = left_out("T", "200")
+    steps: int | None = optional_choice("T", "200")
     """T, the number of rounds."""
-    max_norm: float | None = left_out(by_default="1")
+    max_norm: float | None = optional_choice(by_default="1")
     """C, the norm to which each client's update is clipped. With --quantile, that of the first round."""
 
 
@@ -88,7 +88,7 @@ class BudgetOfRounds(Budget):
 class ClientChoices:
     """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
 
-    method: str | None = left_out(
+    method: str | None = optional_choice(
         "fedemb|fedavg|dpsgd|whiten|untrained|central|fedemb-noiseless|fedavg-noiseless",
         "by the number of users; fedemb if a network, rounds or clients are chosen",
     )
@@ -96,69 +96,71 @@ class ClientChoices:
     and noised too. dpsgd: the mean gradient of each user. whiten: a linear map of fixed public features, measured in
     one step. untrained: those features alone, without private data. On public data and without a promise: central (no
     clients, no clipping), fedemb-noiseless and fedavg-noiseless."""
-    clients: int | None = left_out(by_default="an eighth of the users in a round")
+    clients: int | None = optional_choice(by_default="an eighth of the users in a round")
     """m, the number of virtual clients in each round."""
-    grouping: str | None = left_out("random|even|group|fixed", "random")
+    grouping: str | None = optional_choice("random|even|group|fixed", "random")
     """Which users share a client: a secret random draw in each round (random), equal numbers of users (even, with
     zero-out adjacency), users of one group (group), or fixed groups that are sampled as a whole (fixed)."""
-    per_user: int | None = left_out(by_default="all")
+    per_user: int | None = optional_choice(by_default="all")
     """G, the most records kept of each user."""
-    client_rate: float | None = left_out(by_default="0.005")
+    client_rate: float | None = optional_choice(by_default="0.005")
     """Learning rate of the backbone in a client."""
-    client_momentum: float | None = left_out(by_default="0.9")
+    client_momentum: float | None = optional_choice(by_default="0.9")
     """Momentum in a client."""
-    head_scale: float | None = left_out(by_default="1 for prototypes, 100 for random rows")
+    head_scale: float | None = optional_choice(by_default="1 for prototypes, 100 for random rows")
     """Learning rate of a client's head, relative to the backbone's."""
-    client_epochs: int | None = left_out(by_default="1")
+    client_epochs: int | None = optional_choice(by_default="1")
     """Number of passes of a client over its records."""
-    client_batch_size: int | None = left_out(by_default="32")
+    client_batch_size: int | None = optional_choice(by_default="32")
     """Number of records in a client's step."""
-    client_examples: int | None = left_out(by_default="2048")
+    client_examples: int | None = optional_choice(by_default="2048")
     """Most records that a client uses, over all epochs."""
-    shuffle_buffer: int | None = left_out(by_default="all")
+    shuffle_buffer: int | None = optional_choice(by_default="all")
     """Size of the buffer that a client's records are shuffled in. 0 keeps their order."""
-    client_loss: str | None = left_out("softmax|binary|triplet|triplet-hard", "softmax")
+    client_loss: str | None = optional_choice("softmax|binary|triplet|triplet-hard", "softmax")
     """softmax over the classes present in a client; or binary, triplet or triplet-hard within a batch, without a
     head."""
-    client_head: str | None = left_out("random|prototype", "prototype, where clients have heads of their own")
+    client_head: str | None = optional_choice("random|prototype", "prototype, where clients have heads of their own")
     """How a client's head starts: with random rows, as in the paper, or with the mean direction of each of its classes
     (prototype)."""
-    client_temperature: float | None = left_out(by_default="0.125 for prototypes, else none")
+    client_temperature: float | None = optional_choice(by_default="0.125 for prototypes, else none")
     """Divisor of the cosine similarities that gives logits. Without one, logits are plain inner products."""
-    reconstruction_steps: int | None = left_out(by_default="0")
+    reconstruction_steps: int | None = optional_choice(by_default="0")
     """Number of a client's first steps that train its head alone. The others then train the backbone alone. With 0 all
     steps train both."""
-    quantile: float | None = left_out(by_default="the norm is fixed")
+    quantile: float | None = optional_choice(by_default="the norm is fixed")
     """Adapt the clipping norm to this quantile of the norms of the updates."""
-    far: float | None = left_out(by_default="0.001")
+    far: float | None = optional_choice(by_default="0.001")
     """False accept rate at which recall is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerChoices(
-    asked(Descent, without=("pretrained_rate",)),
-    asked(Network, without=("head", "head_deviation", "head_bias")),
-    asked(Averages),
+    all_optional(Descent, without=("pretrained_rate",)),
+    all_optional(Network, without=("head", "head_deviation", "head_bias")),
+    all_optional(Averages),
 ):
     """The model, and what the server does with the sum of updates."""
 
-    model: str | None = left_out("NAME")
+    model: str | None = optional_choice("NAME")
     """lenet, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, timm:NAME, or package:function for one of your own. Its last
     layer gives the embedding."""
-    dimension: int | None = left_out(by_default="128, and 512 on fixed features")
+    dimension: int | None = optional_choice(by_default="128, and 512 on fixed features")
     """D, the dimension of the embedding."""
-    pretrained_weights: str | None = left_out("ema|last", "those that the run released")
+    pretrained_weights: str | None = optional_choice("ema|last", "those that the run released")
     """Which weights of a run without privacy to start from: averaged (ema) or last."""
-    trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
+    trainable: tuple[str, ...] | None = optional_choice("NAME [NAME ...]", "all")
     """What is trained: all, classifier (the layer that gives the embedding), norm, first, or patterns of parameter
     names."""
-    optimizer: str | None = left_out("NAME", "momentum; with dpsgd as in train")
+    optimizer: str | None = optional_choice("NAME", "momentum; with dpsgd as in train")
     """sgd, momentum, adam, adamw or lamb."""
-    learning_rate: float | None = left_out(by_default="0.02 for each round's mean update; with dpsgd as in train")
+    learning_rate: float | None = optional_choice(
+        by_default="0.02 for each round's mean update; with dpsgd as in train"
+    )
     """Step size of the server, applied to the mean update of a round."""
-    warmup: int | None = left_out(by_default="0")
+    warmup: int | None = optional_choice(by_default="0")
     """Number of rounds of linear warm-up."""
-    ema: float | None = left_out(by_default="0; with dpsgd 0.9999, as in train")
+    ema: float | None = optional_choice(by_default="0; with dpsgd 0.9999, as in train")
     """Decay of the exponential moving average of the weights. 0 releases the last weights."""
 
 

@@ -28,9 +28,9 @@ from sfumato.embedding.choices import (
     ClientChoices,
     Clients,
     ServerChoices,
-    unread,
+    unused_choices,
 )
-from sfumato.experiment.settings import NoiseMade, Pair, planned
+from sfumato.experiment.settings import NoiseMade, Pair, make_plan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ OF_CLIENTS = {
 """The options of clients, with their names in `LocalSGD`."""
 
 
-class Decided(NamedTuple):
+class EmbeddingDecision(NamedTuple):
     """The plan, the server's and the clients' settings, and the reasons, as lines of text, for what the rules chose."""
 
     plan: PrivacyPlan
@@ -69,13 +69,13 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     seed: int | None = None
 
-    def refuse_at_once(self, spec: SourceSpec | None = None) -> None:
+    def refuse_early(self, spec: SourceSpec | None = None) -> None:
         """Refuse, before any data are read, options that cannot work for any source, or for this one."""
-        from sfumato.privacy import Quantile, User
-        from sfumato.training.preparation import beforehand
+        from sfumato.privacy import QuantileClipping, User
+        from sfumato.training.preparation import early_checks
         from sfumato.training.preparation.building import refuse_noise
 
-        beforehand.check_numbers(self)
+        early_checks.check_numbers(self)
         method = self.chosen
         if method not in WITHOUT_PLAN:
             self.refuse_no_noise()
@@ -83,30 +83,30 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         self.refuse_others()
         if self.per_user is not None:
             positive_integer("per_user", self.per_user)
-        settings = beforehand.settings_of(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
-        beforehand.check_settings(settings, steps=self.steps, model=self.model, spec=spec)
+        settings = early_checks.provisional_settings(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
+        early_checks.check_settings(settings, steps=self.steps, model=self.model, spec=spec)
         self.clients_of(
             count=1 if self.clients is None else self.clients,
             grouping=self.grouping or GROUPINGS[0],
             method=method,
         )
         if method != "central":
-            beforehand.check_named(spec)
+            early_checks.check_has_users(spec)
         if method not in (*WITHOUT_PLAN, *AT_FEATURES):
-            request = self.request(beforehand.ANY_NUMBER, momentum=0.0)
+            request = self.request(early_checks.ANY_NUMBER, momentum=0.0)
             norm = 1.0 if self.max_norm is None else self.max_norm
             clipping = None
             if self.quantile is not None:  # the real count noise depends on the number of clients
-                clipping = Quantile(max_norm=norm, quantile=self.quantile, count_noise=1e6)
+                clipping = QuantileClipping(max_norm=norm, quantile=self.quantile, count_noise=1e6)
             refuse_noise(self.noise, request.mechanism, clipping)
-            beforehand.plan_of_any(self, request, User(drawn="clients", at_most=self.per_user), clipping=clipping)
+            early_checks.try_plan(self, request, User(drawn="clients", at_most=self.per_user), clipping=clipping)
 
-    def decide(self, source: Source) -> Decided:
+    def decide(self, source: Source) -> EmbeddingDecision:
         """Plan, settings and clients for this source.
 
         Errors: `SfumatoError` for impossible options, before anything is spent.
         """
-        from sfumato.privacy.statements.presented import rounded_up
+        from sfumato.privacy.statements.display import rounded_up
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
@@ -121,7 +121,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             reasons.append(
                 f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
             )
-        return Decided(plan, settings, clients, reasons)
+        return EmbeddingDecision(plan, settings, clients, reasons)
 
     @property
     def chosen(self) -> str:
@@ -155,7 +155,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def _refuse_unread(self, method: str) -> None:
         """Refuse an option that the method ignores: comparing two of its values would compare a run with itself."""
-        for name in unread(method, self.client_loss):
+        for name in unused_choices(method, self.client_loss):
             if name in self.given:
                 loss = f" with the loss {self.client_loss}" if self.client_loss and name != "client_loss" else ""
                 raise SfumatoError(
@@ -208,7 +208,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     def population(self, source: Source) -> int:
         """The number of users from which a round is drawn, or of groups if these are fixed."""
         if source.users is None:
-            data.refuse_nameless()
+            data.refuse_without_users()
         return groups_of(source) if self.grouping == "fixed" else source.users
 
     def refuse_clocks(self) -> None:
@@ -281,7 +281,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
         from sfumato.experiment import defaults
-        from sfumato.privacy import Quantile, User
+        from sfumato.privacy import QuantileClipping, User
 
         population, grouped = self.population(source), self.grouping == "fixed"
         users = source.users or population
@@ -298,10 +298,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         norm = 1.0 if self.max_norm is None else self.max_norm
         m = self.clients or max(1, given["batch"] // (1 if grouped else USERS_PER_CLIENT))
         adaptive = (
-            None if self.quantile is None else Quantile(max_norm=norm, quantile=self.quantile, count_noise=m / 20)
+            None
+            if self.quantile is None
+            else QuantileClipping(max_norm=norm, quantile=self.quantile, count_noise=m / 20)
         )
         try:
-            plan = planned(
+            plan = make_plan(
                 self,
                 population,
                 unit,

@@ -15,20 +15,20 @@ from sfumato import models
 from sfumato._checks import positive_integer
 from sfumato.data import Source, by_user
 from sfumato.embedding.choices import AT_FEATURES, KIND, MAPPED, UNTRAINED, Clients
-from sfumato.embedding.local import fresh_head
+from sfumato.embedding.local import initial_head
 from sfumato.embedding.method import ROUND, NoiselessRounds
 from sfumato.embedding.rounds import ClippedUpdates
 from sfumato.embedding.whitening import ClippedScatters
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import ClippedAlone, NothingPrivate
+from sfumato.privacy import ClippedWithoutNoise, NothingPrivate
 from sfumato.randomness import RunKey
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
 
 
-class WithHead(nn.Module):
+class BackboneWithHead(nn.Module):
     """A backbone with one head over all classes: inputs (N, ...) to logits (N, classes).
 
     Args:
@@ -43,7 +43,7 @@ class WithHead(nn.Module):
         self.backbone = backbone
         self.head = nn.Linear(positive_integer("width", width), positive_integer("classes", classes), bias=False)
         with torch.no_grad():
-            self.head.weight.copy_(fresh_head(classes, width, generator))
+            self.head.weight.copy_(initial_head(classes, width, generator))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Inputs to logits."""
@@ -51,7 +51,7 @@ class WithHead(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfEmbeddings:
+class EmbeddingMixin:
     """The part that all jobs of embeddings share.
 
     Args:
@@ -64,46 +64,46 @@ class OfEmbeddings:
     beginning: Mapping[str, Tensor]
 
     @property
-    def further(self) -> dict[str, Any]:
+    def step_facts(self) -> dict[str, Any]:
         """The record of the clients' settings."""
-        return super().further | {KIND: self.clients.recorded}  # type: ignore[misc] - of the job beside it
+        return super().step_facts | {KIND: self.clients.recorded}  # type: ignore[misc] - of the job beside it
 
     @property
-    def of_model(self) -> dict[str, Any]:
+    def model_facts(self) -> dict[str, Any]:
         """The dimension of the embeddings, and how much of it is mapped. The classes are left out, since they may be
         names of people."""
         return {"embedding": self.clients.dimension, "classes": [], **self.clients.mapped}
 
-    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights of the backbone. A head over classes is not released."""
-        return inside_backbone(weights) if self.clients.head_in_model else weights
+        return backbone_weights(weights) if self.clients.head_in_model else weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingJob(OfEmbeddings, PrivateJob):
+class EmbeddingJob(EmbeddingMixin, PrivateJob):
     """A private training of embeddings."""
 
     gradient: ClippedUpdates  # type: ignore[assignment]
 
     @property
-    def pieces(self) -> int:
+    def micro_batch_count(self) -> int:
         """The virtual clients of a round."""
         return self.clients.count
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpsgdJob(OfEmbeddings, PrivateJob):
+class DpsgdJob(EmbeddingMixin, PrivateJob):
     """A private training of a classifier with each user's mean gradient. The backbone is released."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CentralJob(OfEmbeddings, PublicJob):
+class CentralJob(EmbeddingMixin, PublicJob):
     """A training of embeddings without clients and privacy: SGD on a backbone with one head over all classes. It is the
     baseline of the private methods (DP-FedEmb, section 3.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiselessJob(OfEmbeddings, PublicJob):
+class NoiselessJob(EmbeddingMixin, PublicJob):
     """A training with clipped updates and without noise.
 
     Args:
@@ -115,25 +115,25 @@ class NoiselessJob(OfEmbeddings, PublicJob):
     rounds: NoiselessRounds
 
     @property
-    def statement(self) -> ClippedAlone:
+    def statement(self) -> ClippedWithoutNoise:
         """The statement that nothing is promised, although updates are clipped."""
-        return ClippedAlone(**self.stated, method=self.clients.method)
+        return ClippedWithoutNoise(**self.statement_facts, method=self.clients.method)
 
     @property
-    def further(self) -> dict[str, Any]:
+    def step_facts(self) -> dict[str, Any]:
         """The record of the clients' settings, the population, and the clipping."""
-        return super().further | {ROUND: self.rounds.to_dict()}
+        return super().step_facts | {ROUND: self.rounds.to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhiteningJob(OfEmbeddings, PrivateJob):
+class WhiteningJob(EmbeddingMixin, PrivateJob):
     """A private measurement, in one step, of how images of the same person differ."""
 
     gradient: ClippedScatters  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, kw_only=True)
-class UntrainedJob(OfEmbeddings, PublicJob):
+class UntrainedJob(EmbeddingMixin, PublicJob):
     """An untrained embedding: no steps and no private data.
 
     **Guarantee.** The model is a function of public constants and of declared facts: no record is read to build it. The
@@ -146,7 +146,7 @@ class UntrainedJob(OfEmbeddings, PublicJob):
     def statement(self) -> NothingPrivate:
         """The statement that no private data were used."""
         read = tuple(fact for fact in self.source.facts_read if fact != "classes")
-        return NothingPrivate(**self.stated, test_public=self.source.public, read=read)
+        return NothingPrivate(**self.statement_facts, test_public=self.source.public, read=read)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
@@ -156,7 +156,7 @@ class UntrainedJob(OfEmbeddings, PublicJob):
 AnyJob = EmbeddingJob | DpsgdJob | WhiteningJob | UntrainedJob | CentralJob | NoiselessJob
 
 
-def weights_kept(module: nn.Module) -> dict[str, Tensor]:
+def copy_weights(module: nn.Module) -> dict[str, Tensor]:
     """A copy of all weights, on the CPU."""
     return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
 
@@ -182,19 +182,19 @@ def build(
         )
     if clients.method in AT_FEATURES:
         shape = (source.channels, source.size, source.size)
-        begun = models.at_features(backbone, shape=shape, dimension=clients.dimension, mapped=MAPPED)
+        begun = models.embedding_of_features(backbone, shape=shape, dimension=clients.dimension, mapped=MAPPED)
         return begun.train()
     backbone.train()
     if settings.descent.trainable:
-        models.select(backbone, settings.descent.trainable)
+        models.select_trainable(backbone, settings.descent.trainable)
     if not clients.head_in_model:
         return backbone
     head = key.generator("initial head", 0)
-    return WithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
+    return BackboneWithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
 
 
-def inside_backbone(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The backbone's weights in a `WithHead`, by their names in the backbone."""
+def backbone_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The backbone's weights in a `BackboneWithHead`, by their names in the backbone."""
     inside = "backbone."
     return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
 
@@ -228,7 +228,7 @@ def seconds(job: AnyJob) -> float | None:
     client = seconds_of(job, lambda: job.gradient(inputs, labels, np.random.default_rng(0)))
     if noiseless:
         return job.steps * count * client
-    processes = together.own().count
+    processes = launch.current_workers().count
     return job.steps * (-(-count // processes) * client + of_steps.seconds_of_noise(job) / processes)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
-from sfumato._devices import own_randomness
+from sfumato._devices import fork_rng
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
 from sfumato.models.losses import PAIRED
 from sfumato.training.descent import trained_parameters
@@ -135,7 +135,7 @@ class LocalSGD:
             "global": one head over the declared classes is part of the model and of the update (DP-FedAvg).
         reconstruction_steps: the number of first steps that train the local head alone; the others then train the
             backbone alone. 0: all steps train both.
-        first_head: the initial local head: "random" (`fresh_head`), or the "prototype" of each class that the client
+        first_head: the initial local head: "random" (`initial_head`), or the "prototype" of each class that the client
             sees, under the initial weights.
         temperature: logits are cosines divided by it; None for logits that are products of embedding and head.
     """
@@ -251,10 +251,10 @@ class LocalTraining:
         Returns:
             {name: tensor} over the trained parameters; not finite if training has diverged.
         """
-        end = self.trained(inputs, labels, generator)
+        end = self.trained_weights(inputs, labels, generator)
         return {name: value - end[name] for name, value in self.start().items()}
 
-    def trained(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
+    def trained_weights(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
         """The weights after local training. The arguments are those of `update`."""
         refuse_mixing_layers(self.module)
         settings = self.settings
@@ -267,7 +267,7 @@ class LocalTraining:
             shuffle_buffer=settings.shuffle_buffer,
         )
         own = copy.deepcopy(self.module)
-        with own_randomness(inputs.device), torch.enable_grad():
+        with fork_rng(inputs.device), torch.enable_grad():
             torch.manual_seed(int(generator.integers(1 << 63)))
             if settings.has_local_head:
                 self._with_local_head(own, inputs, labels, order, generator)
@@ -303,7 +303,7 @@ class LocalTraining:
             classes, targets = labels.unique(return_inverse=True)
             with torch.no_grad():
                 some = own(inputs[:1])
-            return targets, fresh_head(len(classes), some.shape[1], generator).to(some).requires_grad_()
+            return targets, initial_head(len(classes), some.shape[1], generator).to(some).requires_grad_()
         seen = torch.from_numpy(np.unique(np.concatenate(order)))  # records beyond the cap must not enter the head
         classes, rows = labels[seen].unique(return_inverse=True)
         with torch.no_grad():
@@ -325,7 +325,7 @@ class LocalTraining:
         return torch.optim.SGD(trained, lr=scale * self.settings.learning_rate, momentum=self.settings.momentum)
 
 
-def fresh_head(classes: int, width: int, generator: np.random.Generator) -> Tensor:
+def initial_head(classes: int, width: int, generator: np.random.Generator) -> Tensor:
     """A head's initial weights (classes, D) float32, without bias: Glorot uniform (2010), as in Keras."""
     bound = (6 / (classes + width)) ** 0.5
     return torch.from_numpy(generator.uniform(-bound, bound, (classes, width)).astype(np.float32))

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
 from sfumato.embedding.choices import FEATURES_DIMENSION, METHODS, NOISELESS, ROUNDS, UNTRAINED, WHITEN, Clients
-from sfumato.embedding.experiment import Decided, EmbeddingExperiment
+from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
 from sfumato.experiment import defaults
 from sfumato.experiment.settings import Pair, Settings
-from sfumato.privacy import Fixed, FullBatch, Gaussian, PrivacyPlan, Quantile, User
+from sfumato.privacy import FixedClipping, FullBatch, Gaussian, PrivacyPlan, QuantileClipping, User
 from sfumato.privacy.plan import default_delta
 
 BATCH_SIZE, EPOCHS = 64, 20
@@ -29,7 +29,7 @@ ROUND = "round"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unpromised:
+class PublicDecision:
     """The settings of a training without a promise.
 
     Args:
@@ -48,7 +48,7 @@ class Unpromised:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiselessRounds(Unpromised):
+class NoiselessRounds(PublicDecision):
     """The settings of the rounds of a training without noise. There is no privacy to account for.
 
     Args:
@@ -58,12 +58,12 @@ class NoiselessRounds(Unpromised):
     """
 
     population: int
-    clipping: Fixed | Quantile
+    clipping: FixedClipping | QuantileClipping
     per_user: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The record of the rounds, without settings, clients, steps and batch size, which are recorded separately."""
-        quantile = self.clipping.quantile if isinstance(self.clipping, Quantile) else None
+        quantile = self.clipping.quantile if isinstance(self.clipping, QuantileClipping) else None
         return {
             "population": self.population,
             "max_norm": self.clipping.max_norm,
@@ -78,9 +78,9 @@ class NoiselessRounds(Unpromised):
         return cls(population=data["population"], clipping=clipping, per_user=data["per_user"], **others)
 
 
-def clipping_of(max_norm: float, quantile: float | None) -> Fixed | Quantile:
+def clipping_of(max_norm: float, quantile: float | None) -> FixedClipping | QuantileClipping:
     """A fixed norm, or one that follows a quantile. The latter has no count noise; reading that raises an error."""
-    return Fixed(max_norm) if quantile is None else Quantile(max_norm=max_norm, quantile=quantile)
+    return FixedClipping(max_norm) if quantile is None else QuantileClipping(max_norm=max_norm, quantile=quantile)
 
 
 def refuse_private(source: Source, method: str) -> None:
@@ -93,7 +93,7 @@ def refuse_private(source: Source, method: str) -> None:
         )
 
 
-def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
+def decide_central(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
     """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
     if not (experiment.epsilon is experiment.noise_multiplier is experiment.noise is None):
@@ -101,7 +101,7 @@ def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromise
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
     steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
-    return Unpromised(
+    return PublicDecision(
         settings=experiment.settings(source),
         clients=experiment.clients_of(count=1, method="central"),
         batch_size=batch_size,
@@ -174,7 +174,7 @@ class Forecast(NamedTuple):
     fedemb: int = FEDEMB_FROM
 
     @property
-    def words(self) -> str:
+    def describe(self) -> str:
         """The forecast as text."""
         return (
             f"at epsilon {self.epsilon:.3g} a linear map is worth its budget from {self.whiten:,} people on, a network "
@@ -189,9 +189,9 @@ def forecast(epsilon: float | None, delta: float | None, users: int) -> Forecast
     return Forecast(epsilon=epsilon, whiten=math.ceil(plan.noise_multiplier / WORTH))
 
 
-def resolved(experiment: EmbeddingExperiment, source: Source) -> tuple[EmbeddingExperiment, list[str]]:
+def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[EmbeddingExperiment, list[str]]:
     """The experiment with the method chosen by rule, and the reasons; unchanged if the options decide the method."""
-    if experiment.method is not None or not by_rule(experiment):
+    if experiment.method is not None or not is_by_rule(experiment):
         return experiment, []
     users = source.users or experiment.population(source)
     found = forecast(experiment.epsilon, experiment.delta, users)
@@ -204,15 +204,15 @@ def resolved(experiment: EmbeddingExperiment, source: Source) -> tuple[Embedding
     else:
         method, why = WHITEN, f"{users:,} people"
     unused = {"epsilon": None, "delta": None} if method == UNTRAINED else {}
-    return replace(experiment, method=method, **unused), [f"by rule: method {method} ({why}; {found.words})"]
+    return replace(experiment, method=method, **unused), [f"by rule: method {method} ({why}; {found.describe})"]
 
 
-def by_rule(experiment: EmbeddingExperiment) -> bool:
+def is_by_rule(experiment: EmbeddingExperiment) -> bool:
     """Whether no option says how to train."""
     return not set(experiment.given) - set(BY_RULE)
 
 
-def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Decided:
+def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision:
     """Plan, settings and dimension of whitening: one release over all users."""
     users, reasons = experiment.population(source), []
     given = {"epsilon": experiment.epsilon, "noise_multiplier": experiment.noise_multiplier}
@@ -232,16 +232,16 @@ def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Decided
             f"note: with so few people the noise hides most of what whitening measures: it is worth its budget from "
             f"{math.ceil(plan.noise_multiplier / WORTH):,} people on"
         )
-    return Decided(plan, settings, clients, reasons)
+    return EmbeddingDecision(plan, settings, clients, reasons)
 
 
-def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
+def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
     """Settings and dimension of an untrained embedding."""
     experiment.population(source)
     reasons: list[str] = []
     features = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
     settings, clients = _of_features(experiment, source, reasons, features=features)
-    return Unpromised(settings=settings, clients=clients, batch_size=1, steps=0, reasons=reasons)
+    return PublicDecision(settings=settings, clients=clients, batch_size=1, steps=0, reasons=reasons)
 
 
 def _plan(

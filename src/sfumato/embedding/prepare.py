@@ -11,12 +11,12 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
-from sfumato.averaging.averages import Averages
+from sfumato.averaging.choices import Averages
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import method
 from sfumato.embedding import steps as kinds
 from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
-from sfumato.embedding.experiment import Decided, EmbeddingExperiment
+from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
 from sfumato.embedding.job import (
     AnyJob,
     CentralJob,
@@ -26,10 +26,10 @@ from sfumato.embedding.job import (
     UntrainedJob,
     WhiteningJob,
     build,
-    weights_kept,
+    copy_weights,
 )
 from sfumato.embedding.local import LocalTraining
-from sfumato.embedding.method import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
+from sfumato.embedding.method import NoiselessRounds, PublicDecision, decide_central, decide_noiseless, refuse_private
 from sfumato.embedding.rounds import ClippedUpdates
 from sfumato.embedding.whitening import ClippedScatters
 from sfumato.embedding.whitening_steps import NOTHING, WHITENING
@@ -41,13 +41,13 @@ from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts import directions as audits
+from sfumato.training.parts import canary_audits as audits
 from sfumato.training.parts import kept_weights
-from sfumato.training.parts.directions import SOURCE, Directions
-from sfumato.training.parts.part import Asked, Part
+from sfumato.training.parts.canary_audits import SOURCE, Directions
+from sfumato.training.parts.part import Part, RunRequest
 from sfumato.training.parts.registry import parts_of, split
-from sfumato.training.preparation.building import origins, trained_on, transform_for
-from sfumato.training.preparation.prepare import begun, key_of_weights, promised
+from sfumato.training.preparation.building import origins, pretraining_digests, transform_for
+from sfumato.training.preparation.prepare import common_setup, key_of_weights, private_setup
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
 from sfumato.training.pretraining import MICRO_BATCH
@@ -80,7 +80,7 @@ def options_of(options: Mapping[str, Any], method: str) -> dict[str, Any]:
     return {**options, **audited, **({} if method in BY_ROUNDS else {"keep": 0})}
 
 
-def of_released(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
+def for_backbone(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
     """The parts, with canaries in the backbone alone, since a head is not released."""
     inside = INSIDE if clients.head_in_model else ""
     return tuple(replace(part, inside=inside) if isinstance(part, Directions) else part for part in parts)
@@ -88,7 +88,7 @@ def of_released(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
 
 def prepare(
     source: Source,
-    decided: Decided | Unpromised,
+    decided: EmbeddingDecision | PublicDecision,
     *,
     model: nn.Module | None = None,
     start: Start | None = None,
@@ -109,12 +109,12 @@ def prepare(
     options, others = split(choices)
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
     check(options, clients.method)
-    if isinstance(decided, Decided) or clients.method == UNTRAINED:
-        refuse_trained_on(source, trained_on(source, settings))
-    if isinstance(decided, Decided):
+    if isinstance(decided, EmbeddingDecision) or clients.method == UNTRAINED:
+        refuse_trained_on(source, pretraining_digests(source, settings))
+    if isinstance(decided, EmbeddingDecision):
         options = options_of(options, clients.method)
         if clients.method == "dpsgd":
-            return _by_gradients(source, decided, model, start, options)
+            return _dpsgd_job(source, decided, model, start, options)
         _refuse(source, decided.plan, clients)
     elif clients.method == UNTRAINED:
         _refuse_cache(source)
@@ -130,15 +130,15 @@ def prepare(
     def built(key: RunKey) -> nn.Module:
         return build(source, settings, clients, key, model)
 
-    if isinstance(decided, Decided):
+    if isinstance(decided, EmbeddingDecision):
         return _private(source, decided, start, built, options)
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
     else:
         kind, micro_batch = (NOTHING, 1) if clients.method == UNTRAINED else (kinds.CENTRAL, MICRO_BATCH)
-    known = begun(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
+    known = common_setup(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
     known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
-    known["beginning"] = weights_kept(known["module"])
+    known["beginning"] = copy_weights(known["module"])
     if not isinstance(decided, NoiselessRounds):
         return (UntrainedJob if clients.method == UNTRAINED else CentralJob)(**known)
     return NoiselessJob(**known, gradient=_updates(known, decided.clipping.max_norm, clients), rounds=decided)
@@ -146,7 +146,7 @@ def prepare(
 
 def _private(
     source: Source,
-    decided: Decided,
+    decided: EmbeddingDecision,
     start: Start,
     built: Callable[[RunKey], nn.Module],
     options: Mapping[str, Any],
@@ -154,15 +154,17 @@ def _private(
     """The job with a plan: virtual clients or whitening."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
     whitens = clients.method == WHITEN
-    asked = Asked(source=source, plan=plan, settings=settings, candidate=False, options=options)
-    parts = of_released(parts_of(asked), clients)
+    asked = RunRequest(source=source, plan=plan, settings=settings, candidate=False, options=options)
+    parts = for_backbone(parts_of(asked), clients)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         own = plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
-        return *own, *(value for part in parts for value in part.keyed.values() if value)
+        return *own, *(value for part in parts for value in part.key_facts.values() if value)
 
     size, kind = (1, WHITENING) if whitens else (clients.local.batch_size, kinds.EMBEDDING)
-    known = begun(source, settings, start, built, kind=kind, steps=plan.steps, micro_batch=size, keyed_by=keyed_by)
+    known = common_setup(
+        source, settings, start, built, kind=kind, steps=plan.steps, micro_batch=size, keyed_by=keyed_by
+    )
     unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in source.facts_read if fact not in unused]
     facts = {"read": (*read, *(["groups"] if clients.grouping == "fixed" else []))}
@@ -171,8 +173,8 @@ def _private(
         query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
     else:
         query = _updates(known, plan.max_norm, clients)
-    known |= promised(known, plan, query, parts, start, alone=True, **facts)  # one user or client after the other
-    known |= {"beginning": weights_kept(known["module"]), "clients": clients, "input_shape": source.shape}
+    known |= private_setup(known, plan, query, parts, start, alone=True, **facts)  # one user or client after the other
+    known |= {"beginning": copy_weights(known["module"]), "clients": clients, "input_shape": source.shape}
     return (WhiteningJob if whitens else EmbeddingJob)(**known)
 
 
@@ -181,8 +183,8 @@ def _updates(known: Mapping[str, Any], max_norm: float, clients: Clients) -> Cli
     return ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=max_norm)
 
 
-def _by_gradients(
-    source: Source, decided: Decided, model: nn.Module | None, start: Start, options: Mapping[str, Any]
+def _dpsgd_job(
+    source: Source, decided: EmbeddingDecision, model: nn.Module | None, start: Start, options: Mapping[str, Any]
 ) -> DpsgdJob:
     """The job of a classifier that contains the backbone, trained with each user's mean gradient."""
     check_scored(source)
@@ -192,29 +194,33 @@ def _by_gradients(
     job = prepare_classifier(module, source, decided.plan, own, start, **options)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
-    parts = of_released(job.parts, clients)
+    parts = for_backbone(job.parts, clients)
     known["parts"] = tuple(part.with_model(job.module, job.transform) for part in parts)
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
-    return DpsgdJob(**known, clients=clients, beginning=weights_kept(job.module))
+    return DpsgdJob(**known, clients=clients, beginning=copy_weights(job.module))
 
 
-def decide(experiment: EmbeddingExperiment, source: Source) -> Decided | Unpromised:
+def decide(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision | PublicDecision:
     """The settings for this source, with the reasons for what the rules chose."""
-    experiment, why = method.resolved(experiment, source)
+    experiment, why = method.resolve_method(experiment, source)
     experiment.refuse_others()
     by_method = {
         "central": decide_central,
         UNTRAINED: method.decide_untrained,
         WHITEN: method.decide_whitening,
-        "dpsgd": _decide_by_gradients,
+        "dpsgd": _decide_dpsgd,
         **dict.fromkeys(NOISELESS, decide_noiseless),
     }
     decided = by_method.get(experiment.chosen, EmbeddingExperiment.decide)(experiment, source)
     reasons = [*why, *decided.reasons]
-    return decided._replace(reasons=reasons) if isinstance(decided, Decided) else replace(decided, reasons=reasons)
+    return (
+        decided._replace(reasons=reasons)
+        if isinstance(decided, EmbeddingDecision)
+        else replace(decided, reasons=reasons)
+    )
 
 
-def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Decided:
+def _decide_dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision:
     """Plan and settings that `sfumato train --unit user` would have with these options."""
     experiment.refuse_no_noise()
     if experiment.grouping is not None or experiment.clients is not None:
@@ -234,7 +240,7 @@ def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Dec
         pretrained_weights=model.network.pretrained_weights,
     )
     clients = experiment.clients_of(count=1, method="dpsgd", local=replace(experiment.local(), head="global"))
-    return Decided(plan, settings, clients, reasons)
+    return EmbeddingDecision(plan, settings, clients, reasons)
 
 
 def _refuse_cache(source: Source) -> None:

@@ -10,7 +10,7 @@ are empty.
 Each user is assigned to a virtual client independently of all others (DP-FedEmb, section 3.3). Dividing the drawn users
 into clients of equal size would not work under add-or-remove adjacency: without one user, others would move to other
 clients, so one user would change many clients' updates, and no bound by a few C would hold. Under zero-out adjacency
-the drawn users stay the same, and equal sizes are allowed (`evenly`).
+the drawn users stay the same, and equal sizes are allowed (`assign_evenly`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Assign = Callable[[int, np.ndarray], np.ndarray]
 """Maps a round and the numbers of the drawn users, ascending (n,), to their clients: (n,) int64 from 0 to m - 1."""
 
 
-def anew(key: RunKey, users: int, *, clients: int) -> Assign:
+def assign_randomly(key: RunKey, users: int, *, clients: int) -> Assign:
     """In each round, draws each user's client independently and uniformly from the run key and the user's number.
 
     Args:
@@ -45,7 +45,7 @@ def anew(key: RunKey, users: int, *, clients: int) -> Assign:
     user takes part, so no user's presence affects another user's client: adding or removing one user changes the
     records of one client alone.
 
-    >>> assigned, drawn = anew(RunKey.from_seed(0), 6, clients=3), np.arange(6)
+    >>> assigned, drawn = assign_randomly(RunKey.from_seed(0), 6, clients=3), np.arange(6)
     >>> [assigned(0, drawn).tolist() == assigned(step, drawn).tolist() for step in (0, 1)]
     [True, False]
     """
@@ -54,7 +54,7 @@ def anew(key: RunKey, users: int, *, clients: int) -> Assign:
     return lambda step, drawn: key.generator("clients", step).integers(clients, size=users)[drawn]
 
 
-def evenly(key: RunKey, *, clients: int) -> Assign:
+def assign_evenly(key: RunKey, *, clients: int) -> Assign:
     """In each round, deals the drawn users in a secret order to clients of equal size, give or take one user: the
     paper's partition into exactly 8 or 4 users each (Xu et al. 2022, section 4).
 
@@ -66,14 +66,14 @@ def evenly(key: RunKey, *, clients: int) -> Assign:
     user is still drawn, so no other user's client changes: the records of one client alone change. Under other
     adjacencies this need not hold, so plans of other adjacencies are refused.
 
-    >>> np.bincount(evenly(RunKey.from_seed(0), clients=3)(0, np.array([2, 3, 5, 7, 11, 13]))).tolist()
+    >>> np.bincount(assign_evenly(RunKey.from_seed(0), clients=3)(0, np.array([2, 3, 5, 7, 11, 13]))).tolist()
     [2, 2, 2]
     """
     positive_integer("clients", clients)
     return lambda step, drawn: key.generator("clients", step).permutation(len(drawn)) % clients
 
 
-def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = False) -> Assign:
+def assign_by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = False) -> Assign:
     """Keeps the users of a group together: a keyed hash of the group's name chooses their client.
 
     Args:
@@ -86,7 +86,8 @@ def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = Fal
     it is fixed, so adding or removing one user changes the records of one client alone. With fixed groups a client's
     users are the same in all rounds: without all of them that client is empty, and its update is zero.
 
-    >>> assigned = by_group(RunKey.from_seed(0), np.array(["a", "b", "a"]), clients=5, fixed=True)(7, np.arange(3))
+    >>> key, groups = RunKey.from_seed(0), np.array(["a", "b", "a"])
+    >>> assigned = assign_by_group(key, groups, clients=5, fixed=True)(7, np.arange(3))
     >>> bool(assigned[0] == assigned[2])
     True
     """
@@ -153,7 +154,7 @@ class ClippedUpdates:
         """The unit of the sum: each virtual client's update is clipped."""
         return "clients"
 
-    def at(self, max_norm: float) -> ClippedUpdates:
+    def with_max_norm(self, max_norm: float) -> ClippedUpdates:
         """The same sum with another bound C."""
         return replace(self, max_norm=max_norm)
 

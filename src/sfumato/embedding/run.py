@@ -12,14 +12,14 @@ from torch import nn
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
 from sfumato.embedding.choices import KIND, WITH_NOISE, Clients
-from sfumato.embedding.experiment import Decided, EmbeddingExperiment
+from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
-from sfumato.embedding.method import ROUND, NoiselessRounds, Unpromised, forecast
+from sfumato.embedding.method import ROUND, NoiselessRounds, PublicDecision, forecast
 from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
-from sfumato.experiment.elsewhere import of_fields
+from sfumato.experiment.foreign_options import from_choices
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import shown
+from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -30,9 +30,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.job import is_public
 from sfumato.training.parts import budgeted, registry
+from sfumato.training.preparation.from_record import refuse_searched, source_of
 from sfumato.training.preparation.prepare import check_machine, own_threads
-from sfumato.training.preparation.recorded import refuse_searched, source_of
-from sfumato.training.preparation.sources import opened
+from sfumato.training.preparation.sources import open_data
 from sfumato.training.preparation.start import Start
 from sfumato.training.preparation.trial import AnyTrial
 from sfumato.training.run import PublicRun, execute, refuse_finished
@@ -60,14 +60,14 @@ class EmbeddingTrial(AnyTrial):
         return replace(self.source, open_set=True)
 
     @property
-    def varied(self) -> tuple[str, ...]:
+    def searchable_fields(self) -> tuple[str, ...]:
         """The fields of the experiment that a search may vary: neither the figure nor the records."""
         fixed = ("seed", "per_user", "start", "period", "noise", "far")
         return tuple(one.name for one in fields(EmbeddingExperiment) if one.name not in fixed)
 
-    def kept(self, source: Source) -> Source:
+    def select_records(self, source: Source) -> Source:
         """The source with `per_user` records of each user. Refuses a source without classes."""
-        source = users.kept(source, self.experiment.per_user)
+        source = users.cap_records(source, self.experiment.per_user)
         source.require_classes("a training of embeddings")
         return source
 
@@ -75,43 +75,45 @@ class EmbeddingTrial(AnyTrial):
         """The number of users that the promise covers."""
         return source.users or source.examples
 
-    def decide(self, source: Source) -> Decided | Unpromised:
+    def decide(self, source: Source) -> EmbeddingDecision | PublicDecision:
         """The settings for this source, with reasons."""
         return decide(self.experiment, source)
 
-    def decided(self, source: Source) -> Decided:
+    def decide_private(self, source: Source) -> EmbeddingDecision:
         """Plan, settings and clients for this source. Refuses methods without a plan."""
         found = self.decide(source)
-        if not isinstance(found, Decided):
+        if not isinstance(found, EmbeddingDecision):
             raise SfumatoError(
                 f"method {found.clients.method} has no plan, but a search compares runs with plans",
                 f"use method {' or '.join(WITH_NOISE)}",
             )
         return found
 
-    def prepared(self, decided: Decided | Unpromised, source: Source, start: Start, **options: Any) -> AnyJob:
+    def prepare_job(
+        self, decided: EmbeddingDecision | PublicDecision, source: Source, start: Start, **options: Any
+    ) -> AnyJob:
         """The job of one run, with these options of its parts."""
         return prepare(source, decided, start=start, **options)
 
-    def remarks(self, job: AnyJob, decided: Decided | Unpromised) -> list[str]:
+    def remarks(self, job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[str]:
         """Notes about the plan for these users and this model."""
         return notes_of(job, decided)
 
-    def check_trainable(self, decided: Decided, source: Source) -> None:
+    def check_trainable(self, decided: EmbeddingDecision, source: Source) -> None:
         """Refuse options with which no run on this source could be trained. Builds the model, and spends nothing."""
         try:
             check_scored(source)
         except SfumatoError as error:
             few = error.problem.replace("test part", "validation part")
             raise SfumatoError(few, "hold out a larger share of the people (`validation`)") from None
-        self.prepared(decided, source, Start(machine=self.machine), keep=0)
+        self.prepare_job(decided, source, Start(machine=self.machine), keep=0)
 
     def refuse_figures(self) -> None:
         """Refuses nothing: an embedding training publishes no figures."""
 
-    def refuse_at_once(self) -> None:
+    def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
-        self.experiment.refuse_at_once(self.spec)
+        self.experiment.refuse_early(self.spec)
         budgeted.check(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
         check(self.options, self.experiment.chosen)
         check_machine(self.machine)
@@ -131,10 +133,10 @@ def job_of(
     return job, [*decided.reasons, *notes_of(job, decided)]
 
 
-def notes_of(job: AnyJob, decided: Decided | Unpromised) -> list[str]:
+def notes_of(job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[str]:
     """Notes about the plan for these users and this model."""
     reasons: list[str] = []
-    if not isinstance(decided, Decided):
+    if not isinstance(decided, EmbeddingDecision):
         return reasons
     plan = decided.plan
     held = len(by_user(job.source.train)[1])
@@ -147,10 +149,12 @@ def notes_of(job: AnyJob, decided: Decided | Unpromised) -> list[str]:
         return reasons
     vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else decided.clients.count
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
-    if (weak := remarks.buried(plan, clients=vectors, parameters=parameters)) is not None:
+    if (weak := remarks.drowned_updates_note(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
         found = forecast(plan.epsilon(), plan.delta, plan.units)
-        reasons.append(f"note: {found.words}; without options for model, rounds and clients, this decides the method")
+        reasons.append(
+            f"note: {found.describe}; without options for model, rounds and clients, this decides the method"
+        )
     return reasons
 
 
@@ -194,15 +198,15 @@ def embed(
     Errors: `SfumatoError` for anything that is refused, before anything is spent.
     """
     named = model if isinstance(model, str) or model is None else "module"
-    experiment = of_fields(EmbeddingExperiment, {"model": named, **choices})
-    run, progress, request = RunDirectory(directory), shown(progress), {}
+    experiment = from_choices(EmbeddingExperiment, {"model": named, **choices})
+    run, progress, request = RunDirectory(directory), default_progress(progress), {}
     around: dict[str, Any] = {"budget": budget, "audit": audit, "keep": keep}
     if isinstance(source, str):
         spec = SourceSpec(spec=source)
         trial = EmbeddingTrial(experiment=experiment, source=spec, device=device, threads=threads, options=around)
-        trial.refuse_at_once()
+        trial.refuse_early()
         source, request = trial.spec.open(owner_key()), trial.request
-    source = users.kept(opened(source, open_set=True), experiment.per_user)
+    source = users.cap_records(open_data(source, open_set=True), experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     how: dict[str, Any] = {"device": device, "threads": threads, "request": request, "observers": observers}
     return begin(experiment, source, run, model=own, progress=progress, **around, **how)
@@ -221,14 +225,14 @@ def begin(
     """Train in this directory. `choices` are options of the parts and fields of `Start`."""
     source.require_classes("a training of embeddings")
     options, others = registry.split(choices)
-    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **options)
+    job, reasons = job_of(experiment, source, model=model, start=Start.for_run(run, **others), **options)
     if not run.exists:
         for line in reasons:
             progress.report(line)
     return execute(job, run, progress=progress, observers=observers)
 
 
-def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
+def job_from_record(path: str) -> tuple[AnyJob, RunDirectory]:
     """The job of an unfinished run, private or not, from its record."""
     run = RunDirectory(path)
     run.require()
@@ -240,15 +244,15 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
         refuse_finished(run)
     refuse_searched(record, path)
     search = None if public else Circumstances.from_dict(record["circumstances"]).search
-    source, start = source_of(path, record), Start.of(run, request=record["request"], search=search)
+    source, start = source_of(path, record), Start.for_run(run, request=record["request"], search=search)
     settings, clients, options = Settings.from_dict(record["settings"]), _clients(record[KIND]), {}
     if not public:
-        plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), registry.recorded(record, path)
-        decided, source = Decided(plan, settings, clients, []), users.kept_for(source, plan)
+        plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), registry.recorded_options(record, path)
+        decided, source = EmbeddingDecision(plan, settings, clients, []), users.cap_for_plan(source, plan)
     else:
         known = {"settings": settings, "clients": clients, "batch_size": record["batch_size"], "steps": record["steps"]}
-        decided = NoiselessRounds.from_dict(record[ROUND], **known) if ROUND in record else Unpromised(**known)
-        source = users.kept(source, decided.per_user) if isinstance(decided, NoiselessRounds) else source
+        decided = NoiselessRounds.from_dict(record[ROUND], **known) if ROUND in record else PublicDecision(**known)
+        source = users.cap_records(source, decided.per_user) if isinstance(decided, NoiselessRounds) else source
     return prepare(source, decided, start=start, **options), run
 
 

@@ -17,21 +17,21 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Part, Source, by_user
 from sfumato.embedding.choices import EVEN
 from sfumato.embedding.experiment import known_groups
-from sfumato.embedding.job import AnyJob, EmbeddingJob, NoiselessJob, WithHead
-from sfumato.embedding.rounds import Assign, Rounds, anew, by_group, evenly
-from sfumato.evaluation.compared import BEGINNING, PIXELS, RESULT, compared
+from sfumato.embedding.job import AnyJob, BackboneWithHead, EmbeddingJob, NoiselessJob
+from sfumato.embedding.rounds import Assign, Rounds, assign_by_group, assign_evenly, assign_randomly
+from sfumato.evaluation.comparison import BEGINNING, PIXELS, RESULT, compare_recall
 from sfumato.evaluation.recall import recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k
 from sfumato.gradients import GridSum
 from sfumato.observers.progress import Progress
-from sfumato.privacy import Quantile
+from sfumato.privacy import QuantileClipping
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.report import png
-from sfumato.training import together
-from sfumato.training.parts.part import Kind, in_sums
+from sfumato.training import launch
+from sfumato.training.parts.part import RunKind, constant_of_parts
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import FARTHEST, NORM, AdaptiveStep, PrivateStep
-from sfumato.training.steps import PrivateSteps, PublicSteps, StepsOfPlan
+from sfumato.training.steps import PlanSteps, PrivateTrainingSteps, PublicSteps
 from sfumato.training.workers import ALONE, Workers
 
 BATCH = 256
@@ -61,11 +61,11 @@ class RoundClients:
         self._group: np.ndarray | None = None
         assign: Assign
         if job.clients.grouping == "random":
-            assign = anew(key, len(names), clients=job.clients.count)
+            assign = assign_randomly(key, len(names), clients=job.clients.count)
         elif job.clients.grouping == EVEN:
-            assign = evenly(key, clients=job.clients.count)
+            assign = assign_evenly(key, clients=job.clients.count)
         elif job.clients.grouping == "group":
-            assign = by_group(key, groups_by_user(source), clients=job.clients.count)
+            assign = assign_by_group(key, groups_by_user(source), clients=job.clients.count)
         else:
             _, group = np.unique(groups_by_user(source), return_inverse=True)
             self._group = group
@@ -85,7 +85,7 @@ class RoundClients:
         return job.transform(torch.from_numpy(job.source.train.take(records)).to(job.device))
 
 
-class EmbeddingSteps(StepsOfPlan):
+class EmbeddingSteps(PlanSteps):
     """Users drawn by the plan, their virtual clients, and the private step.
 
     **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that does not
@@ -94,13 +94,13 @@ class EmbeddingSteps(StepsOfPlan):
 
     def __init__(self, job: EmbeddingJob, key: RunKey, progress: Progress | None = None):
         plan, self._plan = job.plan, job.plan
-        adaptive = isinstance(plan.clipping, Quantile)
+        adaptive = isinstance(plan.clipping, QuantileClipping)
         noise = noise_of(job.settings, plan, key, max_norm=1.0 if adaptive else None)
         kind = AdaptiveStep if adaptive else PrivateStep
         known: dict[str, Any] = {
             "divisor": job.clients.count,
-            "workers": together.own(),
-            "added": in_sums(job.parts, key),
+            "workers": launch.current_workers(),
+            "added": constant_of_parts(job.parts, key),
         }
         self._step = kind(plan=plan, gradient=job.gradient, noise=noise, **known)
         self._clients = RoundClients(job, key)
@@ -108,7 +108,9 @@ class EmbeddingSteps(StepsOfPlan):
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """The server's gradient in this round, and the noise's next state."""
-        return self._step(step, self._clients.micro_batches(step, self._sampler.draw(step), together.own()), state)
+        return self._step(
+            step, self._clients.micro_batches(step, self._sampler.draw(step), launch.current_workers()), state
+        )
 
 
 class NoiselessSteps:
@@ -130,15 +132,15 @@ class NoiselessSteps:
         clipping, count = self._job.rounds.clipping, self._job.clients.count
         self._bound = bound = float(state.tensors[NORM]) if NORM in state.tensors else clipping.max_norm
         drawn = np.flatnonzero(self._key.generator("sampling", step).random(self._clients.units) < self._probability)
-        query, within = self._job.gradient.at(bound), 0.0
+        query, within = self._job.gradient.with_max_norm(bound), 0.0
         total = GridSum(query.zeros(), max_norm=bound)
         for client in self._clients.micro_batches(step, drawn):
             found = query(*client)
             total.add(found.gradients)
             within += found.within
         following = NoiseState(step=step + 1)
-        if isinstance(clipping, Quantile):
-            after = clipping.following(bound, clipping.noisy_fraction(within, count))
+        if isinstance(clipping, QuantileClipping):
+            after = clipping.next_norm(bound, clipping.noisy_fraction(within, count))
             after = min(max(after, clipping.max_norm / FARTHEST), clipping.max_norm * FARTHEST)
             following.tensors[NORM] = torch.tensor(after, dtype=torch.float64)
         return {name: value / count for name, value in total.value().items()}, following
@@ -183,23 +185,23 @@ class EmbeddingScorer:
         """Recall of the pixels, the initial model and the trained model on the same images, with intervals."""
         test, rows = self._job.source.test, self._rows
         vectors = {
-            PIXELS: pixels(test, rows),
+            PIXELS: pixel_vectors(test, rows),
             BEGINNING: self._embedded(self._job.beginning, rows),
             RESULT: embeddings[torch.from_numpy(rows)],
         }
-        return compared(vectors, test.labels[rows], far=self._job.clients.far)
+        return compare_recall(vectors, test.labels[rows], far=self._job.clients.far)
 
     def _embedded(self, weights: Mapping[str, Tensor], rows: np.ndarray) -> Tensor:
         job = self._job
         self._shown.load_state_dict(weights)
-        backbone = self._shown.backbone if isinstance(self._shown, WithHead) else self._shown
-        return embedded(backbone, job.source.test, job.transform, job.device, rows)
+        backbone = self._shown.backbone if isinstance(self._shown, BackboneWithHead) else self._shown
+        return embed_records(backbone, job.source.test, job.transform, job.device, rows)
 
 
-EMBEDDING = Kind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
-DPSGD = Kind(steps=PrivateSteps, scorer=EmbeddingScorer)
-CENTRAL = Kind(steps=PublicSteps, scorer=EmbeddingScorer)
-NOISELESS = Kind(steps=NoiselessSteps, scorer=EmbeddingScorer)
+EMBEDDING = RunKind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
+DPSGD = RunKind(steps=PrivateTrainingSteps, scorer=EmbeddingScorer)
+CENTRAL = RunKind(steps=PublicSteps, scorer=EmbeddingScorer)
+NOISELESS = RunKind(steps=NoiselessSteps, scorer=EmbeddingScorer)
 
 
 def groups_by_user(source: Source) -> np.ndarray:
@@ -217,7 +219,7 @@ def groups_by_user(source: Source) -> np.ndarray:
     return own
 
 
-def embedded(
+def embed_records(
     backbone: nn.Module, records: Part, transform: Any, device: torch.device, rows: np.ndarray | None = None
 ) -> Tensor:
     """Embeddings (n, D) of length 1 of all records, or of those in `rows`, on the CPU."""
@@ -226,7 +228,7 @@ def embedded(
     return embed(backbone, (transform(torch.from_numpy(records.take(piece)).to(device)) for piece in pieces))
 
 
-def pixels(records: Part, rows: np.ndarray) -> Tensor:
+def pixel_vectors(records: Part, rows: np.ndarray) -> Tensor:
     """The centred pixels of some records, (n, H W C): the baseline of every embedding.
 
     Images larger than `MOST_PIXELS` per side are averaged down to about that size.

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
-from sfumato.gradients import outputs_alone, same_throughout
-from sfumato.models import evaluating
-from sfumato.models.losses import LOSSES, exclusive, probabilities
-from sfumato.report import Calibration, Evaluation, OverSteps, png
+from sfumato.gradients import per_example_outputs, unchanged_outputs
+from sfumato.models import evaluation_mode
+from sfumato.models.losses import LOSSES, is_exclusive, probabilities
+from sfumato.report import Calibration, Evaluation, StepSpread, png
 
 BATCH = 256
 SAMPLES = 24
@@ -39,26 +39,26 @@ def logits(
     count = len(records) if places is None else len(places)
     parts = [slice(start, start + BATCH) for start in range(0, count, BATCH)]
     rows = parts if places is None else [np.asarray(places[part], np.int64) for part in parts]
-    with evaluating(module), torch.inference_mode():
+    with evaluation_mode(module), torch.inference_mode():
         return torch.cat(
             [module(transform(torch.from_numpy(records.take(one)).to(device))).float().cpu() for one in rows]
         )
 
 
-def logits_alone(module: nn.Module, blocks: Iterable[Tensor]) -> Tensor:
+def per_example_logits(module: nn.Module, blocks: Iterable[Tensor]) -> Tensor:
     """Computes logits (N, classes), on the CPU, of inputs in blocks (n, ...) of at most `BATCH`, each input alone.
 
     **Guarantee.** A row is a function of its input and of the model, even if the model mixes examples within a batch
-    (`outputs_alone`). The batch size is constant: short blocks are padded with zeros, so that not even rounding
+    (`per_example_outputs`). The batch size is constant: short blocks are padded with zeros, so that not even rounding
     depends on the number of inputs.
     """
     outputs: list[Tensor] = []
-    with evaluating(module), ExitStack() as stack:
+    with evaluation_mode(module), ExitStack() as stack:
         for block in blocks:
             if not outputs:
-                stack.enter_context(same_throughout(module, torch.zeros_like(block[:1])))
+                stack.enter_context(unchanged_outputs(module, torch.zeros_like(block[:1])))
             padded = F.pad(block, (0, 0) * (block.dim() - 1) + (0, BATCH - len(block)))
-            outputs.append(outputs_alone(module, padded)[: len(block)].float().cpu())
+            outputs.append(per_example_outputs(module, padded)[: len(block)].float().cpu())
     return torch.cat(outputs)
 
 
@@ -76,7 +76,7 @@ class Score:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as JSON-ready data."""
-        return asdict(self) | {"loss": finite(self.loss)}
+        return asdict(self) | {"loss": finite_or_none(self.loss)}
 
 
 def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score:
@@ -84,7 +84,7 @@ def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score
 
     Each example has one class. For several labels see `multilabel`.
     """
-    if not exclusive(loss) or labels.dim() != 1:
+    if not is_exclusive(loss) or labels.dim() != 1:
         raise TypeError(f"score_of needs one label per example, got loss {loss} and labels {tuple(labels.shape)}")
     top5 = None
     if outputs.shape[1] > 5:
@@ -99,7 +99,7 @@ def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score
 def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: str = "softmax") -> Evaluation:
     """Evaluates logits (N, classes): accuracy, loss, confusion matrix, calibration error and sample predictions."""
     labels = torch.from_numpy(records.labels)
-    samples, indices = [], shown(outputs, records)
+    samples, indices = [], sample_indices(outputs, records)
     if indices:
         predicted, rows = outputs.argmax(1), np.array(indices, np.int64)
         scores = probabilities(outputs[indices].double(), loss).amax(1).tolist()
@@ -113,7 +113,7 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration=calibrated)
 
 
-def shown(outputs: Tensor, records: Part) -> list[int]:
+def sample_indices(outputs: Tensor, records: Part) -> list[int]:
     """The indices of the sample predictions: across the classes, and half of them errors if there are enough.
 
     There are none for features and for texts stored as token numbers.
@@ -176,11 +176,16 @@ def _across_classes(indices: list[int], labels: Tensor) -> list[int]:
 def to_dict(result: Evaluation) -> dict[str, Any]:
     """The evaluation as JSON-ready data."""
     samples = [
-        [{"text": one} if isinstance(one, str) else base64.b64encode(one).decode("ascii"), label, guess, finite(score)]
+        [
+            {"text": one} if isinstance(one, str) else base64.b64encode(one).decode("ascii"),
+            label,
+            guess,
+            finite_or_none(score),
+        ]
         for one, label, guess, score in result.samples
     ]
     names = ("accuracy", "top5", "loss", "classes", "confusion", "samples", "over_steps", "calibration")
-    data = asdict(replace(result, samples=[])) | {"loss": finite(result.loss), "samples": samples}
+    data = asdict(replace(result, samples=[])) | {"loss": finite_or_none(result.loss), "samples": samples}
     data["classes"] = list(result.classes)
     return {name: data[name] for name in names if data[name] is not None or name in ("top5", "loss")}
 
@@ -192,14 +197,14 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
             (one["text"] if isinstance(one, dict) else base64.b64decode(one), label, guess, _or_nan(value))
             for one, label, guess, value in data["samples"]
         ]
-        kinds = {"over_steps": OverSteps, "calibration": Calibration}
+        kinds = {"over_steps": StepSpread, "calibration": Calibration}
         parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
         return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
     except (KeyError, TypeError, ValueError) as error:
         raise SfumatoError(f"evaluation.json is not a valid evaluation ({error!r})", "restore it from a copy") from None
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """The value, or None if it is not finite, because JSON has neither NaN nor infinity."""
     return value if math.isfinite(value) else None
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError, fraction
-from sfumato.report import Between
+from sfumato.report import FigureInterval
 
 CONFIDENCE = 0.95
 Z = 1.959964
@@ -37,20 +37,20 @@ class Diagnostic:
 
     positives: int
     negatives: int
-    auc: Between
+    auc: FigureInterval
     threshold: float
-    sensitivity: Between
-    specificity: Between
+    sensitivity: FigureInterval
+    specificity: FigureInterval
     prevalence: float | None
-    positive_value: Between | None
-    negative_value: Between | None
+    positive_value: FigureInterval | None
+    negative_value: FigureInterval | None
     curve: list[tuple[float, float]]
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as JSON-ready data; a long curve is thinned to 200 points."""
         indices = np.unique(np.linspace(0, len(self.curve) - 1, min(200, len(self.curve))).round().astype(int))
         data = vars(self) | {"curve": [self.curve[index] for index in indices]}
-        return {name: list(value) if isinstance(value, Between) else value for name, value in data.items()}
+        return {name: list(value) if isinstance(value, FigureInterval) else value for name, value in data.items()}
 
 
 def diagnostic(
@@ -78,27 +78,27 @@ def diagnostic(
     positive_value = negative_value = None
     if prevalence is not None:
         exact = math.sqrt(CONFIDENCE)
-        ends = zip(share(hits, len(positives), exact), share(rejected, len(negatives), exact), strict=True)
+        ends = zip(proportion(hits, len(positives), exact), proportion(rejected, len(negatives), exact), strict=True)
         each = zip(*(predictive_values(*end, prevalence) for end in ends), strict=True)
-        positive_value, negative_value = (Between(*values) for values in each)
+        positive_value, negative_value = (FigureInterval(*values) for values in each)
     return Diagnostic(
         positives=len(positives),
         negatives=len(negatives),
         auc=auc(positives, negatives),
         threshold=threshold,
-        sensitivity=share(hits, len(positives)),
-        specificity=share(rejected, len(negatives)),
+        sensitivity=proportion(hits, len(positives)),
+        specificity=proportion(rejected, len(negatives)),
         prevalence=prevalence,
         positive_value=positive_value,
         negative_value=negative_value,
-        curve=curve(positives, negatives),
+        curve=roc_curve(positives, negatives),
     )
 
 
-def share(hits: int, count: int, confidence: float = CONFIDENCE) -> Between:
+def proportion(hits: int, count: int, confidence: float = CONFIDENCE) -> FigureInterval:
     """A proportion with its exact interval (Clopper and Pearson 1934).
 
-    >>> [round(end, 4) for end in share(8, 10)]
+    >>> [round(end, 4) for end in proportion(8, 10)]
     [0.8, 0.4439, 0.9748]
     """
     from scipy.stats import beta
@@ -106,7 +106,7 @@ def share(hits: int, count: int, confidence: float = CONFIDENCE) -> Between:
     tail = (1 - confidence) / 2
     low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
-    return Between(hits / count, low, high)
+    return FigureInterval(hits / count, low, high)
 
 
 def predictive_values(sensitivity: float, specificity: float, prevalence: float) -> tuple[float, float]:
@@ -120,7 +120,7 @@ def predictive_values(sensitivity: float, specificity: float, prevalence: float)
     return (true / (true + false) if true else 0.0), (right / (right + missed) if right else 0.0)
 
 
-def auc(positives: np.ndarray, negatives: np.ndarray) -> Between:
+def auc(positives: np.ndarray, negatives: np.ndarray) -> FigureInterval:
     """The area under the ROC curve from scores of the class (P,) and of the others (Q,)."""
     above, below = np.sort(negatives), np.sort(positives)
     by_positive = (np.searchsorted(above, positives, "left") + np.searchsorted(above, positives, "right")) / (
@@ -136,14 +136,14 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> Between:
     )
     if value in (0, 1):
         pairs = min(len(positives), len(negatives))  # disjoint pairs are independent
-        return share(round(value * pairs), pairs)
+        return proportion(round(value * pairs), pairs)
     half = 0.5 / (len(positives) * len(negatives))
     inner = min(max(value, half), 1 - half)
     if not variance:
         variance = _hanley_mcneil(inner, len(positives), len(negatives))
     center, spread = math.log(inner / (1 - inner)), Z * math.sqrt(variance) / (inner * (1 - inner))
     low, high = (_logistic(center - spread), _logistic(center + spread))
-    return Between(value, min(low, value), max(high, value))
+    return FigureInterval(value, min(low, value), max(high, value))
 
 
 def _hanley_mcneil(value: float, positives: int, negatives: int) -> float:
@@ -157,7 +157,7 @@ def _logistic(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
 
 
-def curve(positives: np.ndarray, negatives: np.ndarray) -> list[tuple[float, float]]:
+def roc_curve(positives: np.ndarray, negatives: np.ndarray) -> list[tuple[float, float]]:
     """The ROC curve: (false positive rate, true positive rate) for each threshold, from (0, 0) to (1, 1)."""
     thresholds = np.unique(np.concatenate([positives, negatives]))[::-1]
     true = 1 - np.searchsorted(np.sort(positives), thresholds, "left") / len(positives)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import ordinary
+from sfumato._files import regular_file
 from sfumato.data import Part
 
 _IMAGENET = 1000
@@ -36,7 +36,7 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
         SfumatoError: the file has another format, or does not match the records.
     """
     try:
-        data = parse_json(ordinary(path).read_text("utf-8"))
+        data = parse_json(regular_file(path).read_text("utf-8"))
     except OSError as error:
         raise SfumatoError(f"label sets {path} cannot be read ({error.strerror})", "check the path") from None
     except SfumatoError:

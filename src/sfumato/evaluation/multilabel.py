@@ -10,19 +10,19 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, fraction
 from sfumato.evaluation import diagnostic
-from sfumato.evaluation.accuracy import finite
+from sfumato.evaluation.accuracy import finite_or_none
 from sfumato.models.losses import MULTILABEL, multilabel_cross_entropy, probabilities
-from sfumato.report import Between, LabelScore, MultilabelEvaluation, wilson
+from sfumato.report import FigureInterval, LabelScore, MultilabelEvaluation, wilson
 
 THRESHOLD = 0.5
 REMEDY = "give the lowest score at which a label is predicted, such as 0.5"
 
 
-def decided(outputs: Tensor, threshold: float = THRESHOLD) -> Tensor:
+def predict_labels(outputs: Tensor, threshold: float = THRESHOLD) -> Tensor:
     """The predicted labels, bool (N, L), from logits (N, L): those with a score at or above the threshold.
 
     >>> import torch
-    >>> decided(torch.tensor([[0.0, -3.0, 2.0]])).tolist()
+    >>> predict_labels(torch.tensor([[0.0, -3.0, 2.0]])).tolist()
     [[True, False, True]]
     """
     return probabilities(outputs.double(), MULTILABEL) >= threshold
@@ -33,9 +33,9 @@ def score_of(outputs: Tensor, labels: Tensor) -> dict[str, Any]:
     _same(outputs, labels)
     loss = multilabel_cross_entropy(outputs.double(), labels).item()
     return {
-        "accuracy": (decided(outputs) == labels.bool()).double().mean().item(),
+        "accuracy": (predict_labels(outputs) == labels.bool()).double().mean().item(),
         "top5": None,
-        "loss": finite(loss),
+        "loss": finite_or_none(loss),
     }
 
 
@@ -55,11 +55,11 @@ def evaluation(
             f"labels of shape {tuple(labels.shape)} don't match {len(names)} names",
             "give a source with the model's labels",
         )
-    right = decided(outputs, threshold) == labels.bool()
+    right = predict_labels(outputs, threshold) == labels.bool()
     scores = probabilities(outputs.double(), MULTILABEL).numpy()
     return MultilabelEvaluation(
         accuracy=_mean(right.double().mean(1)),
-        exact_match=diagnostic.share(int(right.all(1).sum()), len(right)),
+        exact_match=diagnostic.proportion(int(right.all(1).sum()), len(right)),
         loss=multilabel_cross_entropy(outputs.double(), labels).item(),
         threshold=threshold,
         labels=[
@@ -79,18 +79,18 @@ def _label(name: str, scores: np.ndarray, true: np.ndarray, threshold: float) ->
         positives=len(positives),
         negatives=len(negatives),
         auc=diagnostic.auc(positives, negatives) if defined else None,
-        sensitivity=diagnostic.share(hits, len(positives)) if len(positives) else None,
-        specificity=diagnostic.share(rejected, len(negatives)) if len(negatives) else None,
+        sensitivity=diagnostic.proportion(hits, len(positives)) if len(positives) else None,
+        specificity=diagnostic.proportion(rejected, len(negatives)) if len(negatives) else None,
     )
 
 
-def _mean(shares: Tensor) -> Between:
+def _mean(shares: Tensor) -> FigureInterval:
     """The mean of the examples' fractions (N,), with Wilson's interval.
 
     A variable in [0, 1] has at most the variance of a Bernoulli variable with the same mean, so the interval is
     conservative.
     """
-    return Between(shares.mean().item(), *wilson(shares.sum().item(), len(shares)))
+    return FigureInterval(shares.mean().item(), *wilson(shares.sum().item(), len(shares)))
 
 
 def _same(outputs: Tensor, labels: Tensor) -> None:

@@ -19,7 +19,16 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive, positive_integer, shortened
-from sfumato.evaluation.similarity import BLOCK, STEPS, Labels, blocks, checked, codes_of, in_steps, unit
+from sfumato.evaluation.similarity import (
+    BLOCK,
+    STEPS,
+    Labels,
+    blocks,
+    checked_embeddings,
+    codes_of,
+    normalise,
+    quantise,
+)
 
 FAR = 1e-3
 _HALF = 12
@@ -90,7 +99,7 @@ def recall_at_far(
     >>> recall_at_far(embeddings, ["cat", "cat", "dog", "dog"], [0.25]).points[0].recall
     1.0
     """
-    embeddings = checked(embeddings)
+    embeddings = checked_embeddings(embeddings)
     codes = torch.from_numpy(codes_of(labels, len(embeddings))).to(embeddings.device)
     rates = sorted(_checked_rate(far) for far in ((fars,) if isinstance(fars, (int, float)) else fars))
     if minibatch is not None:
@@ -203,7 +212,7 @@ def _refuse_without(same: int, different: int, images: int, minibatch: int | Non
 def _pairs(embeddings: Tensor, codes: Tensor, minibatch: int | None, side: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields, for each block, the similarities in steps, int32 (pairs,), and whether each pair is of one class."""
     for rows, columns in blocks(len(embeddings), within=minibatch, side=side):
-        steps = in_steps(unit(embeddings[rows]) @ unit(embeddings[columns]).T)
+        steps = quantise(normalise(embeddings[rows]) @ normalise(embeddings[columns]).T)
         same = codes[rows, None] == codes[None, columns]
         if rows == columns:
             upper_triangle = torch.ones_like(same).triu_(1)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, number, positive_integer
-from sfumato.models import evaluating
+from sfumato.models import evaluation_mode
 
 Labels = Sequence[int] | Sequence[str] | np.ndarray | Tensor
 """(N,) the class of each image, as a number or a name."""
@@ -39,7 +39,7 @@ def similarity(first: Tensor, second: Tensor) -> Tensor:
     >>> similarity(torch.tensor([[2.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.0, 1.0], [-3.0, 0.0]]))
     tensor([0.5000, 0.0000])
     """
-    return in_steps((unit(first) * unit(second)).sum(-1)).float() / STEPS
+    return quantise((normalise(first) * normalise(second)).sum(-1)).float() / STEPS
 
 
 def verify(first: Tensor, second: Tensor, threshold: float) -> Tensor:
@@ -56,7 +56,7 @@ def verify(first: Tensor, second: Tensor, threshold: float) -> Tensor:
     return similarity(first, second).double() >= number("threshold", threshold)
 
 
-def checked(embeddings: Tensor | np.ndarray) -> Tensor:
+def checked_embeddings(embeddings: Tensor | np.ndarray) -> Tensor:
     """Returns the embeddings (N, D) as a tensor; refuses embeddings without a direction."""
     embeddings = torch.as_tensor(np.asarray(embeddings)) if not isinstance(embeddings, Tensor) else embeddings
     if embeddings.dim() != 2 or not embeddings.is_floating_point() or 0 in embeddings.shape:
@@ -88,12 +88,12 @@ def codes_of(labels: Labels, images: int) -> np.ndarray:
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
-def unit(embeddings: Tensor) -> Tensor:
+def normalise(embeddings: Tensor) -> Tensor:
     """Embeddings (..., D) normalised to length 1, float64."""
     return torch.nn.functional.normalize(embeddings.double(), dim=-1, eps=torch.finfo(torch.float64).tiny)
 
 
-def in_steps(cosines: Tensor) -> Tensor:
+def quantise(cosines: Tensor) -> Tensor:
     """Converts cosines, float64, to similarities, int32 from 0 to `STEPS`."""
     return cosines.add(1).mul_(STEPS / 2).round_().clamp_(0, STEPS).int()
 
@@ -130,8 +130,8 @@ def embed(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
         (images, D) float32, on the CPU.
     """
     device = next(model.parameters()).device
-    with evaluating(model), torch.no_grad():
-        embeddings = [unit(model(images.to(device))).float().cpu() for images in batches]
+    with evaluation_mode(model), torch.no_grad():
+        embeddings = [normalise(model(images.to(device))).float().cpu() for images in batches]
     if not embeddings:
         raise SfumatoError("there are no images to embed", "pass at least one batch")
     return torch.cat(embeddings)
@@ -154,8 +154,8 @@ def nearest(gallery: Tensor, queries: Tensor | None = None, *, k: int = 5, side:
     Raises:
         SfumatoError: embeddings without direction or of different dimensions, or fewer than k images to choose from.
     """
-    gallery = checked(gallery)
-    queried = gallery if queries is None else checked(queries)
+    gallery = checked_embeddings(gallery)
+    queried = gallery if queries is None else checked_embeddings(queries)
     others = len(gallery) - (queries is None)
     if positive_integer("k", k) > others:
         raise SfumatoError(f"k is {k}, but there are {others} images to choose from", f"give at most {others}")
@@ -165,7 +165,7 @@ def nearest(gallery: Tensor, queries: Tensor | None = None, *, k: int = 5, side:
             "embed both with the same model",
         )
     blocks_of_keys = [
-        _best(unit(queried[row : row + side]), gallery, k, side, None if queries is not None else row)
+        _best(normalise(queried[row : row + side]), gallery, k, side, None if queries is not None else row)
         for row in range(0, len(queried), side)
     ]
     keys = torch.cat(blocks_of_keys)
@@ -181,9 +181,9 @@ def _best(queried: Tensor, gallery: Tensor, k: int, side: int, first: int | None
     best = torch.empty((len(queried), 0), dtype=torch.int64, device=gallery.device)
     rows = torch.arange(len(queried), device=gallery.device)
     for column in range(0, len(gallery), side):
-        block = unit(gallery[column : column + side])
+        block = normalise(gallery[column : column + side])
         indices = torch.arange(column, column + len(block), device=gallery.device)
-        keys = (in_steps(queried @ block.T).long() << 32) + (_LAST - indices)
+        keys = (quantise(queried @ block.T).long() << 32) + (_LAST - indices)
         if first is not None:
             keys[rows[:, None] + first == indices] = -1
         candidates = torch.cat([best, keys], dim=1)

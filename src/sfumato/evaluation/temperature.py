@@ -53,7 +53,7 @@ class PublicCalibration:
             chosen = _spread(part, math.ceil(MOST * len(part) / (len(self.source.train) + len(self.source.test))))
             outputs.append(accuracy.logits(model, chosen, transform, torch.device(device)))
             labels.append(torch.from_numpy(chosen.labels))
-        return fitted(torch.cat(outputs), torch.cat(labels), loss=loss)
+        return fit_temperature(torch.cat(outputs), torch.cat(labels), loss=loss)
 
 
 def public_calibration(given: str | Source | None, source: Source, transform: Preparation) -> PublicCalibration | None:
@@ -83,7 +83,7 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
             f"{named} holds records of shape {opened.shape}, but the source has {source.shape}",
             "give a public source that is read in the same way as the private one",
         )
-    if not (source.public or opened.published) and set(opened.materials) & set(source.materials):
+    if not (source.public or opened.published) and set(opened.data_digests) & set(source.data_digests):
         raise SfumatoError(
             f"{named} holds the private data of this run", "give other, public data, or `report_epsilon`"
         )
@@ -105,7 +105,7 @@ def _opened(spec: str, source: Source, transform: Preparation) -> Source:
         declared = {"size": source.size, "channels": source.channels}
         if isinstance(transform, Transform):
             declared |= {name: getattr(transform, name) for name in ("bit_depth", "window")}
-    return open_source(spec, owner_key=owner_key(), public=True, **source.naming, **declared)
+    return open_source(spec, owner_key=owner_key(), public=True, **source.class_arguments, **declared)
 
 
 def _spread(part: Part, most: int) -> Part:
@@ -114,14 +114,15 @@ def _spread(part: Part, most: int) -> Part:
         return part
     chosen = np.zeros(len(part), bool)
     chosen[np.linspace(0, len(part) - 1, most).round().astype(int)] = True
-    return part.chosen(chosen)
+    return part.select(chosen)
 
 
-def fitted(outputs: Tensor, labels: Tensor, *, loss: str) -> float:
+def fit_temperature(outputs: Tensor, labels: Tensor, *, loss: str) -> float:
     """The temperature at which logits (N, classes) have the smallest loss for labels (N,).
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
-    >>> round(fitted(logits, torch.tensor([0, 0, 0, 1]), loss="softmax"), 2)  # three in four are right: 4 / log 3
+    >>> labels = torch.tensor([0, 0, 0, 1])  # three in four are right: 4 / log 3
+    >>> round(fit_temperature(logits, labels, loss="softmax"), 2)
     3.64
     """
     from scipy.optimize import minimize_scalar

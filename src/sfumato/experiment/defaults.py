@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sfumato.averaging.averages import LAST
+from sfumato.averaging.choices import LAST
 from sfumato.experiment.fixed_features import (
     BAG,
     FIXED,
@@ -25,7 +25,7 @@ from sfumato.experiment.fixed_features import (
 from sfumato.models import is_prior
 from sfumato.models.losses import MULTILABEL
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
-from sfumato.privacy.planning.requested import Request
+from sfumato.privacy.planning.by_name import Request
 
 EPSILON = 3.0
 LARGE_BATCH = 4096
@@ -73,7 +73,7 @@ def plan_rules(
     return {"batch_size": Rule(size, why), "steps": Rule(steps, enough)}
 
 
-def of_users(rules: Mapping[str, Rule], examples: int, users: int, request: Request | None = None) -> dict[str, Rule]:
+def user_rules(rules: Mapping[str, Rule], examples: int, users: int, request: Request | None = None) -> dict[str, Rule]:
     """The rules if users are sampled: enough users for the same number of gradients in a step."""
     size = rules["batch_size"]
     drawn = users_like(size.value, examples, users, request)
@@ -189,7 +189,7 @@ def _has_fixed_windows(given: Mapping[str, Any]) -> bool:
     return all(given.get(name) in (None, 1) for name in ("zoom", "crop_area"))
 
 
-def cut_off(share: float) -> str | None:
+def crop_note(share: float) -> str | None:
     """A note on images whose central square leaves out this share of them; None for a small share."""
     if share < NOTED_CUT:
         return None
@@ -199,13 +199,13 @@ def cut_off(share: float) -> str | None:
     )
 
 
-def by_hand(model: str | None, pretrained: str | None, examples: int) -> str | None:
+def small_model_note(model: str | None, pretrained: str | None, examples: int) -> str | None:
     """A note on a small network trained from random weights where the default learns more; else None.
 
-    >>> by_hand("cnn", None, 1438).partition(";")[0]
+    >>> small_model_note("cnn", None, 1438).partition(";")[0]
     'cnn starts from random weights, and on 1438 examples such networks have learnt less than the default'
-    >>> by_hand("cnn", "runs/public", 1438), by_hand(None, None, 1438), by_hand("wrn-16-4", None, 1438)
-    (None, None, None)
+    >>> small_model_note("cnn", "runs/public", 1438), small_model_note("wrn-16-4", None, 1438)
+    (None, None)
     """
     if (model or "").partition(",")[0] not in SMALL_NETWORKS or pretrained is not None or examples > BEHIND_UP_TO:
         return None

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato._checks import SfumatoError, positive
-from sfumato._choices import asked, choices_of
-from sfumato.averaging.averages import Averages
-from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units, planned
-from sfumato.models.choices import Network, Norms, Objective
+from sfumato._choices import all_optional, choices_of
+from sfumato.averaging.choices import Averages
+from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units, make_plan
+from sfumato.models.choices import LossSettings, Network, NormSettings
 from sfumato.optim.descent import Descent
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from sfumato.experiment.fixed_features import FixedFeatures, Rule
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import Example, PrivacyPlan, User
-    from sfumato.privacy.planning.requested import Request
+    from sfumato.privacy.planning.by_name import Request
 
 
-class Decided(NamedTuple):
+class Decision(NamedTuple):
     """A plan, settings, and lines for the user that explain the values of absent options."""
 
     plan: PrivacyPlan
@@ -29,14 +29,18 @@ class Decided(NamedTuple):
     reasons: list[str]
 
 
-AveragesAsked: Any = asked(Averages)
-ClassShares: Any = asked(Objective, without=("loss",))
-Normalisation: Any = asked(Norms)
+AveragesAsked: Any = all_optional(Averages)
+ClassShares: Any = all_optional(LossSettings, without=("loss",))
+Normalisation: Any = all_optional(NormSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(
-    asked(Augmentation), asked(Descent), asked(Objective, without=("class_prevalence",)), asked(Network), AveragesAsked
+    all_optional(Augmentation),
+    all_optional(Descent),
+    all_optional(LossSettings, without=("class_prevalence",)),
+    all_optional(Network),
+    AveragesAsked,
 ):
     """The choices of `Settings`. None follows a rule.
 
@@ -62,20 +66,20 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 "leave it out, or give optimizer=momentum",
             )
 
-    def kept(self, source: Source) -> Source:
+    def select_records(self, source: Source) -> Source:
         """The source to train on. If the unit is a user, it has at most `per_user` records of each."""
         from sfumato.experiment import users
 
-        return users.kept(source, users.most_of_each(source, self.unit, self.per_user, self.drawn))
+        return users.cap_records(source, users.user_cap(source, self.unit, self.per_user, self.drawn))
 
     @property
     def clock(self) -> Clock | None:
         """The clock that assigns records to steps by their time stamps; None if none is declared."""
         from sfumato.data import Clock
 
-        return Clock.declared(self.start, self.period)
+        return Clock.from_declared(self.start, self.period)
 
-    def decide(self, source: Source) -> Decided:
+    def decide(self, source: Source) -> Decision:
         """Plan and settings for this source.
 
         Errors: `SfumatoError` for invalid options, before any privacy is spent.
@@ -83,7 +87,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         from sfumato.experiment import defaults
         from sfumato.experiment.settings import Settings
 
-        given, source = asdict(self), self.kept(source)
+        given, source = asdict(self), self.select_records(source)
         self.refuse_momentum()
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
@@ -98,13 +102,13 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         values = {name: rule.value for name, rule in rules.items()}
         values |= {name: given[name] for name in choices_of(Settings) if given[name] is not None}
         reasons += self._remarks(plan, source)
-        return Decided(plan, Settings(**values), [*reasons, *defaults.reasons(rules, given)])
+        return Decision(plan, Settings(**values), [*reasons, *defaults.reasons(rules, given)])
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
         """The plan, with the reasons for its unit, batch size and steps."""
         from sfumato.experiment import defaults
         from sfumato.privacy import User
-        from sfumato.privacy.statements.presented import rounded_up
+        from sfumato.privacy.statements.display import rounded_up
 
         epsilon, noise, steps, batch_size = self.epsilon, self.noise_multiplier, self.steps, self.batch_size
         if epsilon is None and noise is None:
@@ -123,12 +127,12 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if isinstance(unit, User):
             units = source.users or 0
         if unit.drawn == "users":
-            population, sizes = units, defaults.of_users(sizes, source.examples, units, request)
+            population, sizes = units, defaults.user_rules(sizes, source.examples, units, request)
             if self.drawn is None and batch_size is not None:
                 batch_size = defaults.users_like(batch_size, source.examples, units, request)
         elif self.unit == "user" and self.drawn is None and batch_size is not None:
             batch_size = min(batch_size, population)  # at most one gradient per example
-        plan = planned(
+        plan = make_plan(
             self,
             population,
             unit,
@@ -196,7 +200,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if drawn is None and source.shared:
             drawn, why = "examples", users.shared_reasons(source)
         if drawn is None:
-            drawn, why = users.drawn_by_rule(
+            drawn, why = users.choose_drawn(
                 source,
                 request,
                 gradients=self.batch_size or sizes["batch_size"].value,
@@ -215,11 +219,11 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """Notes on the plan for the user, before any privacy is spent."""
         from sfumato.experiment import defaults, drift, users
-        from sfumato.models.shares import declared
+        from sfumato.models.shares import parse_shares
         from sfumato.privacy.planning import remarks
 
-        notes = [remarks.above_one_record(plan), remarks.uneven(plan), drift.misdeclared(source, plan)]
-        what, counted = users.counted(source, plan)
+        notes = [remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), drift.size_note(source, plan)]
+        what, counted = users.count_candidates(source, plan)
         if not 0.8 * counted <= plan.population <= 1.25 * counted:
             order = getattr(plan.participation, "assignment", None)
             sizes = {
@@ -236,21 +240,21 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 )
             )
         if not source.multilabel:  # the thresholds were measured with one class per record
-            notes.append(remarks.weak_signal(plan, len(source.classes)))
-        notes.append(defaults.by_hand(self.model, self.pretrained, source.examples))
-        notes += [users.several_of_one(source, plan), users.class_of_one(source, plan), users.in_neither_part(source)]
+            notes.append(remarks.weak_signal_note(plan, len(source.classes)))
+        notes.append(defaults.small_model_note(self.model, self.pretrained, source.examples))
+        notes += [users.person_note(source, plan), users.class_users_note(source, plan), users.left_out_note(source)]
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append(
                 "only a part of the model is trained, and no pre-trained weights are given: the rest stays random"
             )
-        notes.append(defaults.cut_off(source.cropped_share))
+        notes.append(defaults.crop_note(source.cropped_share))
         lines = [f"note: {note}" for note in notes if note is not None]
         images = source.cache is None and source.tokens is None
         if images and source.size_rule != "declared":
             colours = "grey" if source.channels == 1 else "colour"
             lines.append(f"by rule: size {source.size} ({source.size_rule}), {colours}")
         if self._features(source) is not None and images and not source.multilabel:
-            rarest = None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
+            rarest = None if self.class_prevalence is None else min(parse_shares(self.class_prevalence).values())
             lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
         if self.noise == SECURE:
             lines.append("by rule: micro-batch 1, unless given (with secure noise the sum is then exact)")

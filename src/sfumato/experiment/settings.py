@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._choices import OfParts, asked, choice, left_out, recorded
-from sfumato.averaging.averages import Averages
-from sfumato.models.choices import Network, Norms, Objective
+from sfumato._choices import NestedChoices, all_optional, choice, optional_choice, recorded
+from sfumato.averaging.choices import Averages
+from sfumato.models.choices import LossSettings, Network, NormSettings
 from sfumato.optim.descent import Descent
-from sfumato.privacy.planning import requested
+from sfumato.privacy.planning import by_name
 
 if TYPE_CHECKING:
     from sfumato.data import Views
@@ -56,35 +56,35 @@ NOISES = (STANDARD, SECURE)
 class Budget:
     """Options of the privacy plan: budget, batch size, steps, and the clock. None if not given."""
 
-    epsilon: float | None = left_out("EPSILON", "3")
+    epsilon: float | None = optional_choice("EPSILON", "3")
     """Privacy budget."""
-    delta: float | None = left_out("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
+    delta: float | None = optional_choice("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
     """Probability with which the epsilon bound may fail."""
-    noise_multiplier: float | None = left_out("SIGMA", "the least that meets epsilon")
+    noise_multiplier: float | None = optional_choice("SIGMA", "the least that meets epsilon")
     """Standard deviation of the noise divided by the clipping norm."""
-    batch_size: int | None = left_out("B")
+    batch_size: int | None = optional_choice("B")
     """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps."""
-    steps: int | None = left_out("T")
+    steps: int | None = optional_choice("T")
     """Number of training steps."""
-    max_norm: float | None = left_out(by_default="1")
+    max_norm: float | None = optional_choice(by_default="1")
     """C, the norm to which the gradient of each example, or of each user, is clipped."""
-    start: str | None = left_out("TIME", "")
+    start: str | None = optional_choice("TIME", "")
     """When step 0 begins, if each record's time stamp decides its step: a date such as 2026-01-31, or a number.
     Declared."""
-    period: str | None = left_out("DURATION", "")
+    period: str | None = optional_choice("DURATION", "")
     """The time that each step then covers: weeks, days, hours, minutes or seconds, such as 1d, 12h or 30m, or a number.
     Declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"])):
+class Pair(all_optional(by_name.Pair, without=by_name.OF_PARTICIPATIONS["drifting"])):
     """Options of participation and mechanism. None if not given."""
 
-    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
+    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
     one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
-    def request(self, examples: int, *, momentum: float | None = None) -> requested.Request:
+    def request(self, examples: int, *, momentum: float | None = None) -> by_name.Request:
         """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.
 
         Args:
@@ -97,11 +97,11 @@ class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"]
             heavy_ball = getattr(self, "optimizer", None) in (None, "momentum")
             momentum = 0.0 if not heavy_ball else 0.9 if own is None else own
         rates = rates_of(getattr(self, "schedule", None), getattr(self, "warmup", None))
-        return requested.requested(examples=examples, momentum=momentum, rates=rates, **pair)
+        return by_name.request_by_names(examples=examples, momentum=momentum, rates=rates, **pair)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairOfRecords(asked(requested.Pair), Pair):
+class PairOfRecords(all_optional(by_name.Pair), Pair):
     """The same options for sampling of records, which may drift between two groups."""
 
 
@@ -109,11 +109,11 @@ class PairOfRecords(asked(requested.Pair), Pair):
 class Units:
     """Options of the unit of privacy. None if not given."""
 
-    unit: str | None = left_out("example|user", "example")
+    unit: str | None = optional_choice("example|user", "example")
     """What one promise covers: each single record (example), or each person with all of their records (user)."""
-    per_user: int | None = left_out("G", "as many as a user has on average, rounded up; all, with --drawn users")
+    per_user: int | None = optional_choice("G", "as many as a user has on average, rounded up; all, with --drawn users")
     """G, for --unit user: the most records kept of each user."""
-    drawn: str | None = left_out("examples|users", "whichever has less noise relative to the signal")
+    drawn: str | None = optional_choice("examples|users", "whichever has less noise relative to the signal")
     """For --unit user: what is sampled in each step, single records (examples) or whole users."""
 
 
@@ -121,13 +121,13 @@ class Units:
 class NoiseMade:
     """Option for how noise is drawn and added. None if not given."""
 
-    noise: str | None = left_out("standard|secure", "standard")
+    noise: str | None = optional_choice("standard|secure", "standard")
     """How noise is drawn and added: as floating-point numbers (standard), or exactly on a public grid by a
     cryptographic generator (secure), so that the guarantee also covers rounding. secure needs independent noise and a
     fixed clipping norm."""
 
 
-def planned(asked: Any, population: int, unit: Unit, request: requested.Request, **given: Any) -> PrivacyPlan:
+def make_plan(asked: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
     """The plan of a request: what is None of batch size, steps, noise and epsilon follows from the others.
 
     Args:
@@ -164,7 +164,7 @@ def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
-class Settings(OfParts):
+class Settings(NestedChoices):
     """Choices that shape the model. None of them changes epsilon.
 
     Give them flat, `Settings(model="wrn-16-4", learning_rate=4.0, shift=4)`, or as parts,
@@ -182,11 +182,11 @@ class Settings(OfParts):
     """
 
     network: Network
-    objective: Objective
+    objective: LossSettings
     descent: Descent
     augmentation: Augmentation
     averages: Averages
-    norms: Norms
+    norms: NormSettings
     noise: str = choice(STANDARD)
     seed: int | None = None
 
@@ -237,7 +237,7 @@ class Performance:
         positive_integer("threads", self.threads)
         positive_integer("micro_batch", self.micro_batch)
         one_of("precision", self.precision, _devices.PRECISIONS)
-        _devices.checked(self.device)
+        _devices.check_name(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""

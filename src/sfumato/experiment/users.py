@@ -10,9 +10,9 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
-from sfumato.privacy.planning.requested import Request
+from sfumato.privacy.planning.by_name import Request
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import of_person
-from sfumato.privacy.statements.presented import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -23,19 +23,19 @@ TRAINED = ("examples", "users")
 """Allowed values of `drawn` for classifiers. Virtual clients are for embeddings."""
 
 
-def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: str | None) -> int | None:
+def user_cap(source: Source, unit: str | None, per_user: int | None, drawn: str | None) -> int | None:
     """G, the number of records kept of each user; None for all records, and if the unit is an example.
 
     The default is the average number of records per user, from the declared numbers. It is a public constant if both
     numbers are.
     """
-    from sfumato.data import owners, refuse_shared_records
+    from sfumato.data import refuse_shared_records, user_graph_of
 
     check_choices(unit, per_user, drawn)
     if unit != "user":
         return None
     if source.users is None:
-        owners(source.train)  # refuses a source without users
+        user_graph_of(source.train)  # refuses a source without users
     if source.shared and drawn == "users":
         refuse_shared_records()
     if per_user is not None:
@@ -47,9 +47,9 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
 
 def _users_of_each(source: Source) -> float:
     """Average number of users per training record: one, unless records are shared, where it is public."""
-    from sfumato.data import owners
+    from sfumato.data import user_graph_of
 
-    return len(owners(source.train).records) / len(source.train) if source.shared else 1
+    return len(user_graph_of(source.train).records) / len(source.train) if source.shared else 1
 
 
 def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> None:
@@ -72,9 +72,9 @@ def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> 
 
 def shared_reasons(source: Source) -> list[str]:
     """Why examples are sampled, under zero-out adjacency, if records have several users or none."""
-    from sfumato.data import owners
+    from sfumato.data import user_graph_of
 
-    degrees = owners(source.train).of_each_record
+    degrees = user_graph_of(source.train).users_per_record
     unowned = f", and {(degrees == 0).sum()} of no user, which are not protected" if (degrees == 0).any() else ""
     return [
         "by rule: drawn examples, under zero-out adjacency (a record of several users belongs to none of them alone); "
@@ -83,7 +83,7 @@ def shared_reasons(source: Source) -> list[str]:
     ]
 
 
-def in_neither_part(source: Source) -> str | None:
+def left_out_note(source: Source) -> str | None:
     """A note on records that were left out because the split separates their users; None for none."""
     if not source.in_neither_part:
         return None
@@ -93,7 +93,7 @@ def in_neither_part(source: Source) -> str | None:
     )
 
 
-def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
+def person_note(source: Source, plan: PrivacyPlan) -> str | None:
     """A note on what a guarantee for single examples means for a person with several of them; None for other units and
     for public data.
 
@@ -104,9 +104,9 @@ def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
         return None
     what = "texts" if source.tokens is not None else "images"
     if source.train.users is not None:
-        from sfumato.data import owners
+        from sfumato.data import user_graph_of
 
-        most = int(owners(source.train).of_each_user.max(initial=0))
+        most = int(user_graph_of(source.train).records_per_user.max(initial=0))
         if most <= 1:
             return None
         images, epsilon = of_person(plan, most)
@@ -122,25 +122,25 @@ def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
     )
 
 
-def kept(source: Source, at_most: int | None) -> Source:
+def cap_records(source: Source, at_most: int | None) -> Source:
     """The source with at most `at_most` training records of each user. Unchanged for None, or if already capped."""
     if at_most is None or source.at_most == at_most:
         return source
-    from sfumato.data import capped
+    from sfumato.data import cap_per_user
     from sfumato.randomness import owner_key
 
     declared = None if "examples" in source.read or source.published else source.examples
-    return capped(source, owner_key(), at_most, examples=declared)
+    return cap_per_user(source, owner_key(), at_most, examples=declared)
 
 
-def declared_by(plan: PrivacyPlan) -> tuple[int | None, int | None]:
+def declared_numbers(plan: PrivacyPlan) -> tuple[int | None, int | None]:
     """The numbers of examples and of users that a plan declares."""
     return None if plan.unit.drawn == "users" else plan.population, plan.users
 
 
-def kept_for(source: Source, plan: PrivacyPlan) -> Source:
+def cap_for_plan(source: Source, plan: PrivacyPlan) -> Source:
     """The source, capped as the plan requires."""
-    return kept(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
+    return cap_records(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
 
 
 def _either(request: Request) -> bool:
@@ -150,7 +150,7 @@ def _either(request: Request) -> bool:
 
 
 def check_rule(request: Request, noise_multiplier: float | None) -> None:
-    """Refuses a noise multiplier if `drawn_by_rule` has to compare the noise at equal epsilon."""
+    """Refuses a noise multiplier if `choose_drawn` has to compare the noise at equal epsilon."""
     if noise_multiplier is not None and _either(request):
         raise SfumatoError(
             f"noise_multiplier {noise_multiplier:g} is given without drawn: the rule for drawn compares the noise at a "
@@ -159,7 +159,7 @@ def check_rule(request: Request, noise_multiplier: float | None) -> None:
         )
 
 
-def drawn_by_rule(
+def choose_drawn(
     source: Source,
     request: Request,
     *,
@@ -188,17 +188,17 @@ def drawn_by_rule(
         f"{row.parallel:.3g} if they are parallel"
         for row in (rule.examples, rule.users)
     ]
-    drawn = rule.taken.drawn
+    drawn = rule.better.drawn
     return drawn, [f"by rule: drawn {drawn} (less noise over signal)", *comparison]
 
 
-def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
+def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
     """The sampling candidates of a plan, examples or users, and their number in the data."""
     if plan.unit.drawn == "examples":
         return "examples", len(source.train)
-    from sfumato.data import owners
+    from sfumato.data import user_graph_of
 
-    return "users", len(owners(source.train).names)
+    return "users", len(user_graph_of(source.train).names)
 
 
 def check(source: Source, plan: PrivacyPlan) -> None:
@@ -238,7 +238,7 @@ def check_classes(source: Source) -> None:
         )
 
 
-def class_of_one(source: Source, plan: PrivacyPlan) -> str | None:
+def class_users_note(source: Source, plan: PrivacyPlan) -> str | None:
     """A note on what a guarantee for users means if each class is one user; else None."""
     from sfumato.data import BY_CLASS
 
@@ -277,10 +277,10 @@ def check_cap(users: np.ndarray, unit: User) -> None:
 
 
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
-    from sfumato.data import BY_CLASS, owners, refuse_shared_records
+    from sfumato.data import BY_CLASS, refuse_shared_records, user_graph_of
 
     one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers on examples or users; clients are for embeddings")
-    graph = owners(source.train)
+    graph = user_graph_of(source.train)
     if source.shared and not unit.shared:
         if unit.drawn == "users":
             refuse_shared_records()

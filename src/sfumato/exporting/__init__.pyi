@@ -1,2 +1,2 @@
-from .exported import Exported as Exported
-from .exported import export as export
+from .exporter import Exported as Exported
+from .exporter import export as export

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError
-from sfumato.data import AsStored, Tokens
+from sfumato.data import FeatureTransform, Tokens
 from sfumato.models.projection import synthetic_images
 from sfumato.runs import Loaded
 
@@ -42,7 +42,7 @@ class Served(nn.Module):
             records: images uint8 (N, size, size, channels), token numbers int64 (N, T), or features float32 (N, D).
         """
         loaded = self.loaded
-        inputs = records if isinstance(loaded.transform, AsStored) else loaded.transform(records)
+        inputs = records if isinstance(loaded.transform, FeatureTransform) else loaded.transform(records)
         outputs = self.module(inputs)
         return loaded.reading.scores(outputs) if loaded.embedding is None else functional.normalize(outputs, dim=1)
 
@@ -51,7 +51,7 @@ class Served(nn.Module):
         transform = self.loaded.transform
         if isinstance(transform, Tokens):
             return transform.synthetic(count)
-        if isinstance(transform, AsStored):
+        if isinstance(transform, FeatureTransform):
             return torch.randn(count, transform.width, generator=torch.Generator().manual_seed(0))
         drawn = synthetic_images(count, channels=transform.channels, size=(transform.size, transform.size))
         images = torch.cat(list(drawn)).permute(0, 2, 3, 1)
@@ -64,14 +64,14 @@ ELSEWHERE = "use --to onnx, which supports any model"
 def folded(served: Served, module: nn.Module, last: nn.Module | None) -> nn.Module:
     """Folds the temperature and the shift of class shares into the last layer, as (W / T, b / T + offsets).
 
-    The softmax (or sigmoid) of the module's logits then gives the run's scores.
+    The softmax or sigmoid of the module's logits then equals the run's scores.
 
     Args:
         module: a copy of the run's network, or the network that holds its weights; changed in place.
         last: the module's layer that computes the logits, if known.
 
     Raises:
-        SfumatoError: there is something to fold, and the layer is not linear with a bias.
+        SfumatoError: there is something to fold, but the layer is not linear or convolutional with a bias.
     """
     reading = served.loaded.reading
     temperature = reading.temperature or 1.0
@@ -85,8 +85,8 @@ def folded(served: Served, module: nn.Module, last: nn.Module | None) -> nn.Modu
     return module
 
 
-def read(served: Served) -> str:
-    """Code that turns logits into scores, as a method call on a tensor."""
+def scoring_code(served: Served) -> str:
+    """Code that turns logits into scores: a method call on a tensor."""
     if served.loaded.embedding is not None:
         return ""
     return ".softmax(-1)" if served.loaded.loss == "softmax" else ".sigmoid()"

@@ -1,8 +1,8 @@
-from .checks.alone import keeps_apart as keeps_apart
-from .checks.alone import outputs_alone as outputs_alone
-from .checks.alone import outputs_together as outputs_together
-from .checks.alone import same_throughout as same_throughout
-from .clipped import ClippedGradient as ClippedGradient
+from .checks.batch_independence import batched_outputs as batched_outputs
+from .checks.batch_independence import is_batch_independent as is_batch_independent
+from .checks.batch_independence import per_example_outputs as per_example_outputs
+from .checks.batch_independence import unchanged_outputs as unchanged_outputs
+from .clipped_gradient import ClippedGradient as ClippedGradient
 from .explain import Explanation as Explanation
 from .grid import GridSum as GridSum
 from .sums import ClippedSum as ClippedSum

@@ -46,7 +46,7 @@ def zeros(parameter: Tensor) -> Tensor:
 
 
 def _longest(device: torch.device) -> int:
-    return _DEVICE_PIECE if _devices.has_own_forms(device) else _PIECE
+    return _DEVICE_PIECE if _devices.has_device_forms(device) else _PIECE
 
 
 def margin(dtype: torch.dtype, device: torch.device) -> float:
@@ -90,7 +90,7 @@ def squared_lengths(values: Tensor) -> Tensor:
     piece = next((size for size in range(longest, longest // 2, -1) if width % size == 0), longest)
     whole = width // piece * piece
     # On a CPU a piece is contiguous; on a device it takes one number of each stretch, for neighbouring threads.
-    last = -2 if _devices.has_own_forms(values.device) and width > longest else -1
+    last = -2 if _devices.has_device_forms(values.device) and width > longest else -1
     pieces = values[..., :whole].unflatten(-1, (-1, piece) if last == -1 else (piece, -1))
     parts = [(values, -1)] if width <= longest else [(pieces, last)]
     if 0 < whole < width:

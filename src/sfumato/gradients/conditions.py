@@ -19,8 +19,8 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from sfumato._devices import random_states
-from sfumato.gradients.methods.lowered import depends_on_example, values_of
+from sfumato._devices import rng_states
+from sfumato.gradients.methods.batch_axis import depends_on_example, unwrap_batched
 
 Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ class Conditions:
 
     def answer(self, tensor: Tensor) -> Any:
         """The truth value of a one-element tensor, or NotImplemented to leave the question to torch."""
-        batched = values_of(tensor)
+        batched = unwrap_batched(tensor)
         if batched is None or tensor.numel() != 1:
             return NotImplemented
         self.met = True
@@ -89,10 +89,10 @@ class Conditions:
         raise failure()
 
     def _random_state(self) -> list[Tensor]:
-        return random_states(self._device)
+        return rng_states(self._device)
 
 
-def agreeing(run: Callable[[Any], Result], examples: int) -> Iterator[tuple[Tensor, Result]]:
+def run_by_branch(run: Callable[[Any], Result], examples: int) -> Iterator[tuple[Tensor, Result]]:
     """Splits a batch into parts in which all examples take the same branches, and runs each of them.
 
     Args:

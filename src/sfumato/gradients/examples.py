@@ -19,14 +19,14 @@ from sfumato.gradients.walk import named_tensors
 Tree = Any
 
 
-def each(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Applies the function to every tensor of a structure, with the corresponding tensors of the others."""
     if isinstance(tree, Tensor):
         return function(tree, *others)
     if isinstance(tree, dict):
-        return {key: each(function, value, *(other[key] for other in others)) for key, value in tree.items()}
+        return {key: tree_map(function, value, *(other[key] for other in others)) for key, value in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return tuple(each(function, *values) for values in zip(tree, *others, strict=True))
+        return tuple(tree_map(function, *values) for values in zip(tree, *others, strict=True))
     raise SfumatoError(
         f"inputs and targets must be tensors, or tuples or dicts of tensors, got {type(tree).__name__}",
         "convert it with torch.as_tensor",
@@ -40,10 +40,10 @@ def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def tensors(tree: Tree) -> list[Tensor]:
+def tree_tensors(tree: Tree) -> list[Tensor]:
     """All tensors of a structure, in order."""
     found: list[Tensor] = []
-    each(found.append, tree)
+    tree_map(found.append, tree)
     return found
 
 
@@ -55,14 +55,14 @@ def batch_size(inputs: Tree, targets: Tree, views: int) -> int:
         targets: tensors (B, ...).
         views: K.
     """
-    first = tensors(inputs)
+    first = tree_tensors(inputs)
     if not first:
         raise SfumatoError("inputs hold no tensor", "give at least one tensor with one row per example")
     if first[0].dim() == 0:
         raise SfumatoError("inputs must have an axis of examples, got a tensor without axes", "give a batch (B, ...)")
     size = first[0].shape[0]
     for name, tree in (("inputs", inputs), ("targets", targets)):
-        for tensor in tensors(tree):
+        for tensor in tree_tensors(tree):
             if tensor.dim() == 0 or tensor.shape[0] != size:
                 raise SfumatoError(
                     f"{name} of shape {tuple(tensor.shape)} do not have {size} examples along their first axis",
@@ -101,7 +101,7 @@ def signature(tree: Tree) -> tuple:
     return (tuple(tree.shape[1:]), tree.dtype, str(tree.device))
 
 
-def call(model: nn.Module, by_name: dict[str, Tensor], inputs: Tree) -> Any:
+def call_model(model: nn.Module, by_name: dict[str, Tensor], inputs: Tree) -> Any:
     """Runs the model with other tensors in place of its parameters and buffers; the model is left unchanged.
 
     Args:
@@ -136,9 +136,9 @@ def loss_of_one(
         () scalar.
     """
     if views == 1:
-        inputs = each(lambda tensor: tensor.unsqueeze(0), inputs)
-    targets = each(lambda tensor: torch.stack([tensor] * views) if views > 1 else tensor.unsqueeze(0), targets)
-    value = loss(call(model, tensors_by_name, inputs), targets)
+        inputs = tree_map(lambda tensor: tensor.unsqueeze(0), inputs)
+    targets = tree_map(lambda tensor: torch.stack([tensor] * views) if views > 1 else tensor.unsqueeze(0), targets)
+    value = loss(call_model(model, tensors_by_name, inputs), targets)
     if not isinstance(value, Tensor) or value.dim() != 0 or not value.is_floating_point():
         shape = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise SfumatoError(

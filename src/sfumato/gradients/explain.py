@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from sfumato._devices import wait_for
+from sfumato._devices import synchronize
 from sfumato.gradients import clipping
 from sfumato.gradients.checks.discovery import preserved_random_state
-from sfumato.gradients.checks.synthetic import repeated
+from sfumato.gradients.checks.synthetic import repeat_first
 from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 
@@ -94,7 +94,7 @@ def _named(parameters: tuple[str, ...]) -> str:
 
 def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
     """Runs a batch of copies of the path's synthetic example twice, and times the second run."""
-    synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
+    synthetic, keys = repeat_first(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
     with preserved_random_state():
         for _ in range(2):
             began = time.perf_counter()
@@ -109,7 +109,7 @@ def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
                     part.weighted_sums(factors, excluding=False)
                     sums.append((part.names, time.perf_counter() - start, size))
                     del part
-            wait_for(result.losses.device)
+            synchronize(result.losses.device)
             whole = time.perf_counter() - began
     rows = []
     for site in result.sites:

@@ -1,8 +1,8 @@
 """Matrix products for devices: in the operands' own type, with results in float32 at least.
 
 A GPU multiplies bfloat16 on its tensor cores and accumulates in float32; converting the operands to float32 first makes
-the product many times slower. The forms in use depend on the kind of device only (`_devices.has_own_forms`), never on
-timings.
+the product many times slower. The forms in use depend on the kind of device only (`_devices.has_device_forms`), never
+on timings.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _AT_ONCE = 8
 _EVEN = 8
 
 
-def working(x: Tensor, g: Tensor) -> torch.dtype:
+def working_dtype(x: Tensor, g: Tensor) -> torch.dtype:
     """The type in which inputs and output gradients are multiplied: bfloat16 on a device, else float32 at least."""
     dtype = torch.promote_types(x.dtype, g.dtype)
-    native = dtype == torch.bfloat16 and _devices.has_own_forms(x.device)
+    native = dtype == torch.bfloat16 and _devices.has_device_forms(x.device)
     return dtype if native else clipping.accumulation_dtype(dtype)
 
 
-def batched(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+def batched_product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """The product of (n, p, t) and (n, t, q): (n, p, q), in float32 at least.
 
     Args:
@@ -49,7 +49,7 @@ def batched(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """The product of (p, t) and (t, q): (p, q), in float32 at least."""
-    return batched(left.unsqueeze(0), right.unsqueeze(0))[0]
+    return batched_product(left.unsqueeze(0), right.unsqueeze(0))[0]
 
 
 def gram(rows: Tensor) -> Tensor:
@@ -59,11 +59,12 @@ def gram(rows: Tensor) -> Tensor:
     """
     if rows.dtype == torch.bfloat16:
         rows = F.pad(rows, (0, 0, 0, -rows.shape[1] % _EVEN))
-    return batched(rows, rows.transpose(1, 2))
+    return batched_product(rows, rows.transpose(1, 2))
 
 
-def summing(terms: int, like: Tensor) -> float:
-    """A bound on the error of dot products of this many terms by `batched`, relative to the sum of absolute terms.
+def dot_error_bound(terms: int, like: Tensor) -> float:
+    """A bound on the error of dot products of this many terms by `batched_product`, relative to the sum of absolute
+    terms.
 
     Source: how many products an NVIDIA tensor core accumulates at a time, and that it truncates, is not documented but
     was measured (Fasi, Higham, Mikaitis, Pranesh 2021, "Numerical behavior of NVIDIA tensor cores").
@@ -76,7 +77,7 @@ def summing(terms: int, like: Tensor) -> float:
 
 
 @contextmanager
-def as_convolutions(device: torch.device) -> Iterator[None]:
+def convolution_precision(device: torch.device) -> Iterator[None]:
     """Makes float32 products as precise as torch's convolutions within the context: TF32 on CUDA unless disabled."""
     try:
         coarser = (

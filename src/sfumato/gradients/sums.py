@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.methods.vectorised import Run
+from sfumato.gradients.methods.vectorised import RunResult
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class ClippedSum:
     norms: Tensor
     losses: Tensor
 
-    def followed_by(self, other: ClippedSum) -> ClippedSum:
+    def merge(self, other: ClippedSum) -> ClippedSum:
         """The sum of this batch and another one. Adds to this object's gradients in place."""
         for name, value in self.gradients.items():
             value += other.gradients[name]
@@ -39,12 +39,12 @@ class ClippedSum:
             losses=torch.cat([self.losses, other.losses]),
         )
 
-    def in_order(self, rows: Tensor) -> ClippedSum:
+    def reorder(self, rows: Tensor) -> ClippedSum:
         """The same sum with norms and losses moved to the places `rows`, (B,) int64, of their examples."""
         order = rows.argsort().to(self.norms.device)
         return ClippedSum(gradients=self.gradients, norms=self.norms[order], losses=self.losses[order])
 
-    def completed(self, rows: Tensor, others: ClippedSum) -> ClippedSum:
+    def add_missing(self, rows: Tensor, others: ClippedSum) -> ClippedSum:
         """The sum with the missing examples `rows` added. Adds to this object's gradients in place."""
         for name, value in self.gradients.items():
             value += others.gradients[name]
@@ -72,30 +72,35 @@ class QueuedSum(ClippedSum):
         self.__dict__.update(_total=total, _incomplete=incomplete, _complete=complete)
 
     @cached_property
-    def settled(self) -> ClippedSum:
+    def result(self) -> ClippedSum:
         """The complete sum; waits for the device."""
         total, complete = self.__dict__.pop("_total"), self.__dict__.pop("_complete")
         return complete() if bool(self.__dict__["_incomplete"]) else total
 
     @property
     def gradients(self) -> dict[str, Tensor]:  # type: ignore[override]
-        return self.settled.gradients
+        return self.result.gradients
 
     @property
     def norms(self) -> Tensor:  # type: ignore[override]
-        return self.settled.norms
+        return self.result.norms
 
     @property
     def losses(self) -> Tensor:  # type: ignore[override]
-        return self.settled.losses
+        return self.result.losses
 
     def hide_padding(self, weights: Tensor) -> ClippedSum:
         total, incomplete, complete = (self.__dict__[name] for name in ("_total", "_incomplete", "_complete"))
         return QueuedSum(total.hide_padding(weights), incomplete, lambda: complete().hide_padding(weights))
 
 
-def first_sum(
-    run: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None, *, synchronize: bool = True
+def fast_sum(
+    run: RunResult,
+    trainable: dict[str, Tensor],
+    max_norm: float,
+    weights: Tensor | None = None,
+    *,
+    synchronize: bool = True,
 ) -> tuple[ClippedSum, Tensor, bool | Tensor]:
     """Computes the clipped sum of the examples that the fast arithmetic can certify. Consumes the run's parts.
 
@@ -121,10 +126,12 @@ def first_sum(
         return _total(run, trainable, squares, factors, excluding=some is True), doubtful, some
 
 
-def exact_sum(run: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None) -> ClippedSum:
+def exact_sum(
+    run: RunResult, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None
+) -> ClippedSum:
     """Computes the clipped sum of an exact run (`contributions`), for norms and factors of any size.
 
-    The arguments are those of `first_sum`.
+    The arguments are those of `fast_sum`.
     """
     with _full_precision(run):
         squares = run.squared_norms()
@@ -133,7 +140,7 @@ def exact_sum(run: Run, trainable: dict[str, Tensor], max_norm: float, weights: 
 
 
 @contextmanager
-def _full_precision(run: Run) -> Iterator[None]:
+def _full_precision(run: RunResult) -> Iterator[None]:
     """Disables autograd and autocast."""
     with torch.no_grad(), torch.autocast(run.losses.device.type, enabled=False):
         yield
@@ -143,7 +150,9 @@ def _weighted(factors: Tensor, weights: Tensor | None) -> Tensor:
     return factors if weights is None else factors * weights
 
 
-def _total(run: Run, trainable: dict[str, Tensor], squares: Tensor, factors: Tensor, *, excluding: bool) -> ClippedSum:
+def _total(
+    run: RunResult, trainable: dict[str, Tensor], squares: Tensor, factors: Tensor, *, excluding: bool
+) -> ClippedSum:
     sums: dict[str, Tensor] = {}
     while run.parts:  # one at a time, to free each part's memory as soon as it is summed
         sums |= run.parts.pop().weighted_sums(factors, excluding=excluding)

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import conditions
-from sfumato.gradients.checks import unseen
+from sfumato.gradients.checks import hooks
 from sfumato.gradients.frozen import FrozenNorms
-from sfumato.gradients.methods.lowered import depends_on_example, is_batched, lowered
+from sfumato.gradients.methods.batch_axis import apply_batched, depends_on_example, is_batched
 from sfumato.gradients.sites import (
     Site,
     attention,
@@ -70,7 +70,7 @@ class Tape:
     def record(self, site: Site, examples: int, views: int) -> None:
         """Records the start of a site's call."""
         site.examples, site.views, site.tuner = examples, views, self.tuner
-        site.roles = {role: self.operands.of(t) for role, t in site.operands.items() if t.requires_grad}
+        site.roles = {role: self.operands.operand_of(t) for role, t in site.operands.items() if t.requires_grad}
         for operand in site.roles.values():
             operand.uses += 1
         self.sites.append(site)
@@ -133,8 +133,8 @@ class Taps(FrozenNorms):
         if not any(operand.requires_grad for operand in operands):
             return NotImplemented
         if inputs.dim() <= axes:
-            return lowered(partial(self._folded, site), inputs.unsqueeze(0)).squeeze(0)
-        return lowered(partial(self._folded, site), inputs)
+            return apply_batched(partial(self._folded, site), inputs.unsqueeze(0)).squeeze(0)
+        return apply_batched(partial(self._folded, site), inputs)
 
     def _folded(self, site: Site, inputs: Tensor) -> Tensor:
         """The site's outputs (B, K, ...) for inputs (B, K, ...)."""
@@ -175,5 +175,5 @@ HANDLERS: dict[Callable, Callable] = {
     **composites.HANDLERS,
     **dropout.HANDLERS,
     **conditions.HANDLERS,
-    **unseen.HANDLERS,
+    **hooks.HANDLERS,
 }

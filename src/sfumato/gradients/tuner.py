@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato._devices import wait_for
+from sfumato._devices import synchronize
 from sfumato.gradients import products
 from sfumato.gradients.sites import token_gram
 from sfumato.gradients.sites.forms import Factored, Tiled
@@ -51,7 +51,7 @@ class Tuner:
     def __init__(self, methods: Mapping[str, str] | None = None):
         self.methods: dict[str, str] = dict(methods or {})
 
-    def chosen(self, site: str, kernel: Kernel, g: Tensor) -> str | None:
+    def known_method(self, site: str, kernel: Kernel, g: Tensor) -> str | None:
         """The method of a site if it is already known."""
         return self.methods.get(_key(site, kernel, g))
 
@@ -65,7 +65,7 @@ class Tuner:
             derived: whether the weight is a function of parameters.
         """
         key = _key(site, kernel, g)
-        if key not in self.methods and _devices.has_own_forms(x.device):
+        if key not in self.methods and _devices.has_device_forms(x.device):
             self.methods[key] = _by_rule(kernel, x, g, derived=derived)
         if key not in self.methods:
             arithmetic = kernel.views * g[0].numel() * kernel.fan_in()
@@ -94,11 +94,11 @@ def _key(site: str, kernel: Kernel, g: Tensor) -> str:
 
 def _by_rule(kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
     """The rule for devices: moves fewer numbers, and keeps gradients only if there is room. Nothing is timed."""
-    of_tokens = kernel.joins and not derived and products.working(x, g) in token_gram.TOLERANCES
+    of_tokens = kernel.joins and not derived and products.working_dtype(x, g) in token_gram.TOLERANCES
     if of_tokens and kernel.positions(g) ** 2 < kernel.gradient_elements():
         return "gram"
     kept = _AT_ONCE * kernel.gradient_elements() * max(4, g.element_size())
-    if kept * _SHARE <= _devices.room(g.device):
+    if kept * _SHARE <= _devices.available_memory(g.device):
         return f"keep {kernel.methods()[0]}"
     return "gram" if kernel.gram_surely_pays(x, g) else f"drop {kernel.methods()[0]}"
 
@@ -145,9 +145,9 @@ def _seconds(action: Callable[[], object], device: torch.device, rival: float = 
     clock = time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     runs: list[float] = []
     while len(runs) <= _REPEATS and not (runs and runs[0] > _HOPELESS * rival):
-        wait_for(device)
+        synchronize(device)
         began = clock()
         action()
-        wait_for(device)
+        synchronize(device)
         runs.append(clock() - began)
     return min(runs)

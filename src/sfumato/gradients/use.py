@@ -125,7 +125,7 @@ def rounding(reach: Reach, like: Tensor, positions: int, *, convolution: bool = 
     return (_ALLOWED_ROUNDINGS + positions / _POSITIONS_PER_ROUNDING) * unit * reach
 
 
-def joined(parts: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+def concatenate(parts: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     """Concatenates the values of some examples at a time to those of all examples, (B, ...)."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -142,7 +142,7 @@ class Instantiated:
 
     @cached_property
     def _squares(self) -> Tensor:
-        return joined([clipping.squared_norms(tile) for tile in self._tiles])
+        return concatenate([clipping.squared_norms(tile) for tile in self._tiles])
 
     def squared_norms(self) -> Tensor:
         return self._squares
@@ -159,14 +159,14 @@ class Instantiated:
 
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
         if rows is None:
-            return joined(self._tiles)
+            return concatenate(self._tiles)
         size = self._tiles[0].shape[0]
         if len(self._tiles) == 1:
             return self._tiles[0][rows]
         return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
-        return joined_statistics([row_statistics_of(tile, rows) for tile in self._tiles])
+        return concatenate_statistics([row_statistics_of(tile, rows) for tile in self._tiles])
 
     def bytes(self) -> int:
         return sum(tile.nbytes for tile in self._tiles)
@@ -177,7 +177,7 @@ class Exact(Instantiated):
 
     @cached_property
     def _squares(self) -> Tensor:
-        return joined([clipping.exact_squared_norms(tile) for tile in self._tiles])
+        return concatenate([clipping.exact_squared_norms(tile) for tile in self._tiles])
 
     def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
         return clipping.exact_weighted_sum(self.instantiate(), factors)
@@ -202,7 +202,7 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
     )
 
 
-def joined_statistics(parts: list[RowStatistics]) -> RowStatistics:
+def concatenate_statistics(parts: list[RowStatistics]) -> RowStatistics:
     """Concatenates the statistics of all tiles."""
     return parts[0] if len(parts) == 1 else RowStatistics(*map(torch.cat, zip(*parts, strict=True)))
 
@@ -254,7 +254,7 @@ class Kernel(Protocol):
     def gram_elements(self, x: Tensor, g: Tensor) -> int: ...
     def row_squares(self, g: Tensor) -> Tensor: ...
     def scaled(self, g: Tensor, scales: Tensor) -> Tensor: ...
-    def applied(self, x: Tensor, weight: Tensor) -> Tensor: ...
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor: ...
     def output_dots(self, y: Tensor, g: Tensor, bias: Tensor | None) -> Tensor: ...
     def input_sums(self, x: Tensor, g: Tensor) -> Tensor: ...
 

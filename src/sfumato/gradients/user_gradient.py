@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.clipped import Bounded, ClippedGradient
+from sfumato.gradients.clipped_gradient import BoundedSum, ClippedGradient
 from sfumato.gradients.sums import ClippedSum, sum_of_one
 
 AT_ONCE = 64
@@ -18,7 +18,7 @@ AT_ONCE = 64
 _UNCLIPPED = 1e30
 
 
-class UserGradient(Bounded):
+class UserGradient(BoundedSum):
     """``sum_u clip_C( sum_r share_ur (1/K) sum_k gradient of loss(model(x_urk), y_ur) )``, exactly, for any model.
 
     A user's records, each with its own label, are treated like the views of one example of `ClippedGradient`. Shares of
@@ -58,7 +58,7 @@ class UserGradient(Bounded):
         self._model, self._loss = model, loss
         self._at_once, self._methods = max(1, at_once // views), methods
         self._by_records: dict[tuple[int, bool], ClippedGradient] = {}
-        self._of(1)  # raises the errors of `ClippedGradient` now
+        self._for_records(1)  # raises the errors of `ClippedGradient` now
 
     @property
     def sums_over(self) -> Literal["users"]:
@@ -68,16 +68,16 @@ class UserGradient(Bounded):
     @property
     def methods(self) -> dict[str, str]:
         """See `ClippedGradient.methods`. Timed on one record, and then used for any number of them."""
-        return self._of(1).methods
+        return self._for_records(1).methods
 
     @property
-    def draws(self) -> bool:
+    def uses_keys(self) -> bool:
         """Whether the model has dropout that follows `keys`. Known after `self_check`."""
-        return any(gradient.draws for gradient in self._by_records.values())
+        return any(gradient.uses_keys for gradient in self._by_records.values())
 
     def zeros(self) -> dict[str, Tensor]:
         """The sum over no users."""
-        return self._of(1).zeros()
+        return self._for_records(1).zeros()
 
     def __call__(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None = None) -> ClippedSum:
         """Computes the clipped sum over the users of a micro-batch, each with all of their records.
@@ -96,14 +96,14 @@ class UserGradient(Bounded):
                 "give (users, records) in all three",
             )
         if users == 0:
-            return self._of(1)(inputs.new_zeros(0, *inputs.shape[2:]), (targets[:, :1], shares[:, :1]))
+            return self._for_records(1)(inputs.new_zeros(0, *inputs.shape[2:]), (targets[:, :1], shares[:, :1]))
         if records <= self._at_once:
             return self._sum(inputs, targets, shares, keys)
         user_slices = [slice(user, user + 1) for user in range(users)]
         sums = [
             self._in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u]) for u in user_slices
         ]
-        return reduce(ClippedSum.followed_by, sums)
+        return reduce(ClippedSum.merge, sums)
 
     def _sum(
         self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, *, clipped: bool = True
@@ -112,7 +112,7 @@ class UserGradient(Bounded):
         views = records * self._views
         shape = inputs.shape[2 if self._views == 1 else 3 :]
         examples = inputs.reshape(users, *([views] if views > 1 else []), *shape)
-        return self._of(records, clipped=clipped)(examples, (targets, shares.to(torch.float32)), keys)
+        return self._for_records(records, clipped=clipped)(examples, (targets, shares.to(torch.float32)), keys)
 
     def _in_pieces(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None) -> ClippedSum:
         """The clipped sum of one user (1, R, ...), whose gradient is added up in float64 before it is clipped."""
@@ -135,13 +135,15 @@ class UserGradient(Bounded):
             targets: (M, ...) synthetic targets of records, used in turn; by default the classes of the model's output.
         """
         for records in (1, 2):
-            self._of(records).self_check(example_shape, targets=self._synthetic(example_shape, records, targets))
+            self._for_records(records).self_check(
+                example_shape, targets=self._synthetic(example_shape, records, targets)
+            )
 
     def bytes_per_example(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> int:
         """Estimates the memory, in bytes, of one more record, views included."""
-        return self._of(1).bytes_per_example(example_shape, targets=self._synthetic(example_shape, 1, targets))
+        return self._for_records(1).bytes_per_example(example_shape, targets=self._synthetic(example_shape, 1, targets))
 
-    def _of(self, records: int, *, clipped: bool = True) -> ClippedGradient:
+    def _for_records(self, records: int, *, clipped: bool = True) -> ClippedGradient:
         """The `ClippedGradient` that treats `records` K views of a user as the views of one example."""
         if (records, clipped) not in self._by_records:
             first = self._by_records.get((1, True))

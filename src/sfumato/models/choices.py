@@ -62,7 +62,7 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class LossSettings:
     """The loss and the class weights."""
 
     loss: str = choice("softmax", "softmax|sigmoid|multilabel", "softmax; multilabel for --label-columns")
@@ -83,11 +83,11 @@ class Objective:
 
         one_of("loss", self.loss, LOSSES)
         if self.class_prevalence is not None:
-            object.__setattr__(self, "class_prevalence", shares.each(self.class_prevalence))
+            object.__setattr__(self, "class_prevalence", shares.parse_label_shares(self.class_prevalence))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Norms:
+class NormSettings:
     """Replacement of the model's normalisation layers."""
 
     normalisation: str | None = choice(None, "NAME", "as the model has it")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
+from sfumato.models.losses import LOSSES, is_exclusive, logits_of, probabilities
 
 TIE = 1 / 64
 """Weight of the mean distribution, in votes: too small to outvote a model, large enough to break ties."""
@@ -88,7 +88,7 @@ class Ensemble(nn.Module):
         super().__init__()
         self.method = one_of("method", method, METHODS)
         self.loss = one_of("loss", loss, LOSSES)
-        if method == "omv" and not exclusive(loss):
+        if method == "omv" and not is_exclusive(loss):
             raise SfumatoError("a majority vote needs exclusive classes, got loss multilabel", "choose opa")
         if not members or len({id(member) for member in members}) < len(members):
             raise SfumatoError(f"members must be distinct modules, at least one, got {len(members)}", "pass each once")
@@ -96,7 +96,7 @@ class Ensemble(nn.Module):
             self.add_module(str(number), member)
 
     @classmethod
-    def of(
+    def from_weights(
         cls, template: nn.Module, weights: Iterable[Mapping[str, Tensor]], *, method: str, loss: str = "softmax"
     ) -> Ensemble:
         """Builds an ensemble of copies of one module. Weights that a member does not name come from the template.

@@ -74,18 +74,18 @@ LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxy
 )
 
 
-def weighted(
+def weighted_loss(
     loss: str, prevalence: Mapping[str, float] | None, labels: Sequence[str], device: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of this name, with weights of the answers where shares of several labels are declared. Weights of
-    classes multiply clipped gradients instead (`weights_of`)."""
-    if prevalence is None or exclusive(loss):
+    classes multiply clipped gradients instead (`class_weights`)."""
+    if prevalence is None or is_exclusive(loss):
         return LOSSES[loss]
     weights = torch.tensor(answer_weights(prevalence, labels), device=device)
     return partial(multilabel_cross_entropy, weights=weights)
 
 
-def exclusive(loss: str) -> bool:
+def is_exclusive(loss: str) -> bool:
     """Whether classes are exclusive, that is, exactly one is correct."""
     return loss != MULTILABEL
 
@@ -109,22 +109,22 @@ def logits_of(probabilities: Tensor, loss: str) -> Tensor:
 
 
 MARGIN = 0.2
-"""By how much a triplet's negative should be further than its positive (Schroff et al. 2015, section 3)."""
+"""The margin by which a triplet's negative should be farther than its positive (Schroff et al. 2015, section 3)."""
 SHARPNESS = 10.0
-"""What the cosine is multiplied by to give a pair's logit (Zhai et al. 2023, arXiv 2303.15343, where it starts)."""
+"""The factor from cosine to logit of a pair: the initial value of Zhai et al. 2023 (arXiv 2303.15343)."""
 
 
 def binary(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """The mean over the pairs of a batch of the binary cross-entropy of "of one class", by the cosine.
+    """Binary cross-entropy of whether two examples have the same class, averaged over all pairs of a batch.
 
-    The logit is `SHARPNESS` (cosine - 1/2).
+    The logit of a pair is `SHARPNESS` (cosine - 1/2).
 
     Args:
         embeddings: (N, D).
         labels: (N,).
 
     Returns:
-        () in nats; 0 for a single record.
+        () in nats; 0 for a single example.
 
     >>> same = binary(torch.ones(2, 3), torch.tensor([1, 1]))
     >>> round(same.item(), 4), round(binary(torch.ones(2, 3), torch.tensor([1, 2])).item(), 4)
@@ -139,14 +139,14 @@ def binary(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def triplet(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """The mean over all triplets of a batch that are not yet apart by `MARGIN` ("batch all", Hermans et al. 2017).
+    """Triplet loss, averaged over all triplets of a batch that violate `MARGIN` ("batch all", Hermans et al. 2017).
 
     Args:
         embeddings: (N, D).
         labels: (N,).
 
     Returns:
-        (); 0 where there is no such triplet.
+        (); 0 if there is no such triplet.
     """
     distances, positive, negative = _compared(embeddings, labels)
     short = torch.relu(distances[:, :, None] - distances[:, None, :] + MARGIN)
@@ -155,17 +155,17 @@ def triplet(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def triplet_hard(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """The mean over records of how far the furthest of their class is beyond the nearest of another one, and `MARGIN`.
+    """Triplet loss of the farthest positive and the nearest negative of each example, averaged over examples.
 
-    "Batch hard" of Hermans et al. 2017 (arXiv 1703.07737), equation 5. Records alone in their class, or in a batch of
-    one class, don't count.
+    "Batch hard" of Hermans et al. 2017 (arXiv 1703.07737), equation 5, with `MARGIN`. Examples without a positive or
+    without a negative in the batch do not count.
 
     Args:
         embeddings: (N, D).
         labels: (N,).
 
     Returns:
-        (); 0 where no record counts.
+        (); 0 if no example counts.
     """
     distances, positive, negative = _compared(embeddings, labels)
     furthest = torch.where(positive, distances, -torch.inf).amax(1)
@@ -176,7 +176,7 @@ def triplet_hard(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def _compared(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared distances (N, N), which pairs are two of one class, and which are of two classes."""
+    """Squared distances, positive pairs (same class) and negative pairs (different classes), each of shape (N, N)."""
     unit = functional.normalize(embeddings)
     alike = labels[:, None] == labels[None, :]
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)

@@ -3,7 +3,7 @@
 Both come from a fixed seed and are the same for every data set, so they cost no privacy. Together they approximately
 preserve cosine similarities: exactly within the principal directions, and on average over projections outside of them
 (Johnson and Lindenstrauss 1984). The principal directions come first, so a map of the first coordinates has the most
-effect (`Mapped`).
+effect (`MappedFeatures`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.models.registry import create
-from sfumato.models.trial import evaluating
-from sfumato.models.weights.pretrained import classifier_names, select
+from sfumato.models.trial import evaluation_mode
+from sfumato.models.weights.pretrained import classifier_names, select_trainable
 from sfumato.models.weights.trunk import Trunk, trunk_of
 
 SEED = 0
@@ -72,7 +72,7 @@ def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, pri
     width, dimension = trunk.width, positive_integer("dimension", dimension)
     number = min(positive_integer("principal", principal), dimension, width)
     images = synthetic_images(IMAGES, channels=shape[0], size=shape[1:])
-    with evaluating(trunk):
+    with evaluation_mode(trunk):
         features = torch.cat([trunk(batch).double() for batch in images])
     features -= features.mean(0)
     rows = torch.zeros(0, width, dtype=torch.float64)
@@ -97,7 +97,7 @@ def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, pri
     return torch.cat([rows, random_directions]).float()
 
 
-class Mapped(nn.Module):
+class MappedFeatures(nn.Module):
     """Fixed features, their public projection, and a trainable map of the first coordinates, initially the identity.
 
     z = P f(x) / |P f(x)|. The first K coordinates become A z + b; the others are unchanged.
@@ -122,23 +122,23 @@ class Mapped(nn.Module):
         """K."""
         return self.map.in_features
 
-    def train(self, mode: bool = True) -> Mapped:
+    def train(self, mode: bool = True) -> MappedFeatures:
         """Sets the mode of the map. The frozen backbone stays in evaluation mode, as a fixed function."""
         super().train(mode)
         self.backbone.eval()
         return self
 
-    def begun(self, images: Tensor) -> Tensor:
+    def initial_embedding(self, images: Tensor) -> Tensor:
         """Maps images (N, C, H, W) to z, (N, D) of length 1: the embedding before training."""
         return nn.functional.normalize(self.backbone(images), dim=1)
 
-    def finished(self, begun: Tensor) -> Tensor:
+    def apply_map(self, begun: Tensor) -> Tensor:
         """Maps z to embeddings (N, D)."""
         return torch.cat([self.map(begun[:, : self.mapped]), begun[:, self.mapped :]], dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps images (N, C, H, W) to embeddings (N, D) of any length."""
-        return self.finished(self.begun(images))
+        return self.apply_map(self.initial_embedding(images))
 
 
 DIMENSION = 128
@@ -167,7 +167,8 @@ def create_embedding(
         dimension: D.
         pretrained: as for `create`: public weights, which a guarantee does not cover.
         head: "new" for a newly drawn last layer; "pretrained" for the stored one.
-        mapped: K, to wrap the model in `Mapped`, whose weights are then loaded from a file; None for the plain model.
+        mapped: K, to wrap the model in `MappedFeatures`, whose weights are then loaded from a file; None for the plain
+            model.
 
     Raises:
         SfumatoError: as for `create`, or a dimension that is not a positive integer.
@@ -176,7 +177,7 @@ def create_embedding(
     model = create(name, classes=dimension, channels=channels, size=size, pretrained=pretrained, head=head)
     if pretrained is None or head == "new":
         _draw_last_layer(model)
-    return model if mapped is None else Mapped(model, dimension=dimension, mapped=mapped)
+    return model if mapped is None else MappedFeatures(model, dimension=dimension, mapped=mapped)
 
 
 def _draw_last_layer(model: nn.Module) -> None:
@@ -189,7 +190,9 @@ def _draw_last_layer(model: nn.Module) -> None:
                 nn.init.zeros_(parameter)
 
 
-def at_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int, mapped: int) -> Mapped:
+def embedding_of_features(
+    model: nn.Module, *, shape: tuple[int, int, int], dimension: int, mapped: int
+) -> MappedFeatures:
     """Turns a model into an embedding of its features: its last layer becomes their public `projection`.
 
     Before training, the embedding has approximately the cosine similarities of the features.
@@ -206,7 +209,7 @@ def at_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int
     names = classifier_names(model)
     trunk = None
     if len(names) == 1:
-        select(model, ("classifier",))
+        select_trainable(model, ("classifier",))
         trunk = trunk_of(model.eval(), shape)
     last = None if trunk is None else model.get_submodule(names[0])
     if trunk is None or not isinstance(last, nn.Linear) or last.out_features != dimension:
@@ -218,4 +221,4 @@ def at_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int
         last.weight.copy_(projection(trunk, shape=shape, dimension=dimension, principal=mapped))
         if last.bias is not None:
             last.bias.zero_()
-    return Mapped(model, dimension=dimension, mapped=mapped)
+    return MappedFeatures(model, dimension=dimension, mapped=mapped)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models.name import create_own, is_own, parse, refuse_unknown
+from sfumato.models.model_spec import create_custom, is_custom, parse, refuse_unknown
 from sfumato.models.networks import resnet, zoo
 from sfumato.models.networks.dictionary import SMALLEST, Dictionary, Scattering
 from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, Linear, SmallCNN, TFTutorial
@@ -94,7 +94,7 @@ def create(
     height, width = size if isinstance(size, tuple) else (size, size)
     shape = (positive_integer("image height", height), positive_integer("image width", width))
     base, options = parse(name)
-    refuse_of_texts(name, base)
+    refuse_text_model(name, base)
     if pretrained == "timm":
         model = zoo.create_downloaded(base, options, classes=classes, channels=channels, size=shape, head=head)
     else:
@@ -109,7 +109,7 @@ def is_prior(spelling: str) -> bool:
     return parse(spelling)[0] in PRIORS
 
 
-def refuse_of_texts(spelling: str, base: str) -> None:
+def refuse_text_model(spelling: str, base: str) -> None:
     """Refuses a model of texts for images."""
     if base in OF_TEXTS:
         raise SfumatoError(
@@ -137,8 +137,8 @@ def create_for_texts(
     base, options = parse(name)
     if base in OF_TEXTS:
         model = _build(OF_TEXTS[base], base, options, **facts)
-    elif is_own(name):
-        model = create_own(base, options, **facts)
+    elif is_custom(name):
+        model = create_custom(base, options, **facts)
     else:
         listing = ", ".join(NAMESOF_TEXTS)
         raise SfumatoError(f"model of texts must be one of {listing}; got {name!r}", "choose one of these, such as bag")
@@ -168,8 +168,8 @@ def build_untrained(
         return _build(zoo.create_nf_resnet, name, options, depth=int(match[1]), **facts)
     if name.startswith(zoo.PREFIX):
         return zoo.create(name, options, classes=classes, channels=channels, size=size)
-    if is_own(name):
-        return create_own(name, options, classes=classes, channels=channels, size=size)
+    if is_custom(name):
+        return create_custom(name, options, classes=classes, channels=channels, size=size)
     listing = ", ".join(NAMES)
     near = difflib.get_close_matches(name, NAMES, n=1)
     remedy = f"did you mean {near[0]}" if near else "choose one of these, such as cnn or wrn-16-4"

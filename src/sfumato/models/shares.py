@@ -17,28 +17,28 @@ TOLERANCE = 0.01
 REMEDY = "give every class's share, such as pneumonia=0.02 normal=0.98"
 
 
-def declared(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
+def parse_shares(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
     """Reads shares by class name, each between 0 and 1, that sum to one.
 
     Args:
-        given, name: as for `each`.
+        given, name: as for `parse_label_shares`.
 
-    >>> declared(["pneumonia=0.02,normal=0.98"])
+    >>> parse_shares(["pneumonia=0.02,normal=0.98"])
     {'pneumonia': 0.02, 'normal': 0.98}
     """
-    shares = each(given, name)
+    shares = parse_label_shares(given, name)
     refuse_other_sum(shares, name)
     return shares
 
 
-def each(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
+def parse_label_shares(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
     """Reads shares by class name, each between 0 and 1. Their sum is not checked: an image may have several labels.
 
     Args:
         given: a mapping, or texts NAME=SHARE. One text may hold several, separated by commas.
         name: name of the option.
     """
-    pairs = list(given.items()) if isinstance(given, Mapping) else [pair(text, name) for text in _pieces(given)]
+    pairs = list(given.items()) if isinstance(given, Mapping) else [parse_share(text, name) for text in _pieces(given)]
     shares = dict(pairs)
     if len(shares) < len(pairs):
         raise SfumatoError(f"`{name}` names a class twice", "name each class once")
@@ -56,7 +56,9 @@ def refuse_other_sum(shares: Mapping[str, float], name: str = "class_prevalence"
         raise SfumatoError(f"the shares of `{name}` sum to {total:g}, not to 1", remedy)
 
 
-def in_order(shares: Mapping[str, float], classes: Sequence[str], name: str = "class_prevalence") -> tuple[float, ...]:
+def ordered_shares(
+    shares: Mapping[str, float], classes: Sequence[str], name: str = "class_prevalence"
+) -> tuple[float, ...]:
     """The shares in the order of the classes.
 
     Raises:
@@ -75,7 +77,7 @@ def in_order(shares: Mapping[str, float], classes: Sequence[str], name: str = "c
     return tuple(shares[one] for one in classes)
 
 
-def correction(trained: Sequence[float], used: Sequence[float], *, loss: str) -> tuple[float, ...]:
+def logit_offsets(trained: Sequence[float], used: Sequence[float], *, loss: str) -> tuple[float, ...]:
     """The offsets that adapt logits to other class shares (Saerens et al. 2002, equation 2.4; Elkan 2001, theorem 2).
 
     The offset is log q_c - log p_c for a softmax, and the difference of log odds for sigmoids. By Bayes' rule it is
@@ -90,7 +92,7 @@ def correction(trained: Sequence[float], used: Sequence[float], *, loss: str) ->
     **Guarantee.** A function of declared or released numbers only, so shifting a released model's logits costs no
     privacy. If the shares are counted from private labels, the offsets are a release of these labels.
 
-    >>> [round(one, 3) for one in correction((0.5, 0.5), (0.9, 0.1), loss="softmax")]
+    >>> [round(one, 3) for one in logit_offsets((0.5, 0.5), (0.9, 0.1), loss="softmax")]
     [0.588, -1.609]
     """
 
@@ -100,7 +102,7 @@ def correction(trained: Sequence[float], used: Sequence[float], *, loss: str) ->
     return tuple(of(one) - of(other) for one, other in zip(used, trained, strict=True))
 
 
-def pair(text: str, name: str) -> tuple[str, float]:
+def parse_share(text: str, name: str) -> tuple[str, float]:
     """Parses NAME=SHARE."""
     one, _, share = text.rpartition("=")
     try:
@@ -122,7 +124,7 @@ def _pieces(given: Sequence[str]) -> list[str]:
     return [*pieces, *filter(None, [current.removesuffix(",")])]
 
 
-def weights_of(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple[float, ...]:
+def class_weights(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple[float, ...]:
     """Class weights w_c = min_k p_k / p_c in the order of the classes: inverse to the share, 1 for the rarest class.
 
     An example's clipped gradient is multiplied by the weight of its class. Weights in the loss would be undone by
@@ -135,10 +137,10 @@ def weights_of(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple
     Raises:
         SfumatoError: the shares are not those of exactly these classes, or don't sum to one.
 
-    >>> weights_of({"normal": 0.8, "pneumonia": 0.2}, ("pneumonia", "normal"))
+    >>> class_weights({"normal": 0.8, "pneumonia": 0.2}, ("pneumonia", "normal"))
     (1.0, 0.25)
     """
-    shares = in_order(prevalence, classes)
+    shares = ordered_shares(prevalence, classes)
     refuse_other_sum(prevalence)
     return tuple(min(shares) / share for share in shares)
 
@@ -162,11 +164,11 @@ def answer_weights(prevalence: Mapping[str, float], labels: Sequence[str]) -> tu
     >>> answer_weights({"nodule": 0.2, "effusion": 0.5}, ("nodule", "effusion"))
     ((0.25, 1.0), (1.0, 1.0))
     """
-    pairs = [(1 - share, share) for share in in_order(prevalence, labels)]
+    pairs = [(1 - share, share) for share in ordered_shares(prevalence, labels)]
     return tuple((min(pair) / pair[0], min(pair) / pair[1]) for pair in pairs)
 
 
-def refuse_of_users() -> None:
+def refuse_for_users() -> None:
     """Refuses class shares in runs that sample users."""
     raise SfumatoError(
         "`class_prevalence` weights single examples, but a step samples users, who are clipped as a whole",

@@ -14,7 +14,7 @@ from sfumato._checks import SfumatoError
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Sets the module to evaluation mode within the context, and restores the mode of every submodule."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
@@ -37,7 +37,7 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
 
     Returns:
         The model; if its output is an object with logits, as in transformers, a copy that returns the logits
-        (`giving_logits`).
+        (`returning_logits`).
 
     Raises:
         SfumatoError: the forward pass fails, or its output is not logits.
@@ -48,14 +48,14 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
         inputs = torch.zeros(1, *shape)
         images = f"images of {' x '.join(map(str, shape))}" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
     try:
-        with evaluating(model), torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             logits = model(inputs)
     except Exception as error:
         raise SfumatoError(
             f"model {name!r} fails on {images}: {' '.join(str(error).split())}", "choose another model or size"
         ) from error
-    if holds_logits(logits):
-        model, logits = giving_logits(model), logits.logits
+    if has_logits(logits):
+        model, logits = returning_logits(model), logits.logits
     if not isinstance(logits, Tensor) or logits.shape != (1, classes):
         actual = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise SfumatoError(
@@ -73,18 +73,18 @@ class _Logits:
         return outputs if isinstance(outputs, Tensor) else outputs.logits
 
 
-def holds_logits(outputs: Any) -> bool:
+def has_logits(outputs: Any) -> bool:
     """Whether a model's output is an object with logits.
 
     >>> from types import SimpleNamespace
     >>> import torch
-    >>> holds_logits(SimpleNamespace(loss=None, logits=torch.zeros(1, 3))), holds_logits(torch.zeros(1, 3))
+    >>> has_logits(SimpleNamespace(loss=None, logits=torch.zeros(1, 3))), has_logits(torch.zeros(1, 3))
     (True, False)
     """
     return not isinstance(outputs, Tensor) and isinstance(getattr(outputs, "logits", None), Tensor)
 
 
-def giving_logits(model: nn.Module) -> nn.Module:
+def returning_logits(model: nn.Module) -> nn.Module:
     """A shallow copy of the model that returns logits. It shares the submodules and parameters of the model.
 
     It is not a wrapper, so weights keep their names. It uses no hook, so the model is unchanged and the copy's steps

@@ -1,11 +1,11 @@
-from .notebook import shown as shown
+from .notebook import default_progress as default_progress
+from .observer import MetricsFile as MetricsFile
 from .observer import Observer as Observer
-from .observer import Rows as Rows
-from .observer import Shown as Shown
+from .observer import ProgressObserver as ProgressObserver
 from .observer import Stop as Stop
 from .observer import TensorBoard as TensorBoard
-from .progress import Bars as Bars
+from .progress import NoProgress as NoProgress
 from .progress import Progress as Progress
-from .progress import Silence as Silence
+from .progress import ProgressBars as ProgressBars
 from .trackers import MLflow as MLflow
 from .trackers import WandB as WandB

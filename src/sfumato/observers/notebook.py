@@ -9,10 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
-from sfumato.observers.progress import Progress, Silence
+from sfumato.observers.progress import NoProgress, Progress
 
 _SECONDS = 0.1
-"""Minimum interval between updates of the bar: each update is a message to the browser."""
+"""Shortest time between updates of the bar. Each update is a message to the browser."""
 
 _BAR = (
     '<div style="display: flex; gap: 1em; align-items: center"><span>{what}</span>'
@@ -21,17 +21,17 @@ _BAR = (
 
 
 def in_notebook() -> bool:
-    """Whether this process is a notebook kernel. A kernel has already imported IPython, so this does not import it."""
+    """Whether this process is a notebook kernel. A kernel has IPython imported, so this function does not import it."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
-def shown(progress: Progress | None) -> Progress:
-    """Returns `progress`, or if it is None, a bar in a notebook and silence elsewhere."""
+def default_progress(progress: Progress | None) -> Progress:
+    """Returns `progress`. If it is None: a bar in a notebook, no output elsewhere."""
     if progress is not None:
         return progress
-    return NotebookBar() if in_notebook() else Silence()
+    return NotebookBar() if in_notebook() else NoProgress()
 
 
 class NotebookBar:

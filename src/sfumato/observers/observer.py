@@ -1,4 +1,4 @@
-"""Observers of a run. They see released values only, and change nothing."""
+"""Observers of a run. They see released values only, and do not change the run."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ class Stop(Exception):  # noqa: N818 - a request, not an error
 class Observer:
     """Base class of observers. Its methods do nothing; subclasses override those they need.
 
-    Every method except `ended` may end the run by raising `Stop`; `begin` may do so before any step.
+    Every method except `on_train_end` may raise `Stop` to end the run, `on_train_begin` even before the first step.
     """
 
-    def begin(self, step: int, steps: int) -> None:
-        """Called before the first step, or on resumption after `step` steps. Records of later steps are void."""
+    def on_train_begin(self, step: int, steps: int) -> None:
+        """Called before the first step, or on resumption after `step` steps. Rows of later steps are then void."""
 
-    def stepped(self, step: int) -> None:
+    def on_step_end(self, step: int) -> None:
         """Called after each step, with the number of steps taken."""
 
-    def scored(self, row: Mapping[str, Any]) -> None:
+    def on_metrics(self, row: Mapping[str, Any]) -> None:
         """Called with each row of metrics.jsonl: the step, and the test metrics of the weights to be released."""
 
-    def ended(self) -> None:
+    def on_train_end(self) -> None:
         """Called after the last step."""
 
-    def interrupted(self) -> None:
-        """Called if an error or the user stops the run. It may be resumed later."""
+    def on_interrupt(self) -> None:
+        """Called if an error or the user interrupts the run, which may be resumed later."""
 
-    def concluded(self) -> None:
-        """Called when the run is finished, and its statement and model are written."""
+    def on_finish(self) -> None:
+        """Called when the run is finished and its statement and model have been written."""
 
 
 @dataclass(frozen=True)
-class Rows(Observer):
+class MetricsFile(Observer):
     """Writes metrics.jsonl."""
 
     run: RunDirectory
 
-    def begin(self, step: int, steps: int) -> None:
+    def on_train_begin(self, step: int, steps: int) -> None:
         """Drops the rows after the checkpoint from which the run resumes."""
         self.run.write_rows([row for row in self.run.rows() if row["step"] <= step])
 
-    def scored(self, row: Mapping[str, Any]) -> None:
+    def on_metrics(self, row: Mapping[str, Any]) -> None:
         """Appends the row."""
         self.run.append_row(dict(row))
 
 
 @dataclass(frozen=True)
-class Shown(Observer):
+class ProgressObserver(Observer):
     """Updates a progress bar.
 
     Args:
@@ -76,15 +76,15 @@ class Shown(Observer):
     progress: Progress
     what: str
 
-    def begin(self, step: int, steps: int) -> None:
+    def on_train_begin(self, step: int, steps: int) -> None:
         """Shows the bar."""
         self.progress.begin(self.what, steps, step)
 
-    def stepped(self, step: int) -> None:
+    def on_step_end(self, step: int) -> None:
         """Updates the bar."""
         self.progress.advance(step)
 
-    def scored(self, row: Mapping[str, Any]) -> None:
+    def on_metrics(self, row: Mapping[str, Any]) -> None:
         """Shows the spent epsilon and the test metric next to the bar."""
         spent = f"epsilon {row['epsilon']:.2f}, " if "epsilon" in row else ""
         figure = "accuracy" if "accuracy" in row else "recall"
@@ -92,17 +92,17 @@ class Shown(Observer):
 
 
 class TensorBoard(Observer):
-    """Writes the rows of metrics.jsonl for TensorBoard. On private data these are exact figures, for the owner only.
+    """Writes the rows of metrics.jsonl to TensorBoard. On private data these are exact figures, for the owner only.
 
     Args:
         directory: TensorBoard's log directory.
     """
 
     def __init__(self, directory: Path):
-        self._directory, self._make, self._writer = directory, self.installed(), None
+        self._directory, self._make, self._writer = directory, self.require_installed(), None
 
     @staticmethod
-    def installed() -> Callable[..., Any]:
+    def require_installed() -> Callable[..., Any]:
         """Returns TensorBoard's `SummaryWriter`; refuses if the package is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -110,22 +110,22 @@ class TensorBoard(Observer):
             raise SfumatoError("TensorBoard is not installed", "pip install 'sfumato[tensorboard]'") from None
         return SummaryWriter
 
-    def begin(self, step: int, steps: int) -> None:
-        """Opens the log, and hides what an earlier process wrote about later steps."""
+    def on_train_begin(self, step: int, steps: int) -> None:
+        """Opens the log, and hides the figures of later steps that an earlier process wrote."""
         self._writer = self._make(str(self._directory), purge_step=step + 1)
 
-    def scored(self, row: Mapping[str, Any]) -> None:
+    def on_metrics(self, row: Mapping[str, Any]) -> None:
         """Writes the values of the row."""
         assert self._writer is not None
         for name, value in row.items():
             if name != "step" and value is not None:
                 self._writer.add_scalar(name, value, row["step"])
 
-    def ended(self) -> None:
+    def on_train_end(self) -> None:
         """Closes the log."""
         assert self._writer is not None
         self._writer.close()
 
-    def interrupted(self) -> None:
+    def on_interrupt(self) -> None:
         """Closes the log."""
-        self.ended()
+        self.on_train_end()

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from sfumato.data import Source, SourceSpec
 
 LINE_SECONDS = 10.0
-"""Seconds between lines of progress if there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 SHOWN = 1000
-"""Approximate number of updates while files are read. Millions of updates would slow reading down."""
+"""Approximate number of updates while files are read. An update per file would slow down reading."""
 NAMED_FILES = 5
-"""Number of skipped files that are named."""
+"""Largest number of skipped files to name."""
 
 
 class Progress(Protocol):
     """Receives the progress of a run."""
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Starts an operation of `total` parts, `done` of which are already done."""
+        """Starts an operation of `total` parts, of which `done` are already done."""
         ...
 
     def advance(self, done: int, note: str = "") -> None:
@@ -36,7 +36,7 @@ class Progress(Protocol):
         ...
 
 
-class Silence:
+class NoProgress:
     """Reports nothing."""
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
@@ -49,15 +49,15 @@ class Silence:
         """Does nothing."""
 
 
-def read_source(spec: SourceSpec, progress: Progress) -> Source:
-    """Reads the source with the owner's key and reports the progress."""
+def open_with_progress(spec: SourceSpec, progress: Progress) -> Source:
+    """Opens the source with the owner's key, and reports progress and skipped files."""
     from sfumato.randomness import owner_key
 
     file_count, last = 0, 0
 
     def on_progress(done: int, total: int) -> None:
         nonlocal file_count, last
-        if file_count != total or done < last:  # files that stay on disk are read twice
+        if file_count != total or done < last:  # files that are not loaded into memory are read twice
             file_count = total
             progress.begin("reading files", total)
         last = done
@@ -72,11 +72,11 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
     return source
 
 
-class Bars:
-    """A progress bar on standard error if it is a terminal, otherwise lines.
+class ProgressBars:
+    """A progress bar on standard error if that is a terminal, otherwise lines.
 
     Args:
-        repeating: whether a line may be printed twice; False for several runs that report the same lines.
+        repeating: whether the same line may be printed twice; False for several runs that report the same lines.
     """
 
     def __init__(self, *, repeating: bool = True) -> None:
@@ -120,7 +120,7 @@ class Bars:
             self._bars.update(self._task, completed=done)
 
     def _left(self, done: int) -> str:
-        """The estimated time left, from the average speed so far; empty until something is done."""
+        """The estimated time left, from the average speed so far; empty before the first part is done."""
         if done <= self._done_before:
             return ""
         left = (time.monotonic() - self._began) / (done - self._done_before) * (self._total - done)
@@ -134,7 +134,7 @@ class Bars:
             self._printed.add(line)
         self._console.print(line, markup=False)
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> ProgressBars:
         return self
 
     def __exit__(

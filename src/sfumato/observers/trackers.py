@@ -1,8 +1,9 @@
 """MLflow and Weights & Biases as observers of a run.
 
-On a private test part metrics.jsonl holds exact figures, which the promise does not cover and which are for the owner
-only. A tracker on this machine receives them, marked as private; a remote tracker receives none of them. A tracker that
-fails does not stop the run. It receives the missing rows once it responds again, or when the run is finished.
+With a private test part, metrics.jsonl holds exact figures, which the promise does not cover and which are for the
+owner only. By default, a tracker on this machine receives them, marked as private, and a remote tracker does not. A
+tracker that fails does not stop the run. It receives the missing rows once it responds again, or when the run is
+finished.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from sfumato._checks import SfumatoError, one_of
 from sfumato.observers.observer import Observer
 from sfumato.privacy import PrivacyPlan
 from sfumato.runs.directory import METRICS, PLAN, SETTINGS, STATEMENT, TRACKED, RunDirectory
-from sfumato.runs.heading import presentable
+from sfumato.runs.heading import publishable_settings
 
 OPEN = ("step", "epsilon", "learning_rate")
-"""Values that follow from the plan and the settings alone, and are not secret."""
+"""Values that follow from the plan and the settings alone, so they are not secret."""
 PRIVATE = "private."
-"""Prefix of exact figures of private data."""
+"""Name prefix of exact figures of private data."""
 SHARE = 0.05
-"""Largest fraction of the time spent on a tracker that does not respond. The wait before a retry grows accordingly."""
+"""Largest fraction of the run's time that a failing tracker may take. The wait before a retry is set accordingly."""
 SENTENCE = "sentence"
 """Name of the statement's sentence in the tracker."""
 _HERE = ("", "file", "sqlite")
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-"""Defaults for MLflow's own variables. With MLflow's defaults an unreachable server blocks a run for minutes."""
+"""Defaults for MLflow's own variables. With MLflow's defaults, an unreachable server blocks a run for minutes."""
 _NOT_SENT = {"offline": "offline", "disabled": "disabled", "dryrun": "offline"}
 _NOT_CAPTURED = {
     "console": "off",
@@ -75,16 +76,16 @@ class Tracker(Observer):
         exact: bool | None = None,
         report: Callable[[str], None] = _print,
     ) -> None:
-        self._client, self._public = self.installed(), public
+        self._client, self._public = self.require_installed(), public
         self._directory = run if isinstance(run, RunDirectory) else RunDirectory(run)
-        self.called = self._directory.called
-        self._exact = self.here() if exact is None else exact
+        self.called = self._directory.short_name
+        self._exact = self.is_local() if exact is None else exact
         self._report, self._reported = report, False
         self._waiting: list[Mapping[str, Any]] = []
         self._opened, self._reached, self._not_before = False, -1, 0.0
 
     @classmethod
-    def installed(cls) -> Any:
+    def require_installed(cls) -> Any:
         """Returns the package; refuses if it is not installed."""
         try:
             return importlib.import_module(cls.package)
@@ -92,7 +93,7 @@ class Tracker(Observer):
             raise SfumatoError(f"{cls.package} is not installed", f"pip install 'sfumato[{cls.package}]'") from None
 
     @abstractmethod
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the tracker writes to this machine only."""
 
     @abstractmethod
@@ -100,7 +101,7 @@ class Tracker(Observer):
         """Starts a run with its settings, or continues the run `run_id`. Returns the run's identifier."""
 
     @abstractmethod
-    def reached(self) -> int:
+    def last_step(self) -> int:
         """The last step for which the tracker has figures; -1 if it has none."""
 
     @abstractmethod
@@ -112,32 +113,32 @@ class Tracker(Observer):
         """Writes the statement, and ends the run."""
 
     @abstractmethod
-    def leave(self) -> None:
+    def mark_stopped(self) -> None:
         """Marks the run as stopped."""
 
-    def begin(self, step: int, steps: int) -> None:
+    def on_train_begin(self, step: int, steps: int) -> None:
         """Opens the tracker, and writes earlier rows that it lacks."""
         self._waiting = [row for row in self._directory.rows() if row["step"] <= step]
         self._attempt(self._catch_up)
 
-    def scored(self, row: Mapping[str, Any]) -> None:
+    def on_metrics(self, row: Mapping[str, Any]) -> None:
         """Writes the row, as far as the tracker may receive it."""
         self._waiting.append(row)
         if time.monotonic() >= self._not_before:
             self._attempt(self._catch_up)
 
-    def interrupted(self) -> None:
+    def on_interrupt(self) -> None:
         """Releases the tracker's run, so that a resumed run can continue it."""
         if self._opened:
-            self._attempt(self.leave)
+            self._attempt(self.mark_stopped)
             self._opened = False
 
-    def concluded(self) -> None:
+    def on_finish(self) -> None:
         """Writes the missing rows and the statement, and closes the tracker."""
         self._attempt(self._end)
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """Runs work that may fail with the tracker, the network or the disk. A failure does not stop the run."""
+        """Runs work that depends on the tracker, the network or the disk. A failure does not stop the run."""
         began = time.monotonic()
         try:
             work()
@@ -158,7 +159,7 @@ class Tracker(Observer):
             recorded = self._directory.read_json(TRACKED) if (self._directory / TRACKED).is_file() else {}
             run_id = self.open(recorded.get(self.package))
             self._directory.write_json(TRACKED, recorded | {self.package: run_id}, private=True)
-            self._opened, self._reached = True, self.reached()
+            self._opened, self._reached = True, self.last_step()
         while self._waiting:
             row = self._waiting[0]
             if row["step"] > self._reached and (figures := self.visible(row)):
@@ -174,8 +175,8 @@ class Tracker(Observer):
     def visible(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """The figures of a row that the tracker receives, by their names in the tracker.
 
-        **Guarantee.** For private data a remote tracker receives only values that follow from the plan and the
-        settings, unless its user asked for exact figures. No promise covers those.
+        **Guarantee.** For private data, a remote tracker receives only values that follow from the plan and the
+        settings, unless exact figures were requested (`exact`). No promise covers exact figures.
         """
         numbers = {name: value for name, value in row.items() if name != "step" and isinstance(value, int | float)}
         if self._public:
@@ -185,9 +186,9 @@ class Tracker(Observer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings and plan, without paths of this machine and without the seed, and whether the run has a promise."""
+        """Settings and plan, and whether the run has a promise. Paths of this machine and the seed are left out."""
         record = self._directory.read_json(SETTINGS)
-        values = {"data": record.get("data", {}).get("kind"), **presentable(record.get("settings", {}))}
+        values = {"data": record.get("data", {}).get("kind"), **publishable_settings(record.get("settings", {}))}
         if (self._directory / PLAN).is_file():
             plan = PrivacyPlan.from_dict(self._directory.read_json(PLAN))
             values |= {"promises": record["settings"].get("seed") is None, "plan.epsilon": plan.epsilon()}
@@ -210,19 +211,19 @@ class MLflow(Tracker):
     package = "mlflow"
 
     @classmethod
-    def installed(cls) -> Any:
+    def require_installed(cls) -> Any:
         """Returns the package, configured to retry an unreachable server once."""
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
-        return super().installed()
+        return super().require_installed()
 
-    def here(self) -> bool:
-        """Whether the tracking address is a folder, a file or an SQLite database."""
+    def is_local(self) -> bool:
+        """Whether the tracking URI is a folder, a file or an SQLite database."""
         address = urlparse(self._client.get_tracking_uri())
         return address.scheme in _HERE and address.netloc in ("", "localhost") and address.path != "databricks"
 
     def open(self, run_id: str | None) -> str:
-        """Starts a run, nested within the active run if there is one; the active run stays active."""
+        """Starts a run, nested within any active run, or continues `run_id`. The active run stays active."""
         if run_id is None or not self._has(run_id):
             with self._client.start_run(run_name=self.called, nested=self._client.active_run() is not None) as started:
                 run_id = started.info.run_id
@@ -233,7 +234,7 @@ class MLflow(Tracker):
         return run_id
 
     def _has(self, run_id: str) -> bool:
-        """Whether this server has the run. The server may have changed since the run was recorded."""
+        """Whether the tracking server has the run. It may be another server than the one that recorded it."""
         try:
             self._client.get_run(run_id)
         except self._client.MlflowException as error:
@@ -242,7 +243,7 @@ class MLflow(Tracker):
             return False
         return True
 
-    def reached(self) -> int:
+    def last_step(self) -> int:
         """The last step with a learning rate, which every row has."""
         return max((one.step for one in self._store.get_metric_history(self._run, "learning_rate")), default=-1)
 
@@ -256,7 +257,7 @@ class MLflow(Tracker):
         self._store.log_dict(self._run, dict(statement), STATEMENT)
         self._store.set_terminated(self._run)
 
-    def leave(self) -> None:
+    def mark_stopped(self) -> None:
         """Marks the run as killed."""
         self._store.set_terminated(self._run, status="KILLED")
 
@@ -264,31 +265,31 @@ class MLflow(Tracker):
 class WandB(Tracker):
     """Writes to Weights & Biases, as configured by its variables and login.
 
-    **Guarantee.** For private data the program's output, which holds exact figures, and its arguments, code and use of
-    the machine are not captured, although Weights & Biases does so by default.
+    **Guarantee.** For private data, Weights & Biases does not capture the program's output, which holds exact figures,
+    nor its arguments, its code or its use of the machine. By default it captures all of these.
     """
 
     package = "wandb"
 
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether WANDB_MODE is offline or disabled, so that nothing is sent.
 
-        Synchronising an offline run later sends what it holds.
+        If an offline run is synchronised later, its figures are sent.
         """
         return os.environ.get("WANDB_MODE") in _NOT_SENT
 
     def open(self, run_id: str | None) -> str:
         """Starts a separate run, or continues the run `run_id`."""
         identity = run_id or secrets.token_hex(4)
-        # An existing W&B session does not read WANDB_MODE again and would send local figures, so the mode is passed.
-        how = {"mode": _NOT_SENT[os.environ["WANDB_MODE"]]} if self.here() else {}
+        # An existing W&B session does not read WANDB_MODE again and would send local figures, so pass the mode.
+        how = {"mode": _NOT_SENT[os.environ["WANDB_MODE"]]} if self.is_local() else {}
         how |= {} if self._public else {"settings": self._client.Settings(**_NOT_CAPTURED)}
         self._run = self._client.init(
             id=identity, resume="allow", name=self.called, config=self.settings, reinit="create_new", **how
         )
         return identity
 
-    def reached(self) -> int:
+    def last_step(self) -> int:
         """The last step of the run in Weights & Biases."""
         return self._run.step - 1
 
@@ -301,7 +302,7 @@ class WandB(Tracker):
         self._run.summary.update({SENTENCE: statement["sentence"], "statement": dict(statement)})
         self._run.finish()
 
-    def leave(self) -> None:
+    def mark_stopped(self) -> None:
         """Ends the run with an error."""
         self._run.finish(exit_code=1)
 
@@ -312,5 +313,5 @@ TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflow, "wandb": WandB}
 def tracker(name: str) -> type[Tracker]:
     """Returns the tracker of this name; refuses if its package is not installed."""
     one_of("track", name, tuple(TRACKERS))
-    TRACKERS[name].installed()
+    TRACKERS[name].require_installed()
     return TRACKERS[name]

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.clipping import Clipping, Quantile
+from sfumato.privacy.clipping import Clipping, QuantileClipping
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import Participation, participation_for
-from sfumato.privacy.planning.requested import Optimal
+from sfumato.privacy.planning.by_name import OptimalToeplitz
 
 MOST_NOISE = 1e7
 MAX_STEPS = 10_000_000
@@ -21,7 +21,7 @@ TURNS_AHEAD = 3
 """The number of further turns that are examined beyond the largest number found."""
 
 
-def least(
+def least_within(
     spent: Callable[[float, float], float],
     target: float,
     *,
@@ -94,10 +94,10 @@ class _Bracket:
 
     def __call__(self, value: float) -> bool:
         if self.low < value < self.high:
-            self.tried(value)
+            self.evaluate(value)
         return value >= self.high
 
-    def tried(self, value: float) -> float:
+    def evaluate(self, value: float) -> float:
         """What a value inside the bracket spends. The value becomes one end of the bracket."""
         cost = self.spent(value)
         self.low, self.high = (self.low, value) if cost <= self.target else (value, self.high)
@@ -107,7 +107,7 @@ class _Bracket:
         """Narrow the bracket as far as a few tries can, starting from this value."""
         slope, before = -1.2, None  # on the log-log scale
         for _ in range(_TRIES):
-            cost = self.tried(value)
+            cost = self.evaluate(value)
             if not 0 < cost < math.inf or self.high <= self.low * (1 + 3 * _NARROW):
                 return
             if before is not None:
@@ -133,7 +133,7 @@ def _on_fine_grid(spent: Callable[[float, float], float], target: float, high: f
     return high * (max(spent(high, FINE_GRID), 0.5 * target) / target) ** (1 / power)
 
 
-def largest(
+def largest_within(
     spent: Callable[[int], float],
     target: float,
     limit: int,
@@ -231,7 +231,7 @@ class Draft:
     noise_multiplier: float | None
     clipping: Clipping
     participation: Participation | None
-    mechanism: Mechanism | Optimal
+    mechanism: Mechanism | OptimalToeplitz
 
     def plan(self, **found: Any) -> Any:
         """The plan, with the missing number in `found`."""
@@ -247,7 +247,7 @@ class Draft:
             clipping=self.clipping.adapted(participation.expected_batch_size(self.examples)),
         )
 
-    def within(self, epsilon: float) -> Any:
+    def calibrate(self, epsilon: float) -> Any:
         """The plan whose missing number is the best that costs at most epsilon."""
         if self.noise_multiplier is None:
             return self._least_noise(epsilon)
@@ -255,14 +255,14 @@ class Draft:
 
     def _least_noise(self, epsilon: float) -> Any:
         plan = self.plan(noise_multiplier=1.0)
-        noise_multiplier = least(
+        noise_multiplier = least_within(
             lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
             epsilon,
             # Outside these bounds dp-accounting finds no number, or warns.
             guess=_noise_like(plan, gaussian_mu(min(max(epsilon, 1e-6), 1e6), self.delta)),
             what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {self.delta:g}",
             remedy="give a larger epsilon or delta, or fewer steps"
-            + (", or more count_noise" if isinstance(self.clipping, Quantile) else ""),
+            + (", or more count_noise" if isinstance(self.clipping, QuantileClipping) else ""),
         )
         return plan.with_noise(noise_multiplier)
 
@@ -276,7 +276,7 @@ class Draft:
             turn = one.participation.gap(self.examples)
             ends = None if turn is None else partial(ends_of_turns, turn=turn)
             cost = self._cost_by("steps")
-            most = largest(cost, epsilon, limit, guess=most, beyond=ends)
+            most = largest_within(cost, epsilon, limit, guess=most, beyond=ends)
         return self.plan(steps=_at_least_one(most, one.epsilon(), epsilon, "step"))
 
     def _largest_batch(self, epsilon: float) -> Any:
@@ -288,7 +288,7 @@ class Draft:
             return [] if turn is None else batches_of_whole_rounds(turn, steps=steps, population=self.examples)
 
         cost = self._cost_by("batch_size")
-        most = largest(cost, epsilon, limit, math.sqrt(self.examples), beyond=whole_rounds)
+        most = largest_within(cost, epsilon, limit, math.sqrt(self.examples), beyond=whole_rounds)
         return self.plan(batch_size=_at_least_one(most, cost(1), epsilon, "example in a batch"))
 
     def _cost_by(self, number: str) -> Callable[[int], float]:
@@ -300,7 +300,7 @@ def _noise_like(plan: Any, mu: float) -> float:
     """Roughly the noise multiplier at which the steps cost as much as one Gaussian release of sensitivity mu."""
     sigma = 1.0
     for _ in range(4):
-        like = plan.theorem.steps_like(plan.with_noise(sigma), mu)
+        like = plan.theorem.equivalent_steps(plan.with_noise(sigma), mu)
         sigma = min(max(sigma * math.sqrt(plan.steps / max(like, 1e-300)), sigma / 3, 0.1), sigma * 1e3, MOST_NOISE)
     return sigma
 

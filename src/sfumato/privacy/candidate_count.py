@@ -33,7 +33,7 @@ class CandidateCount:
 
     >>> CandidateCount(mean=10).law, CandidateCount(mean=10, shape=1).law, CandidateCount(mean=10, shape=math.inf).law
     ('logarithmic', 'geometric', 'Poisson')
-    >>> round(CandidateCount(mean=10).share_within(10), 3), CandidateCount(mean=10).quantile(0.95)
+    >>> round(CandidateCount(mean=10).cdf(10), 3), CandidateCount(mean=10).quantile(0.95)
     (0.74, 41)
     """
 
@@ -101,7 +101,7 @@ class CandidateCount:
                 return
             count, mass = count + 1, mass * ratio
 
-    def share_within(self, most: int) -> float:
+    def cdf(self, most: int) -> float:
         """P(K <= most): the share of searches with at most this many candidates."""
         return min(1.0, math.fsum(islice(self.masses(), most + 1)))
 

@@ -12,7 +12,7 @@ _NORM = "give the clipping norm, 1.0 if there is no reason for another"
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedClipping:
     """One clipping norm for the whole run.
 
     Args:
@@ -25,7 +25,7 @@ class Fixed:
         positive("max_norm", self.max_norm, remedy=_NORM)
 
     def joint_noise(self, noise_multiplier: float) -> float:
-        """The noise multiplier of a step's whole release: that of the vectors, because there is nothing else."""
+        """The noise multiplier of a step's whole release: that of the vectors, because nothing else is released."""
         return noise_multiplier
 
     def adapted(self, expected_batch_size: int) -> Self:
@@ -33,13 +33,13 @@ class Fixed:
         return self
 
     @property
-    def words(self) -> str:
-        """What a statement says about it."""
+    def description(self) -> str:
+        """Its description in a statement."""
         return f"clipping norm {self.max_norm:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantile:
+class QuantileClipping:
     """A clipping norm that follows a quantile of the vectors' norms from step to step (Andrew et al. 2021).
 
     Each step counts how many of its vectors have norm at most C, in one more coordinate of the same release:
@@ -62,7 +62,7 @@ class Quantile:
     2 C: both parts double. C of a later step is a function of earlier releases. Andrew et al. (arXiv 1905.03871),
     theorem 1, starts from the joint noise multiplier and splits it: `vector_noise`.
 
-    >>> clipping = Quantile(max_norm=1.0, count_noise=1.6)
+    >>> clipping = QuantileClipping(max_norm=1.0, count_noise=1.6)
     >>> round(clipping.vector_noise(0.62), 3), round(clipping.joint_noise(clipping.vector_noise(0.62)), 9)
     (0.632, 0.62)
     """
@@ -107,10 +107,10 @@ class Quantile:
         """b: the share of vectors of norm at most C, from the noisy sum of 1[|d| <= C] - 1/2 and the expected batch."""
         return min(max(number("noisy_count", noisy_count) / positive("expected", expected) + 0.5, 0.0), 1.0)
 
-    def following(self, max_norm: float, noisy_fraction: float) -> float:
+    def next_norm(self, max_norm: float, noisy_fraction: float) -> float:
         """C of the next step: C exp(-eta (b - gamma)).
 
-        >>> round(Quantile().following(1.0, 1.0), 4), round(Quantile().following(1.0, 0.0), 4)
+        >>> round(QuantileClipping().next_norm(1.0, 1.0), 4), round(QuantileClipping().next_norm(1.0, 0.0), 4)
         (0.9048, 1.1052)
         """
         return max_norm * math.exp(-self.rate * (noisy_fraction - self.quantile))
@@ -120,12 +120,12 @@ class Quantile:
         return self if self.count_noise is not None else replace(self, count_noise=expected_batch_size / 20)
 
     @property
-    def words(self) -> str:
-        """What a statement says about it."""
+    def description(self) -> str:
+        """Its description in a statement."""
         return (
             f"clipping norm {self.max_norm:g} at first and then following the {self.quantile:g} quantile of the norms, "
             f"by counts with noise of standard deviation {self.noise_of_count:g} that are part of the same release"
         )
 
 
-Clipping = Fixed | Quantile
+Clipping = FixedClipping | QuantileClipping

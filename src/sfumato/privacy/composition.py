@@ -33,11 +33,11 @@ _SMALLEST, _VANISHING = 600.0, 80.0
 _PRECISION = 200
 """The losses of a sketch are spaced by about one over this number, relative to their size."""
 _POINTS, _MOST_LOWERINGS = 1 << 20, 12
-"""If the grid has more points than the first number, a smaller tilt is tried, as often as the second number says."""
+"""If the grid has more points than the first number, a smaller tilt is tried, at most as often as the second says."""
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
+class RepeatedLosses:
     """The privacy losses of identical steps.
 
     Args:
@@ -55,13 +55,13 @@ class Repeated:
     subtracted: bool = False
 
     @classmethod
-    def of(cls, curve: Any, count: int) -> Repeated:
+    def from_curve(cls, curve: Any, count: int) -> RepeatedLosses:
         """Converts dp-accounting's masses of one step's losses."""
         import numpy as np
 
-        from sfumato.privacy.theorems.dots import Dots
+        from sfumato.privacy.theorems.connect_dots import ConnectedDots
 
-        dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, Dots)
+        dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, ConnectedDots)
         support = np.flatnonzero(dense._probs > 0)
         ends = (int(support[0]), int(support[-1]) + 1) if len(support) else (0, 1)
         first, lost = int(dense._lower_loss) + ends[0], float(dense._infinity_mass)
@@ -126,7 +126,7 @@ class Composition:
     steps are wrong by at most T kappa P(sum > epsilon): replace one step after the other.
     """
 
-    def __init__(self, steps: Sequence[Repeated], width: float):
+    def __init__(self, steps: Sequence[RepeatedLosses], width: float):
         self.steps, self.width = steps, width
         self.lost = -math.expm1(sum(one.count * math.log1p(-min(one.lost, 1 - _UNIT)) for one in steps))
         self._sketches = [one.sketch(width) for one in steps]
@@ -296,7 +296,7 @@ def _power(spectrum: Any, count: int) -> Any:
 
 def compositions(repeats: Sequence[tuple[Any, int]], width: float) -> Iterator[Composition]:
     """Composes dp-accounting's privacy loss distributions, each with its count: unit removed, then unit added."""
-    yield Composition([Repeated.of(one._pmf_remove, count) for one, count in repeats], width)
+    yield Composition([RepeatedLosses.from_curve(one._pmf_remove, count) for one, count in repeats], width)
     if not all(one._symmetric for one, _ in repeats):
         added = ((one._pmf_remove if one._symmetric else one._pmf_add, count) for one, count in repeats)
-        yield Composition([Repeated.of(one, count) for one, count in added], width)
+        yield Composition([RepeatedLosses.from_curve(one, count) for one, count in added], width)

@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError, fraction, one_of, positive
 from sfumato.privacy import calibration
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 from sfumato.privacy.theorems.selection import renyi_of_pure
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency
@@ -50,7 +50,7 @@ class PrivacyFilter:
     - planned: all plans are known in advance and compose by their privacy loss distributions (`Loss`). Each run uses
       one plan of the list, each plan as often as the list contains it. Anything not in the list is refused.
 
-    Published figures have a guarantee of their own for the records of the test part (`figures`, pure epsilon). In each
+    Published figures have their own guarantee, for the records of the test part (`figures`, pure epsilon). In each
     run the larger of the plan's cost and the figures' cost counts: a record is in only one part of a run, even if it is
     in the other part in another run.
     """
@@ -80,7 +80,7 @@ class PrivacyFilter:
             self.check(plan)
 
     @classmethod
-    def of(cls, *, epsilon: float, delta: float, accounting: str = RENYI, **others: Any) -> PrivacyFilter:
+    def for_total(cls, *, epsilon: float, delta: float, accounting: str = RENYI, **others: Any) -> PrivacyFilter:
         """The filter for a total. For "renyi", at the order that admits the most Gaussian releases."""
         positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
         fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
@@ -91,7 +91,7 @@ class PrivacyFilter:
 
     def check_planned(self) -> None:
         """Refuse planned runs that together cost more than the total."""
-        if self.plans and (together := self.composed(self.plans)) > self.epsilon:
+        if self.plans and (together := self.composed_epsilon(self.plans)) > self.epsilon:
             raise SfumatoError(
                 f"epsilon {self.epsilon:g} is less than the {rounded_up(together)} that the plans cost together at "
                 f"delta {self.delta!r}",
@@ -102,7 +102,7 @@ class PrivacyFilter:
 
     @cached_property
     def limit(self) -> float:
-        """The limit for the sum of costs, in their own measure: rho at the order, mu^2, or the number of planned runs.
+        """The limit for the sum of costs, in their unit: rho at the order, mu^2, or the number of planned runs.
 
         **Guarantee.** `epsilon_of(limit) <= epsilon`.
         """
@@ -194,7 +194,7 @@ class PrivacyFilter:
         """Whether releases with these costs stay within the total."""
         return math.fsum(costs) <= self.limit
 
-    def planned(self, use: Use, earlier: Sequence[Use]) -> bool:
+    def is_planned(self, use: Use, earlier: Sequence[Use]) -> bool:
         """Whether the list of plans still has this one. Always true for other accountings."""
         if self.accounting != PLANNED:
             return True
@@ -212,17 +212,17 @@ class PrivacyFilter:
             return float(rdp.compute_epsilon([self.order], [cost], self.delta)[0])
         if self.accounting == GAUSSIAN:
             return OneGaussian(precision=cost).epsilon(self.delta)
-        return self.composed(self.plans)
+        return self.composed_epsilon(self.plans)
 
-    def composed(self, plans: Sequence[PrivacyPlan]) -> float:
+    def composed_epsilon(self, plans: Sequence[PrivacyPlan]) -> float:
         """Epsilon at delta of these plans by their privacy loss distributions, if all of them had been fixed before the
         first."""
         if len({plan.adjacency for plan in plans}) > 1:
             plans = [replace(plan, adjacency="zero-out") for plan in plans]
         losses = [plan.loss for plan in plans]
-        return reduce(lambda total, one: total.with_(one), losses).epsilon(self.delta)
+        return reduce(lambda total, one: total.composed_with(one), losses).epsilon(self.delta)
 
-    def most_noise_left(self, plan: PrivacyPlan, left: float) -> PrivacyPlan | None:
+    def with_enough_noise(self, plan: PrivacyPlan, left: float) -> PrivacyPlan | None:
         """The plan with just enough more noise to cost at most `left`. None if none is found."""
         if left <= 0 or self.accounting == PLANNED:
             return None

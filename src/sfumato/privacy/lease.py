@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato._files import machine, writing
-from sfumato._systems import durable, on_windows, open_bytes, renamed
+from sfumato._files import machine_id, write_errors
+from sfumato._systems import fsync, on_windows, open_bytes, rename_open
 
 BEAT = 5.0
 """Seconds between two signs of life."""
@@ -44,8 +44,8 @@ class Lease:
         path: the lease file.
         notify: receives a line about anything slow or unusual.
 
-    **Guarantee.** `require` returns only while the file holds this holder's token. Between a check and the line after
-    it, another process can take over only after `WATCH` seconds in which this process has not moved at all.
+    **Guarantee.** `check_held` returns only while the file holds this holder's token. Between a check and the line
+    after it, another process can take over only after `WATCH` seconds in which this process has not moved at all.
 
     Errors: `SfumatoError` if another process holds it.
     """
@@ -54,12 +54,12 @@ class Lease:
         self.path, self._token, self._beats = path, secrets.token_hex(16), 0
         self._identity = {"process": os.getpid(), "host": socket.gethostname(), "machine": _process_scope()}
         self._stopped = threading.Event()
-        with writing(path):
+        with write_errors(path):
             self._file = self._acquire(notify)
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
 
-    def require(self) -> None:
+    def check_held(self) -> None:
         """Refuse if another process holds the lease by now."""
         content = _read(self.path)
         if content is None or content.get("token") != self._token:
@@ -85,14 +85,14 @@ class Lease:
         return json.dumps(content).encode() + b"\n"
 
     def _acquire(self, notify: Callable[[str], None]) -> int:
-        """The open file, now this holder's. If two processes come at once, the later one gets it, and `require` tells
-        the other."""
+        """The open file, now this holder's. If two processes come at once, the later one gets it, and `check_held`
+        tells the other."""
         self._watch(notify)
         temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         descriptor = open_bytes(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(descriptor, self._content())
-        durable(descriptor)
-        return renamed(descriptor, temporary, self.path)
+        fsync(descriptor)
+        return rename_open(descriptor, temporary, self.path)
 
     def _watch(self, notify: Callable[[str], None]) -> None:
         """Wait until the lease's holder is certainly gone. Refuses if the holder is alive."""
@@ -117,10 +117,10 @@ class Lease:
         """Write a sign of life again and again to the file that this process has opened."""
         while not self._stopped.wait(BEAT):
             self._beats += 1
-            with contextlib.suppress(OSError):  # if it fails, others will take the lease, and `require` says so
+            with contextlib.suppress(OSError):  # if it fails, others will take the lease, and `check_held` says so
                 os.lseek(self._file, 0, os.SEEK_SET)
                 os.write(self._file, self._content())
-                durable(self._file)
+                fsync(self._file)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -162,6 +162,6 @@ def _process_scope() -> str:
     if on_windows():
         return ""
     try:
-        return f"{machine()} {os.readlink('/proc/self/ns/pid')}"
+        return f"{machine_id()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return machine()
+        return machine_id()

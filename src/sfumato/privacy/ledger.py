@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import ordinary, whole_lines
-from sfumato._systems import durable, lock, open_bytes
+from sfumato._files import regular_file, whole_lines
+from sfumato._systems import fsync, lock, open_bytes
 from sfumato.privacy.lease import Lease
 
 ORIGIN = "0" * 64
 LEASE = "ledger.lease"
 """The lease file beside the ledger: it names the process that may write."""
 RELEASE = "release"
-"""In the body of a release: the SHA-256 of what the step releases."""
+"""In the body of a release entry: the SHA-256 of the values that the step releases."""
 OPENING = "opening"
 """Entry kind for the start or resumption of an unseeded run: a fresh salt for the steps that are not yet paid."""
 LOST = "lost"
@@ -76,7 +76,7 @@ def open_with_salt(ledger: Ledger) -> str:
     """Record a fresh 128-bit salt for all steps that are not yet paid. It is safe on disk before any is taken.
 
     **Guarantee.** Copies of an unfinished run, including restored backups, continue under different salts. They share
-    no noise and no participants beyond the steps that were paid before they diverged (`RunKey.at`).
+    no noise and no participants beyond the steps that were paid before they diverged (`RunKey.for_step`).
     """
     paid = sum(entry.kind == "release" for entry in ledger.entries)
     ledger.append(OPENING, {"step": paid, "salt": (salt := secrets.token_hex(16))})
@@ -115,7 +115,7 @@ def read(path: str | os.PathLike[str]) -> list[Entry]:
 
 def _content(path: Path) -> bytes:
     try:
-        return ordinary(path).read_bytes()
+        return regular_file(path).read_bytes()
     except FileNotFoundError:
         raise SfumatoError(f"there is no ledger at {path}", "name a run directory that holds ledger.jsonl") from None
     except OSError as error:
@@ -148,7 +148,7 @@ class Ledger:
     """A ledger open for writing by one process. It holds the system's file lock, and a lease where locks do not work.
 
     Args:
-        notify: receives a line when another holder must be waited for or is taken over from.
+        notify: receives a line when the ledger waits for another holder, or is taken over from one.
 
     **Guarantee.** A line is written only while this process holds the lease and nobody else has written. Each line goes
     to its own place and is a function of the lines before it, so if two writers write the same place after all, they
@@ -199,7 +199,7 @@ class Ledger:
         """All entries so far."""
         return tuple(self._entries)
 
-    def after(self, steps: int) -> Entry:
+    def step_entry(self, steps: int) -> Entry:
         """The entry that paid for the last of the first `steps` steps; the `begin` entry if `steps` is 0."""
         return [entry for entry in self._entries if entry.kind in ("begin", "release")][steps]
 
@@ -229,12 +229,12 @@ class Ledger:
     def sync(self) -> None:
         """Make sure that the appended entries survive a power cut. Call it before storing anything that needs them."""
         self._require()
-        durable(self._descriptor)
+        fsync(self._descriptor)
 
     def _require(self) -> None:
         """Refuse if another process has written here."""
         if self._lease is not None:
-            self._lease.require()
+            self._lease.check_held()
         if os.path.getsize(self.path) != self._length:
             raise SfumatoError(
                 f"another process has written to the ledger {self.path}",

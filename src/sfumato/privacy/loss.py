@@ -39,7 +39,7 @@ class Part(ABC):
         number of times it is composed. One list for each kind of unit that has different steps."""
 
     def dominating(self, width: float) -> Repeats:
-        """One list that dominates all of these, for when the parts would have too many combinations of kinds."""
+        """One list that dominates all of them, for parts that have too many combinations of kinds."""
         return self.repeats(width)[0]
 
     def and_then(self, other: Part) -> Part | None:
@@ -55,7 +55,7 @@ class Part(ABC):
         return None
 
     def delta(self, epsilon: float) -> float | None:
-        """Delta at epsilon, likewise."""
+        """Delta at epsilon of this part alone, by a closed form; None if there is none."""
         return None
 
 
@@ -111,7 +111,7 @@ class Loss:
         """The accountants that cover all its parts."""
         return ACCOUNTANTS if all(part.event() is not None for part in self.parts) else ACCOUNTANTS[:1]
 
-    def with_(self, *others: Loss) -> Self:
+    def composed_with(self, *others: Loss) -> Self:
         """The loss of these releases and of the others together."""
         parts = list(self.parts)
         for other in others:

@@ -1,4 +1,4 @@
-"""The public grid of secure noise, which holds on real computers, and the cost of rounding a sum to it."""
+"""The public grid of secure noise, whose guarantee holds on real computers, and the cost of rounding a sum to it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.clipping import Clipping, Quantile
+from sfumato.privacy.clipping import Clipping, QuantileClipping
 from sfumato.privacy.mechanism import Gaussian, Mechanism
 
 if TYPE_CHECKING:
-    from sfumato.privacy.planning.requested import Optimal
+    from sfumato.privacy.planning.by_name import OptimalToeplitz
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class NoiseGrid:
 
     @property
     def widening(self) -> float:
-        """How much rounding may add to the difference that one unit makes, in units of C: g sqrt(d) / C, rounded up."""
+        """The most that rounding adds to how far one unit moves a sum, in units of C: g sqrt(d) / C, rounded up."""
         return math.ldexp(math.nextafter(math.sqrt(self.elements), math.inf), self.exponent)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The noise, in the words of a statement."""
         more = 100 * self.widening
         return (
@@ -62,7 +62,7 @@ class NoiseGrid:
         )
 
 
-def refuse_without_grid(mechanism: Mechanism | Optimal, clipping: Clipping | None = None) -> None:
+def refuse_without_grid(mechanism: Mechanism | OptimalToeplitz, clipping: Clipping | None = None) -> None:
     """Refuse secure noise if the release would not be post-processing of integers on one grid.
 
     Args:
@@ -73,7 +73,7 @@ def refuse_without_grid(mechanism: Mechanism | Optimal, clipping: Clipping | Non
             "noise is secure, but the mechanism adds up noise of several steps in floating point",
             "give mechanism gaussian, with a participation that samples afresh or takes all, or noise standard",
         )
-    if isinstance(clipping, Quantile):
+    if isinstance(clipping, QuantileClipping):
         raise SfumatoError(
             "noise is secure, but the clipping norm follows a quantile, so each step would have a different grid",
             "leave quantile out, or give noise standard",

@@ -19,7 +19,7 @@ LEAST_EPSILON = 1e-6
 """At a smaller epsilon the noise would hide any realistic number of records."""
 MOST_CELLS = 20_000
 NOISE_IN_COUNT = 0.01
-"""The richest layout is chosen whose noise in the total count is at most this share of the total."""
+"""The richest layout is chosen for which the noise in the total count is at most this share of the total."""
 TEMPERATURES = tuple(4.0 ** (place / 48) for place in range(-48, 49))
 """The candidate temperatures: from a quarter to four, each 3% above the one before."""
 TEMPERATURE_SHARE = Fraction(1, 4)
@@ -40,17 +40,18 @@ class NoisyTable:
     Args:
         epsilon: the cost of both releases together for a test record.
         classes: K.
-        predictions: whether the table has a row for each prediction; otherwise one for wrong and one for right ones.
+        predictions: whether the table has a row for each prediction; otherwise one for wrong and one for right
+            predictions.
         edges: the edges of the confidence bins, from 0 to 1. A confidence on an edge belongs to the bin above.
         temperature: whether a temperature is chosen.
 
-    **Guarantee.** Together they are (epsilon, 0)-differentially private for one record of the test part under
+    **Guarantee.** Both releases together are (epsilon, 0)-differentially private for one record of the test part under
     add-or-remove, if the model does not depend on that part. Proof: a record is in one cell, so adding it changes one
     count by 1, and the probability of any noise changes by a factor of at most e^epsilon. The cells, their number and
     the bins are fixed in advance from public facts. The temperature is chosen at a quarter of epsilon (`choice`), the
     noise has the rest, and the epsilons of successive releases add up, exactly: both are fractions. Whatever is
-    computed from them afterwards costs nothing. Replacing a record is one removal and one addition and costs 2 epsilon;
-    a person with g records in the test part pays g epsilon.
+    computed from the releases costs nothing more. Replacing a record is one removal and one addition and costs 2
+    epsilon; a person with g records in the test part pays g epsilon.
 
     >>> table = NoisyTable(epsilon=0.5, classes=2, predictions=True, edges=COARSE, temperature=True)
     >>> table.shape, table.temperature_epsilon + table.noise_epsilon
@@ -142,7 +143,7 @@ class NoisyTable:
         return PrivateChoice(epsilon=float(self.temperature_epsilon / 2), candidates=len(TEMPERATURES))
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What is released, in the words of a statement."""
         noise = f"a table of {self.cells} counts with two-sided geometric noise"
         if not self.temperature:
@@ -167,7 +168,7 @@ class NoisyTable:
 
 
 GRAIN = 1 << 20
-"""For the choice of a temperature, confidences are rounded to multiples of 1 over this, so that sums are exact."""
+"""For the choice of a temperature, confidences are rounded to multiples of 1 / `GRAIN`, so that sums are exact."""
 
 
 def scores_of(gaps: list[int]) -> list[int]:

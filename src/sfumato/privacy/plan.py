@@ -13,12 +13,12 @@ from sfumato._cards import card
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
-from sfumato.privacy.clipping import Clipping, Fixed, Quantile
+from sfumato.privacy.clipping import Clipping, FixedClipping, QuantileClipping
 from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
-from sfumato.privacy.planning.requested import Optimal
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.planning.by_name import OptimalToeplitz
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
@@ -27,24 +27,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
-    """What a run will release. It is fixed before the run reads the data.
+    """The plan of a run's releases. It is fixed before the run reads the data.
 
     Args:
         population: N, the declared number of sampling candidates: examples, users, or groups of users, depending on
-            the unit. A public constant, whatever number the data hold.
+            the unit. A public constant, even if the data hold another number.
         participation: the rule that decides who takes part in each step.
         mechanism: the noise of all steps.
         steps: T, the number of releases.
         delta: the delta at which the run's statement gives epsilon.
         clipping: C, the L2 norm to which each vector is clipped: fixed, or adapted to a quantile of the norms.
-        unit: what one promise covers: each example, or all kept records of each user.
+        unit: the records that one guarantee covers: each example, or all kept records of each user.
         adjacency: "add-or-remove" one unit, or "zero-out" one unit: its contribution becomes zero, while its place and
             N stay known. An epsilon for one says nothing about the other.
 
     **Guarantee.** Assume that every step releases only the sum of the participants' vectors, and with adaptive clipping
-    their count (`Quantile`), plus the step's noise from `mechanism` (Gaussian: N(0, (noise_multiplier * C)^2 I)); that
-    each vector has L2 norm at most C; that one unit moves the sum by no more than its class states (`Example`, `User`);
-    and that participants are chosen by `participation`. Then all steps together are
+    their count (`QuantileClipping`), plus the step's noise from `mechanism` (Gaussian: N(0, (noise_multiplier * C)^2
+    I)); that each vector has L2 norm at most C; that one unit moves the sum by no more than its class states
+    (`Example`, `User`); and that participants are chosen by `participation`. Then all steps together are
     `(plan.epsilon(delta), delta)`-differentially private for the plan's unit and adjacency, by `plan.theorem`.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=875, noise_multiplier=10.0, delta=1e-5)
@@ -57,7 +57,7 @@ class PrivacyPlan:
     mechanism: Mechanism
     steps: int
     delta: float
-    clipping: Clipping = field(default_factory=Fixed)
+    clipping: Clipping = field(default_factory=FixedClipping)
     unit: Unit = field(default_factory=Example)
     adjacency: Adjacency = "add-or-remove"
 
@@ -93,7 +93,7 @@ class PrivacyPlan:
         clipping: Clipping | None = None,
         unit: Unit | None = None,
         participation: Participation | None = None,
-        mechanism: Mechanism | Optimal | None = None,
+        mechanism: Mechanism | OptimalToeplitz | None = None,
         adjacency: Adjacency = "add-or-remove",
     ) -> PrivacyPlan:
         """The plan in which one of batch size, steps, noise multiplier and epsilon follows from the other three.
@@ -111,7 +111,7 @@ class PrivacyPlan:
                 or full batches if the batch size is N. `FullBatch` determines the batch size.
             mechanism: the noise. Its noise multiplier is replaced by the given or found one, and parameters that
                 depend on the steps and the participation are set (`Mechanism.adapted`). By default `Gaussian`,
-                whatever the participation; `requested` gives the noise that suits a rule.
+                whatever the participation; `request_by_names` gives the noise that suits a rule.
 
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
 
@@ -145,11 +145,11 @@ class PrivacyPlan:
             batch_size=batch_size,
             steps=steps,
             noise_multiplier=noise_multiplier,
-            clipping=clipping or Fixed(1.0 if max_norm is None else max_norm),
+            clipping=clipping or FixedClipping(1.0 if max_norm is None else max_norm),
             participation=participation,
             mechanism=mechanism or Gaussian(noise_multiplier=1.0),
         )
-        return draft.plan() if epsilon is None else draft.within(epsilon)
+        return draft.plan() if epsilon is None else draft.calibrate(epsilon)
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """The same plan with this noise multiplier."""
@@ -162,9 +162,11 @@ class PrivacyPlan:
 
         **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`.
         """
-        guess = self.theorem.steps_like(self, calibration.gaussian_mu(epsilon, self.delta))
+        guess = self.theorem.equivalent_steps(self, calibration.gaussian_mu(epsilon, self.delta))
         limit = self.participation.most_steps(self.population) or MAX_STEPS
-        return calibration.largest(lambda steps: self.epsilon(steps=steps), epsilon, min(limit, MAX_STEPS), guess)
+        return calibration.largest_within(
+            lambda steps: self.epsilon(steps=steps), epsilon, min(limit, MAX_STEPS), guess
+        )
 
     # -- privacy loss ----------------------------------------------------------------------------------------------
 
@@ -243,11 +245,11 @@ class PrivacyPlan:
         return self.mechanism.noise_in_weights(work)
 
     def __repr__(self) -> str:
-        participants = self.participation.words(self.population, self.unit.drawn_one)
+        participants = self.participation.describe(self.population, self.unit.drawn_one)
         noise = self.mechanism.name if self.mechanism.independent else f"{self.mechanism.name}, correlated"
         return (
             f"PrivacyPlan({self.steps} step{'s' if self.steps > 1 else ''}, {participants} of N = {self.population}, "
-            f"{self.clipping.words}, noise multiplier {self.noise_multiplier:g} ({noise}), delta {self.delta!r}, "
+            f"{self.clipping.description}, noise multiplier {self.noise_multiplier:g} ({noise}), delta {self.delta!r}, "
             f"{self.adjacency} one {self.unit.name})"
         )
 
@@ -292,7 +294,7 @@ class PrivacyPlan:
                 mechanism=_part(mechanism, data),
                 steps=data["steps"],
                 delta=data["delta"],
-                clipping=_part(Quantile if "count_noise" in data else Fixed, data),
+                clipping=_part(QuantileClipping if "count_noise" in data else FixedClipping, data),
                 unit=_part(UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)], data),
                 adjacency=data["adjacency"],
             )
@@ -323,8 +325,8 @@ def default_delta(units: int) -> float:
 
     If the unit is a user, N is the number of users (`PrivacyPlan.units`), not of their records.
 
-    A delta of 1/N would allow one record to be published verbatim. Nor is 1/N small in itself: with a thousand records
-    it is a chance of one in a thousand, which nobody would accept.
+    A delta of 1/N would allow one record to be published verbatim. Nor is 1/N small enough in itself: with a thousand
+    records, it is a probability of one in a thousand.
 
     >>> default_delta(50_000), default_delta(1437), default_delta(47)
     (1e-06, 1e-05, 1e-05)

@@ -1,4 +1,4 @@
-"""Private selection: the best of a random number of candidates, and what the whole search costs."""
+"""Private selection: the best of a random number of candidates, and the cost of the whole search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import FullBatch
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.theorems.selection import Selection, best_of, renyi_of_best
+from sfumato.privacy.theorems.selection import Selection, epsilon_of_best, renyi_of_best
 from sfumato.privacy.unit import Example
 
 
@@ -23,7 +23,7 @@ class PrivateSelection:
     """A search for settings in which only the best candidate is released. It is fixed before the search reads the data.
 
     Args:
-        plan: what the training of every candidate releases. It is the same for all candidates and is never searched.
+        plan: the plan of every candidate's training. It is the same for all candidates and is never searched.
         draws: the distribution of K, the number of candidates.
         score_noise: how candidates are scored. None: on public data only. A number: by the count of correctly
             labelled records of a private validation part, plus N(0, score_noise^2).
@@ -104,7 +104,7 @@ class PrivateSelection:
                 f"give a score noise of at least {least_score_noise(draws, epsilon=epsilon, delta=delta):g}",
             )
         sigma = _least(
-            lambda sigma: best_of(plan.with_noise(sigma).loss, draws, delta), epsilon, "noise multiplier", delta
+            lambda sigma: epsilon_of_best(plan.with_noise(sigma).loss, draws, delta), epsilon, "noise multiplier", delta
         )
         return replace(selection, plan=plan.with_noise(sigma))
 
@@ -114,7 +114,7 @@ class PrivateSelection:
         """Epsilon of the whole search at delta (by default the plan's).
 
         **Guarantee.** An upper bound: the larger of the two cases for each neighbouring pair. See the class and
-        `theorems.selection.best_of`.
+        `theorems.selection.epsilon_of_best`.
         """
         if accountant != "rdp":
             raise SfumatoError(
@@ -123,7 +123,7 @@ class PrivateSelection:
                 'leave accountant at "rdp"',
             )
         at = self.plan.delta if delta is None else delta
-        training = best_of(self.plan.loss, self.draws, at)
+        training = epsilon_of_best(self.plan.loss, self.draws, at)
         return training if self.score_noise is None else max(training, _score_epsilon(self.score_noise, self.draws, at))
 
     def renyi(self, order: float) -> float:
@@ -145,7 +145,7 @@ class PrivateSelection:
         positive_integer("runs", runs, remedy="give the number of candidates")
         at = self.plan.delta if delta is None else delta
         one = self.plan.loss  # each run has its own bins and noise, so more runs are not more steps
-        training = one.with_(*[one] * (runs - 1)).epsilon(at, accountant=accountant)
+        training = one.composed_with(*[one] * (runs - 1)).epsilon(at, accountant=accountant)
         if self.score_noise is None:
             return training
         return max(training, replace(_score(self.score_noise), steps=runs).epsilon(at, accountant=accountant))
@@ -202,11 +202,11 @@ def _score(noise: float) -> PrivacyPlan:
 
 
 def _score_epsilon(noise: float, draws: CandidateCount, delta: float) -> float:
-    return best_of(_score(noise).loss, draws, delta)
+    return epsilon_of_best(_score(noise).loss, draws, delta)
 
 
 def _least(spent: Callable[[float], float], target: float, what: str, delta: float) -> float:
-    return calibration.least(
+    return calibration.least_within(
         lambda value, _: spent(value),
         target,
         what=f"{what} below 1e7 reaches epsilon {target:g} at delta {delta:g} for the whole search",

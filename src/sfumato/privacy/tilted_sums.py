@@ -41,7 +41,7 @@ class Tilted:
 
     @cached_property
     def _sums(self) -> tuple[Any, Any, float]:
-        """From each value on, and past the last: the mass, and the mass times e^(middle - loss); and the middle."""
+        """Sums from each value on, and past the last: of masses, and of masses times e^(middle - loss); the middle."""
         import numpy as np
 
         middle = float(self.values @ self.masses / max(self.masses.sum(), 1e-300))

@@ -1,4 +1,4 @@
-"""The unit of privacy: what one promise covers, and which data sets are neighbours."""
+"""The unit of privacy: the records that one guarantee covers, and the data sets that are neighbours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAWN = ("examples", "users", "clients")
 
 
 class Neighbours(NamedTuple):
-    """What an adjacency means, in plain words.
+    """The meaning of an adjacency, in plain words.
 
     Args:
         without: the unit's state in the other of two neighbouring data sets, after "as if it had ...".
@@ -65,15 +65,15 @@ OF_SHARED = OF_PERSONS | {
 
 @dataclass(frozen=True)
 class Example:
-    """One record. The promise covers each record by itself, whoever it is about.
+    """One record. The guarantee covers each record by itself, whoever it is about.
 
     A participating example contributes one vector to a step's sum, of norm at most C, and moves the sum by at most C.
     """
 
     name: ClassVar[str] = "example"
     drawn: ClassVar[Drawn] = "examples"
-    vectors: ClassVar[int] = 1
-    moves: ClassVar[float] = 1.0
+    max_vectors: ClassVar[int] = 1
+    shift_per_vector: ClassVar[float] = 1.0
     drawn_one: ClassVar[str] = "example"
     neighbours: ClassVar[dict[str, Neighbours]] = ADJACENCIES
     shared: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """All records of one user. The promise covers each person, provided that each has one name in the data.
+    """All records of one user. The guarantee covers each person, provided that each has one name in the data.
 
     Args:
         at_most: G, the number of records kept of each user; None for all of them.
@@ -105,7 +105,7 @@ class User:
             contribute nothing. Records that belong to no user are not covered.
 
     **Guarantee.** The L2 distance, in units of C, by which one user moves a step's sum, whatever the others do, is at
-    most `vectors` times `moves`:
+    most `max_vectors` times `shift_per_vector`:
 
     - "users": 1, the user's own vector.
     - "clients": 2. One user's absence, or zero contribution, replaces one client's clipped vector by another. No other
@@ -120,7 +120,7 @@ class User:
       altogether: without that user's records, other records of the same fellow users may take their places. A rule
       that leaves out all shared records works (`shared=False`).
 
-    >>> User(drawn="examples", at_most=10, users=3400).vectors, User(drawn="clients").moves
+    >>> User(drawn="examples", at_most=10, users=3400).max_vectors, User(drawn="clients").shift_per_vector
     (10, 2.0)
     """
 
@@ -167,12 +167,12 @@ class User:
         return OF_SHARED if self.shared else OF_PERSONS
 
     @property
-    def vectors(self) -> int:
+    def max_vectors(self) -> int:
         """The largest number of clipped vectors of one unit in a step's sum."""
         return self.at_most if self.drawn == "examples" and self.at_most else 1
 
     @property
-    def moves(self) -> float:
+    def shift_per_vector(self) -> float:
         """By how much, in units of C, one unit moves the sum through each vector that it contributes to."""
         return 2.0 if self.drawn == "clients" else 1.0
 
@@ -197,9 +197,9 @@ class User:
                 f"users must not outnumber their examples, got {self.users} users of {population} examples",
                 "give the number of users who have an example",
             )
-        if self.vectors * self.users < population:
+        if self.max_vectors * self.users < population:
             raise SfumatoError(
-                f"examples must be at most {self.vectors} for each of {self.users} users, got {population}",
+                f"examples must be at most {self.max_vectors} for each of {self.users} users, got {population}",
                 "give the number of examples that are kept",
             )
 

@@ -5,12 +5,12 @@ from .keys import owner_key as owner_key
 from .noise import Noise as Noise
 from .noise import NoiseState as NoiseState
 from .sampler import Sampler as Sampler
-from .sampler import goes_by_time as goes_by_time
+from .sampler import is_time_ordered as is_time_ordered
 from .search import Choice as Choice
 from .search import Dimension as Dimension
 from .search import LogUniform as LogUniform
 from .search import Space as Space
 from .search import Uniform as Uniform
+from .search import draw_settings as draw_settings
 from .search import noisy_score as noisy_score
 from .search import number_of_candidates as number_of_candidates
-from .search import settings_of as settings_of

@@ -74,7 +74,7 @@ class Bits:
 
 def _bits(key: RunKey) -> Iterator[int]:
     for block in count():
-        for word in key.words("choice", block):
+        for word in key.uint64_words("choice", block):
             yield from (int(word) >> place & 1 for place in range(64))
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import make_directory, ordinary, sync_directory
-from sfumato._systems import durable, open_bytes, open_to_others
+from sfumato._files import make_directory, regular_file, sync_directory
+from sfumato._systems import exposed_mode, fsync, open_bytes
 
 KEY_BYTES = 32
 HOME_VARIABLE = "SFUMATO_HOME"
@@ -43,13 +43,13 @@ class RunKey:
         self._secret = secret
         self._openings: tuple[tuple[int, str], ...] = ()
 
-    def opened(self, openings: Sequence[tuple[int, str]]) -> RunKey:
+    def with_salts(self, openings: Sequence[tuple[int, str]]) -> RunKey:
         """The same key, for steps opened with these salts. Each opening is its first step and 128 bits in hex."""
         key = RunKey(self._secret)
         key._openings = tuple(openings)
         return key
 
-    def at(self, step: int) -> RunKey:
+    def for_step(self, step: int) -> RunKey:
         """The key from which a step draws its noise and its participants.
 
         **Guarantee.** It depends on the salt of the latest opening at or before the step, and each opening of an
@@ -88,11 +88,11 @@ class RunKey:
         counter = np.concatenate([np.zeros(1, np.uint64), derived[2:]])
         return np.random.Generator(np.random.Philox(key=derived[:2], counter=counter))
 
-    def extendable(self, stream: str, step: int, name: str = "") -> bytes:
+    def xof_seed(self, stream: str, step: int, name: str = "") -> bytes:
         """512 derived bits, to key a function with output of any length (SHAKE-256)."""
         return self._derive(stream, step, name)
 
-    def words(self, stream: str, step: int, name: str = "") -> np.ndarray:
+    def uint64_words(self, stream: str, step: int, name: str = "") -> np.ndarray:
         """256 derived bits as four uint64 numbers, to key another library's generator."""
         return np.frombuffer(self._derive(stream, step, name)[:32], dtype=np.uint64)
 
@@ -119,7 +119,7 @@ class RunKey:
         try:
             with suppress(OSError):
                 os.chmod(path, 0o600)  # a copy of the run may have lost the mode
-            return cls(bytes.fromhex(ordinary(path).read_text("ascii").strip()))
+            return cls(bytes.fromhex(regular_file(path).read_text("ascii").strip()))
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError):
                 raise SfumatoError(f"the run key {path} cannot be read", "run as the user who started it") from None
@@ -175,7 +175,7 @@ def owner_key(directory: Path | None = None) -> bytes:
                 f"point {HOME_VARIABLE} to a private, writable directory",
             ) from None
     try:
-        key = bytes.fromhex(ordinary(path).read_text("ascii").strip())
+        key = bytes.fromhex(regular_file(path).read_text("ascii").strip())
         if len(key) != KEY_BYTES:
             raise ValueError
     except (OSError, ValueError):
@@ -183,7 +183,7 @@ def owner_key(directory: Path | None = None) -> bytes:
             f"the owner's key {path} cannot be read or is damaged",
             "restore it from a copy, or move it away to create another one (earlier runs then cannot be resumed)",
         ) from None
-    if mode := open_to_others(path):
+    if mode := exposed_mode(path):
         raise SfumatoError(
             f"the owner's key {path} is open to others (mode {mode:03o})",
             f"close it (chmod 600 {path}), or point {HOME_VARIABLE} to a directory whose file system keeps modes",
@@ -199,7 +199,7 @@ def _write_secret(path: Path, secret: bytes) -> None:
         with os.fdopen(descriptor, "w") as file:
             file.write(secret.hex() + "\n")
             file.flush()
-            durable(file.fileno())
+            fsync(file.fileno())
         os.link(temporary, path)
     finally:
         os.unlink(temporary)

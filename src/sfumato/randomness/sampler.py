@@ -34,7 +34,7 @@ class _Records(NamedTuple):
 
 def _uniforms(key: RunKey, step: int, records: _Records) -> np.ndarray:
     """A uniform number in [0, 1) for each record."""
-    return key.at(step).generator("sampling", step).random(records.number)
+    return key.for_step(step).generator("sampling", step).random(records.number)
 
 
 def _poisson(rule: Poisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
@@ -58,7 +58,7 @@ def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: RunKey, r
         drawn = poisson(step)
         if len(drawn) <= rule.largest:
             return drawn
-        generator = key.at(step).generator("truncation", step)
+        generator = key.for_step(step).generator("truncation", step)
         return np.sort(generator.choice(drawn, rule.largest, replace=False, shuffle=False))
 
     return draw
@@ -70,7 +70,7 @@ def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: RunKey, records
 
     def draw(step: int) -> np.ndarray:
         group = members(step % rule.groups)
-        return group[key.at(step).generator("sampling", step).random(len(group)) < probability]
+        return group[key.for_step(step).generator("sampling", step).random(len(group)) < probability]
 
     return draw
 
@@ -107,7 +107,7 @@ DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, RunKey, _Records], 
 }
 
 
-def goes_by_time(plan: PrivacyPlan) -> bool:
+def is_time_ordered(plan: PrivacyPlan) -> bool:
     """Whether each record's own time stamp decides its step."""
     return isinstance(plan.participation, FixedOrder) and plan.participation.assignment == "time"
 
@@ -120,7 +120,7 @@ class Sampler:
         key: the run key.
         records: the actual number of records. Each has the plan's probability, whatever N was declared.
         times: the step of each record by its own time stamp, whole numbers, (records,). Needed by a fixed order by time
-            (`goes_by_time`) and not read by any other rule. A record whose step is outside the plan, negative or too
+            (`is_time_ordered`) and not read by any other rule. A record whose step is outside the plan, negative or too
             large, takes no part.
         groups: whether each record is in group 1, by its own group or class, bool (records,). Needed by
             `DriftingPoisson` and not read by any other rule.

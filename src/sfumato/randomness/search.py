@@ -84,7 +84,7 @@ def number_of_candidates(draws: CandidateCount, key: RunKey) -> int:
     return draws.quantile(key.generator("number of candidates", 0).random())
 
 
-def settings_of(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
+def draw_settings(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
     """The settings of one candidate, counted from 0: {name: value}, one value from each dimension of the space.
 
     **Guarantee.** Each value is drawn by its dimension alone, independently of the data, of the other names and of the
@@ -92,7 +92,7 @@ def settings_of(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
     function of (key, candidate, name): adding a dimension to the space changes no other value.
 
     >>> space = {"learning_rate": LogUniform(low=0.1, high=10), "views": Choice(values=(1, 4, 16))}
-    >>> settings_of(3, space, RunKey.from_seed(0)) == settings_of(3, space, RunKey.from_seed(0))
+    >>> draw_settings(3, space, RunKey.from_seed(0)) == draw_settings(3, space, RunKey.from_seed(0))
     True
     """
     _counted(candidate)

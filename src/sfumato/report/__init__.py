@@ -1,7 +1,7 @@
-"""REPORT. One self-contained page about a run, from plain data alone.
+"""REPORT. A self-contained HTML page about a run, written from plain data.
 
-What the page may show to whom is decided in one place, `page`: its public version is written from facts out of which
-everything that was measured on private data has been taken first.
+One function, `page`, decides what the public version shows. Before it draws anything, it removes the owner's private
+facts and all exact measurements on private data.
 """
 
 import lazy_loader

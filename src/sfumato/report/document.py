@@ -1,4 +1,4 @@
-"""The page of a run: what was promised, how well it worked, and how to check it."""
+"""The report page of a run: its guarantee, its results, and how to verify them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.attack import Attack
-from sfumato.report.plots.drawing import rendered
+from sfumato.report.plots.drawing import render
 from sfumato.report.sections.audits import audits
 from sfumato.report.sections.calibrated import published
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, Facts
 from sfumato.report.sections.learning_curves import learning_curves
-from sfumato.report.sections.multilabel import MultilabelEvaluation, label_by_label
+from sfumato.report.sections.multilabel import MultilabelEvaluation, labels_section
 from sfumato.report.sections.not_covered import grouped
 from sfumato.report.sections.numbers import cell
 from sfumato.report.sections.result import headline, published_headline, result
 
 
 def page(facts: Facts, *, public: bool = False) -> str:
-    """The report as one HTML file that needs no network and runs no script.
+    """The report as one HTML file. It needs no network and runs no script.
 
     The same facts give the same bytes.
 
-    **Guarantee.** With `public`, owner, date, purpose and what all runs cost together are taken out of the facts before
-    anything is drawn, and of a run whose test split is private also the metrics, the evaluation and the largest number
-    of images of one person, so that no byte of the page depends on them. What remains (title, what the owner has
-    published of the rest, statement, plan, the attacker's curve, settings, environment) is printed as given: that it
-    holds nothing measured on private data is for whoever gathers the facts to see to.
+    **Guarantee.** With `public`, the owner, the date, the purpose and the total cost of all runs are removed from the
+    facts before anything is drawn. If the test split is private, the metrics, the evaluation and the largest number of
+    images of one person are removed too. No byte of the page depends on what was removed. The rest (title, the parts
+    that the owner has published, statement, plan, the attacker's curve, settings, environment) is printed as given. The
+    caller must make sure that it holds nothing that was measured on private data.
 
     Args:
-        facts: what to tell.
-        public: leave out what shows private data or was measured on it, and say that it was left out.
+        facts: the contents of the report.
+        public: leave out everything that shows private data or was measured on it, and say so on the page.
     """
     withheld = public and not facts.public_test
     if public:
@@ -46,7 +46,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
     own = promise(facts.statement, facts.attack, hints=not public)
     of_classes = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
     of_labels = facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None
-    return rendered(
+    return render(
         "page.html.jinja",
         title=facts.title,
         public=public,
@@ -68,7 +68,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         published=published(facts.published),
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),
-        multilabel=of_labels and label_by_label(of_labels, public_test=facts.public_test),
+        multilabel=of_labels and labels_section(of_labels, public_test=facts.public_test),
         embedding=facts.evaluation if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),
@@ -79,11 +79,15 @@ def page(facts: Facts, *, public: bool = False) -> str:
 
 
 def promise(statement: Mapping[str, Any], attack: Attack | None, *, hints: bool) -> dict[str, Any]:
-    """The section, for the page's template; hints are for whoever trains again."""
+    """The values of the guarantee section, for the page's template.
+
+    Args:
+        hints: include remedies, for a reader who can train again.
+    """
     plain = [str(line) for line in statement["plain"]]
-    # The warning of a seeded run leads its page; nothing that sounds like a promise is set larger than it.
+    # A seeded run's page begins with its warning. Nothing that sounds like a promise is set in larger type.
     if attack is not None:
-        plain.insert(0, attack.words)
+        plain.insert(0, attack.description)
     taken, planned = statement.get("steps_taken"), statement.get("steps_planned")
     return {
         "lead": plain[0] if plain else "",

@@ -1,4 +1,4 @@
-"""Documents about a run besides its page, in Markdown: a model card to publish, and an assessment for the owner."""
+"""Markdown documents about a run: a model card to publish, and an assessment for the owner."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sfumato.report.plots.drawing import rendered
+from sfumato.report.plots.drawing import render
 
 BLANK = "**TO BE FILLED IN**"
-"""Where a person has to say what no record holds."""
+"""The placeholder for facts that no record holds and a person must add."""
 _WEAKER = "A test for whether"
-"""How the line begins that says less than the table of what an attacker can do."""
+"""The beginning of a line that the assessment leaves out, because its table of attacks says more."""
 _USE = """```python
 import sfumato
 
@@ -32,23 +32,23 @@ It shows that the record is consistent and that the statement follows from it. A
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documented:
-    """What a document is written from.
+class DocumentFacts:
+    """The contents of a document.
 
     Args:
-        title: what the model is called.
-        task: of it, as Hugging Face names it: "image-classification".
+        title: the name of the model.
+        task: the task as Hugging Face names it, such as "image-classification".
         model: the kind of network.
-        data: what kind of source it was trained on.
-        classes: their names; none of an embedding.
-        inputs: what it takes, in words.
-        statement: as JSON data; `epsilon` is null where nothing is promised.
-        figures: (name, value, how it was measured) of those that may be published.
-        library: what opens the model.
-        use: how, in Markdown.
-        check: how the promise is checked, likewise.
-        about: who answers for the data, how they are reached and so on, as published by the owner.
-        persons: what a promise for single records means for persons with several, a line each.
+        data: the kind of source that the model was trained on.
+        classes: the class names; empty for an embedding.
+        inputs: a description of the model's inputs.
+        statement: the statement as JSON data; its `epsilon` is null if nothing is promised.
+        figures: (name, value, how it was measured) for each figure that may be published.
+        library: the library that opens the model.
+        use: how to use the model, in Markdown.
+        check: how to verify the promise, in Markdown.
+        about: facts that the owner has published, such as the person responsible for the data and their address.
+        persons: the meaning of a promise for single records for persons with several, one line each.
     """
 
     title: str
@@ -66,32 +66,32 @@ class Documented:
     persons: Sequence[str] = ()
 
 
-def model_card(facts: Documented) -> str:
-    """README.md of a model, as Hugging Face reads it: front matter in YAML, then Markdown.
+def model_card(facts: DocumentFacts) -> str:
+    """README.md of a model as Hugging Face reads it: YAML front matter, then Markdown.
 
-    **Guarantee.** It is made of what `Documented` holds: figures that may be published, the statement, what the model
-    file says of itself anyway. Nothing else of a run comes into it.
+    **Guarantee.** The card depends on `DocumentFacts` alone: figures that may be published, the statement, and facts
+    that the model file contains anyway. Nothing else of a run enters it.
     """
-    return rendered("card.md.jinja", facts=facts, said=facts.statement) + "\n"
+    return render("card.md.jinja", facts=facts, said=facts.statement) + "\n"
 
 
 def assessment(
-    facts: Documented,
+    facts: DocumentFacts,
     *,
     heading: Mapping[str, str],
     together: Sequence[str],
     kept_files: Sequence[str],
     signed: bool,
 ) -> str:
-    """What a data protection officer needs of a run for an assessment (GDPR, article 35), as far as its record says it.
+    """The facts in a run's record that a data protection officer needs for an assessment (GDPR, article 35).
 
     Args:
-        heading: who answers, when, and what for, where the owner has said so.
-        together: what all runs on the same data come to.
-        kept_files: files of the run that hold or show private data.
-        signed: whether somebody vouches for the run.
+        heading: the owner, the date and the purpose, as far as they were given.
+        together: the total cost of all runs on the same data, in sentences.
+        kept_files: the files of the run that hold or show private data.
+        signed: whether the run is signed.
     """
-    text = rendered(
+    text = render(
         "assessment.md.jinja",
         facts=facts,
         said=facts.statement,

@@ -1,4 +1,4 @@
-"""How everything looks that the package draws or writes for a browser: one palette, in light and in dark, one sheet."""
+"""The style of all plots and pages: one palette, light and dark, and one style sheet."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DARK = {
     "sixth": "#9cc2f0",
 }
 PAPER = {"paper": "#ffffff", "raised": "#f1efe9", "ink": "#000000", "muted": "#4d4a45", "rule": "#c9c4ba"}
-"""What is printed differs in these from what a screen shows in the light."""
+"""Colours for print that differ from `LIGHT`."""
 SERIES = tuple(LIGHT[name] for name in ("first", "second", "third", "fourth", "fifth", "sixth"))
 INK, MUTED, RULE = LIGHT["ink"], LIGHT["muted"], LIGHT["rule"]
 
 
 @cache
 def stylesheet() -> str:
-    """What all pages share: the palette as variables, and the looks of text, tables and plots."""
+    """The style sheet of all pages: the palette as CSS variables, and the style of text, tables and plots."""
     own = files("sfumato.report").joinpath("style.css").read_text("utf-8")
     return (
         f":root {{ color-scheme: light dark; {_variables(LIGHT)} }}\n"
@@ -56,12 +56,12 @@ def _variables(colours: dict[str, str]) -> str:
 
 
 @contextmanager
-def figures(name: str, size: float = 10) -> Iterator[None]:
-    """Figures that are drawn and written here look alike; a matplotlibrc of the reader's own changes nothing.
+def figure_style(name: str, size: float = 10) -> Iterator[None]:
+    """Draw and write figures in the house style, whatever the user's matplotlibrc says.
 
     Args:
-        name: of the figure: its ids are made of it.
-        size: of its text, in points.
+        name: the name of the figure, from which the ids in its SVG follow.
+        size: the font size in points.
     """
     import matplotlib
 
@@ -83,10 +83,10 @@ def figures(name: str, size: float = 10) -> Iterator[None]:
         yield
 
 
-def in_the_dark(svg: str) -> str:
-    """An SVG file in the colours of `LIGHT` that takes those of `DARK` where its reader's screen is dark.
+def add_dark_mode(svg: str) -> str:
+    """Add the colours of `DARK` to an SVG file in the colours of `LIGHT`, for screens in dark mode.
 
-    Colours stay written out, so that a program that knows no style sheets shows the light ones.
+    The light colours stay in the file, so that programs without style sheets show them.
     """
     rules = "".join(
         f'[style*="{what}: {light}"]{{{what}:{DARK[name]}!important}}'

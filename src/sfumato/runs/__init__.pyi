@@ -1,12 +1,12 @@
-from .figures.uncertain import Intervals as Intervals
-from .figures.uncertain import intervals as intervals
+from .figures.prediction_intervals import Intervals as Intervals
+from .figures.prediction_intervals import intervals as intervals
 from .loaded import Loaded as Loaded
 from .loaded import load as load
 from .owner.budgets import Account as Account
 from .owner.budgets import read_budget as read_budget
 from .owner.budgets import set_budget as set_budget
-from .owner.own_loop import RecordedUse as RecordedUse
-from .owner.own_loop import record_use as record_use
+from .owner.custom_loop import RecordedUse as RecordedUse
+from .owner.custom_loop import record_use as record_use
 from .run import Run as Run
 from .verdict import Verdict as Verdict
 from .verdict import verify as verify

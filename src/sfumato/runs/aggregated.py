@@ -13,10 +13,10 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, one_of, parse_json
 from sfumato._files import write
 from sfumato.averaging import aggregates
-from sfumato.models import METADATA, stored_about
+from sfumato.models import METADATA, read_description
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
-from sfumato.runs import kept
+from sfumato.runs import kept_weights
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
 
@@ -61,7 +61,7 @@ class Recipe:
         if self.decay is not None and not 0 < self.decay < 1:
             raise SfumatoError(f"decay must lie strictly between 0 and 1, got {self.decay}", "give one such as 0.95")
 
-    def of(self, weights: Mapping[int, Mapping[str, Tensor]], rest: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def combine(self, weights: Mapping[int, Mapping[str, Tensor]], rest: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the model file.
 
         Args:
@@ -77,7 +77,7 @@ class Recipe:
         return {**rest, **aggregates.exponential(chosen, self.steps, self.decay)}
 
 
-def end_of(run: RunDirectory) -> Mapping[str, Any]:
+def last_entry(run: RunDirectory) -> Mapping[str, Any]:
     """The last line of a finished run's ledger.
 
     Errors: `SfumatoError` for a run that is unfinished or was trained without privacy.
@@ -88,9 +88,9 @@ def end_of(run: RunDirectory) -> Mapping[str, Any]:
     return ledger.read(run / names.LEDGER)[-1].body
 
 
-def kept_of(run: RunDirectory) -> dict[int, str]:
+def kept_hashes(run: RunDirectory) -> dict[int, str]:
     """The hashes of the weights that a finished run kept, by step. Refuses a run that kept none."""
-    recorded = kept.recorded(end_of(run))
+    recorded = kept_weights.recorded_hashes(last_entry(run))
     if not recorded:
         raise SfumatoError(
             f"the run in {run.path} kept no weights besides its model",
@@ -99,35 +99,35 @@ def kept_of(run: RunDirectory) -> dict[int, str]:
     return recorded
 
 
-def weights_of(
+def load_weights(
     run: RunDirectory, steps: tuple[int, ...], recorded: Mapping[int, str] | None = None
 ) -> dict[int, dict[str, Tensor]]:
     """The trained parameters after these steps, checked against the hashes at the ledger's end.
 
     Args:
-        recorded: the result of `kept_of` if it is known already, which saves reading the ledger.
+        recorded: the result of `kept_hashes` if it is known already, which saves reading the ledger.
     """
-    recorded = kept_of(run) if recorded is None else recorded
+    recorded = kept_hashes(run) if recorded is None else recorded
     missing = [step for step in steps if step not in recorded]
     if missing:
         raise SfumatoError(
             f"the run in {run.path} kept no weights after steps {missing}", f"name some of {list(recorded)}"
         )
-    return {step: kept.load(run, step, recorded[step]) for step in steps}
+    return {step: kept_weights.load(run, step, recorded[step]) for step in steps}
 
 
-def place_of(run: RunDirectory, method: str) -> Path:
+def aggregate_path(run: RunDirectory, method: str) -> Path:
     """The path of a run's aggregate by this method."""
     return run / f"aggregate-{method}.safetensors"
 
 
-def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | None = None) -> bytes:
+def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | None = None) -> bytes:
     """The bytes of the model file: a function of the run's files and the recipe.
 
     Args:
         choice: how the recipe was chosen, as plain data.
     """
-    recorded = kept_of(run)
+    recorded = kept_hashes(run)
     rest, metadata = read_safetensors(run / names.MODEL)
     description = parse_json(metadata[METADATA]) | {
         ENTRY: {
@@ -142,13 +142,13 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
     paid, promise = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
         promise["plain"] = [*promise["plain"], PAID.format(**paid)]
-    tensors = recipe.of(weights_of(run, recipe.steps, recorded), rest)
+    tensors = recipe.combine(load_weights(run, recipe.steps, recorded), rest)
     return to_bytes(tensors, {METADATA: json.dumps(description, sort_keys=True)})
 
 
 def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, Any] | None = None) -> None:
     """Write the model file atomically."""
-    write(path, written(run, recipe, choice=choice))
+    write(path, model_bytes(run, recipe, choice=choice))
 
 
 def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:
@@ -159,15 +159,15 @@ def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:
 
 def read(path: Path) -> Recipe | None:
     """The recipe of a model file; None if it is not an aggregate."""
-    return described(made) if (made := about(path)) else None
+    return recipe_from_dict(made) if (made := recipe_entry(path)) else None
 
 
-def about(path: Path) -> Mapping[str, Any]:
+def recipe_entry(path: Path) -> Mapping[str, Any]:
     """The description in a model file of how it was made from kept weights; empty if it was not."""
-    return (stored_about(path) or {}).get(ENTRY, {})
+    return (read_description(path) or {}).get(ENTRY, {})
 
 
-def described(made: Mapping[str, Any]) -> Recipe:
+def recipe_from_dict(made: Mapping[str, Any]) -> Recipe:
     """The recipe in such a description."""
     try:
         return Recipe(method=made["method"], steps=tuple(made["steps"]), decay=made["decay"])
@@ -180,13 +180,13 @@ def problems(run: RunDirectory, path: Path) -> str | None:
 
     If the kept weights are still there, the aggregate is computed again and compared byte by byte.
     """
-    made = about(path)
-    recorded = {str(step): code for step, code in kept.recorded(end_of(run)).items()}
-    recipe = described(made)
+    made = recipe_entry(path)
+    recorded = {str(step): code for step, code in kept_weights.recorded_hashes(last_entry(run)).items()}
+    recipe = recipe_from_dict(made)
     if made["kept"] != {str(step): recorded.get(str(step)) for step in recipe.steps}:
         return f"{path.name} is made from other weights than the ledger ends with"
-    present = all(kept.place(run, step).is_file() for step in recipe.steps)
-    if present and written(run, recipe, choice=made["choice"]) != path.read_bytes():
+    present = all(kept_weights.path_of(run, step).is_file() for step in recipe.steps)
+    if present and model_bytes(run, recipe, choice=made["choice"]) != path.read_bytes():
         return f"{path.name} differs from the aggregate of its kept weights"
     return None
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import ordinary, write
+from sfumato._files import regular_file, write
 from sfumato.data import BACKBONE, Cache
-from sfumato.models import METADATA, file_of, stored_about
+from sfumato.models import METADATA, read_description, resolve_weights
 from sfumato.randomness import NoiseState
 from sfumato.runs import pins
 
@@ -89,7 +89,7 @@ class Checkpoint:
         )
         end = "end the run with what it has (sfumato finish), " if self.ledger else ""
         remedy = f"go back to the version that began the run, {end}or start another run"
-        pins.compare("optimizer", before, now, remedy=remedy, where=where)
+        pins.require_same("optimizer", before, now, remedy=remedy, where=where)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
         """Load the state into model and optimizer. Refuses other names or shapes. Returns the average's state on the
@@ -98,7 +98,7 @@ class Checkpoint:
             model.load_state_dict(self.model)
             optimizer.load_state_dict(self.optimizer)
         except (RuntimeError, ValueError) as error:
-            if _devices.exhausted(error):
+            if _devices.is_out_of_memory(error):
                 raise
             raise SfumatoError(
                 f"the run's checkpoint does not fit the model or the optimizer: {' '.join(str(error).split())}",
@@ -138,7 +138,7 @@ class Checkpoint:
             ) from None
 
 
-def as_stored(optimizer: dict[str, Any]) -> dict[str, Any]:
+def roundtrip(optimizer: dict[str, Any]) -> dict[str, Any]:
     """An optimizer's state after a round trip through a checkpoint.
 
     Errors: `SfumatoError` for a state that a checkpoint cannot hold.
@@ -159,7 +159,7 @@ def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors (on the CPU) and the metadata of a safetensors file."""
     try:
-        with safe_open(ordinary(path), framework="pt") as file:
+        with safe_open(regular_file(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:
         raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
@@ -180,7 +180,7 @@ def backbone_of(cache: Cache) -> dict[str, Tensor]:
 
 def stored_statement(path: Path) -> dict[str, Any] | None:
     """The statement in a model file of sfumato, else None."""
-    about = stored_about(path)
+    about = read_description(path)
     return None if about is None else about["statement"]
 
 
@@ -189,13 +189,13 @@ def stored_materials(weights: str | None) -> tuple[str, ...]:
 
     The digest is keyed: it reveals nothing without the owner's key.
     """
-    about = None if weights is None else stored_about(file_of(weights))
+    about = None if weights is None else read_description(resolve_weights(weights))
     return () if about is None else tuple(about["trained_on"])
 
 
 def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Mean and standard deviation of the pixels in a model file of sfumato, else None."""
-    about = stored_about(path)
+    about = read_description(path)
     if about is None or "mean" not in about["transform"]:
         return None
     return tuple(about["transform"]["mean"]), tuple(about["transform"]["std"])

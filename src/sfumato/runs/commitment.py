@@ -24,7 +24,7 @@ MICRO_BATCH_AT_FIRST = "micro_batch_at_first"
 """The field of settings.json with the initial micro-batch size, if the micro-batches were made smaller since."""
 
 
-def opening(plan: PrivacyPlan, identity: str, *, data: str, decided: Any) -> dict[str, Any]:
+def first_entry(plan: PrivacyPlan, identity: str, *, data: str, decided: Any) -> dict[str, Any]:
     """The first entry of a run's ledger: its plan, and commitments to its data and settings.
 
     The ledger may be published, so the commitments are keyed with the run's secret identity: plain fingerprints would
@@ -57,7 +57,7 @@ def commitments(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def edited(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list[str]:
+def edited_fields(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list[str]:
     """The fields of a record that differ from the commitments in the ledger's first line; empty if none does.
 
     A removed field has no name here, so it is reported as "a field that is gone".
@@ -93,9 +93,9 @@ def _as_begun(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def require(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:
+def require_unedited(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:
     """Refuse a record that is not the one the ledger began with, or whose circumstances are not the statement's."""
-    if found := edited(record, opening):
+    if found := edited_fields(record, opening):
         raise SfumatoError(
             f"settings.json differs from what the ledger began with in {', '.join(found)}", "restore it from a copy"
         )

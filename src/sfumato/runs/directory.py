@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import make_directory, ordinary, sync_directory, whole_lines, write, writing
-from sfumato._systems import durable, open_bytes, refuse_forbidden
-from sfumato.models.weights import about
+from sfumato._files import make_directory, regular_file, sync_directory, whole_lines, write, write_errors
+from sfumato._systems import fsync, open_bytes, refuse_forbidden
+from sfumato.models.weights import description
 from sfumato.privacy import ledger
 
 PLAN = "plan.json"
@@ -66,7 +66,7 @@ class RunDirectory:
         return self.path / name
 
     @property
-    def called(self) -> str:
+    def short_name(self) -> str:
         """The run's name on the owner's lists and trackers: the last two parts of its path."""
         return "/".join(self.path.absolute().parts[-2:])
 
@@ -96,16 +96,16 @@ class RunDirectory:
         self.require()
         self.complete()
         if not self.finished:
-            self.refuse_own_loop("run its code again, which goes on, or call `finish()` there")
+            self.refuse_custom_loop("run its code again, which goes on, or call `finish()` there")
             verb = "embed" if "embedding" in self.read_json(SETTINGS) else "train"
             raise SfumatoError(
                 f"the run in {self.path} is not finished",
                 f"resume it (sfumato {verb} {self.path}) or end it with what it has (sfumato finish {self.path})",
             )
 
-    def refuse_own_loop(self, remedy: str) -> None:
+    def refuse_custom_loop(self, remedy: str) -> None:
         """Refuse the run of a custom training loop: only its own code can build the model."""
-        if self.read_json(SETTINGS).get("kind") == about.OWN_LOOP:
+        if self.read_json(SETTINGS).get("kind") == description.OWN_LOOP:
             raise SfumatoError(f"the run in {self.path} was trained by a custom loop (private_steps)", remedy)
 
     def complete(self) -> bool:
@@ -137,7 +137,7 @@ class RunDirectory:
         for name in _SECRETS:
             (self / name).unlink(missing_ok=True)
         sync_directory(self.path)
-        sweep(self.path)
+        remove_temporary(self.path)
 
     def require_free(self) -> None:
         """Refuse a path that is occupied by something else, or at which nothing can be created."""
@@ -148,7 +148,7 @@ class RunDirectory:
                 f"a run directory needs a name, got {str(self.path)!r}", "give a `directory` such as runs/a"
             )
         refuse_forbidden(self.path)
-        with writing(self.path):
+        with write_errors(self.path):
             above = next(folder for folder in self.path.absolute().parents if os.path.lexists(folder))
             if not above.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -160,7 +160,7 @@ class RunDirectory:
         """A temporary sibling directory to prepare the run in. Moved into place at the end, or deleted on error."""
         self.require_free()
         prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
-        with writing(self.path):
+        with write_errors(self.path):
             make_directory(self.path.parent)
             self._sweep_strays()
             prepared.path.mkdir()
@@ -185,7 +185,7 @@ class RunDirectory:
         """The content of a JSON file of the run."""
         path = self / name
         try:
-            data = parse_json(ordinary(path).read_text("utf-8"))
+            data = parse_json(regular_file(path).read_text("utf-8"))
             if not isinstance(data, dict) or (name == SETTINGS and not _IDENTITY.fullmatch(str(data.get("run")))):
                 raise SfumatoError(f"{path} is not as sfumato has written it", "restore it from a copy")
             return data
@@ -204,7 +204,7 @@ class RunDirectory:
         write(self / name, text.encode(), private=private)
 
     @contextmanager
-    def as_written(self) -> Iterator[None]:
+    def format_errors(self) -> Iterator[None]:
         """For code that relies on the format of the run's files: errors from edited files become `SfumatoError`."""
         try:
             yield
@@ -221,7 +221,7 @@ class RunDirectory:
         path = self / name
         if not path.exists():
             return []
-        rows, lines = [], whole_lines(ordinary(path).read_bytes()).split(b"\n")[:-1]
+        rows, lines = [], whole_lines(regular_file(path).read_bytes()).split(b"\n")[:-1]
         try:
             rows.extend(map(parse_json, lines))
         except ValueError:
@@ -231,17 +231,17 @@ class RunDirectory:
     def append_row(self, row: Mapping[str, Any], name: str = METRICS) -> None:
         """Append a line. It is durable on disk when this returns, since a later checkpoint must not outlive it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with writing(self / name), os.fdopen(open_bytes(self / name, flags, 0o600), "ab") as file:
+        with write_errors(self / name), os.fdopen(open_bytes(self / name, flags, 0o600), "ab") as file:
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
-            durable(file.fileno())
+            fsync(file.fileno())
 
     def write_rows(self, rows: list[dict[str, Any]], name: str = METRICS) -> None:
         """Replace all lines."""
         write(self / name, b"".join(json.dumps(row).encode() + b"\n" for row in rows), private=True)
 
 
-def sweep(directory: Path) -> None:
+def remove_temporary(directory: Path) -> None:
     """Remove the temporary files of a killed process."""
     for stray in directory.rglob(".*.????????"):
         stray.unlink(missing_ok=True)
@@ -249,5 +249,5 @@ def sweep(directory: Path) -> None:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(ordinary(path), "rb") as file:
+    with open(regular_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -84,7 +84,7 @@ class Heading:
             run.write_json(names.PAGE, kept, private=True)
 
 
-def presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
+def publishable_settings(choices: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for a page that may be published, or for a remote tracker: without paths and seeds."""
     unread = {name for name, of in _OF.items() if not choices.get(of)}
     shown = {name: value for name, value in choices.items() if value not in (None, [], ()) and name not in unread}

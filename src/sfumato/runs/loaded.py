@@ -17,21 +17,21 @@ from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import (
     TEST_FRACTION,
-    AsStored,
+    FeatureTransform,
     Images,
     Picture,
     Preparation,
     Source,
     Tokens,
     Transform,
-    each,
     open_source,
-    preparation,
+    read_each,
+    transform_from_dict,
 )
-from sfumato.gradients.checks.wrapped import unwrapped
-from sfumato.models.losses import exclusive
+from sfumato.gradients.checks.external_models import unwrap
+from sfumato.models.losses import is_exclusive
 from sfumato.privacy import NoPromise, Statement, statement_of
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID
@@ -87,7 +87,7 @@ class Loaded:
         )
         return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"
 
-    def on(self, source: Source) -> tuple[nn.Module, Preparation]:
+    def module_for(self, source: Source) -> tuple[nn.Module, Preparation]:
         """The module and the preprocessing for the records of this source, images or features.
 
         Errors: `SfumatoError` for other classes than the model's, and for features of another backbone.
@@ -98,7 +98,7 @@ class Loaded:
                     f"label {label} means {there!r} in the source and {here!r} in the model",
                     "give a source with the classes of the model, in their order",
                 )
-        if source.multilabel == exclusive(self.loss):
+        if source.multilabel == is_exclusive(self.loss):
             given, own = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
             problem = f"the source has {given} for each record, but the model predicts {own}"
             raise SfumatoError(problem, "give a source of the same kind")
@@ -114,21 +114,21 @@ class Loaded:
                 f"the features in {source.cache.path} come from another backbone than the model's",
                 "give features of the same backbone, or images",
             )
-        return models.on_features(self.module), AsStored(width=contents.width)
+        return models.on_features(self.module), FeatureTransform(width=contents.width)
 
     def opened(self, spec: str, **declared: Any) -> Source:
         """Open a source with the options of the model's training source. `declared` overrides them (`open_source`)."""
-        if spec.startswith("features:") or isinstance(self.transform, AsStored):
+        if spec.startswith("features:") or isinstance(self.transform, FeatureTransform):
             return open_source(spec, owner_key=owner_key())
         if isinstance(self.transform, Tokens):
             own = self.transform.declaration
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
-        if not exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
+        if not is_exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
             problem = f"{spec} has one label for each image, but the model predicts several"
             raise SfumatoError(problem, "give a csv: or npz: of them")
         if self.embedding is None:
-            own["classes" if exclusive(self.loss) else "label_columns"] = self.classes
+            own["classes" if is_exclusive(self.loss) else "label_columns"] = self.classes
         # The same split as in training, so that no training image is in the test part.
         own["test_fraction"] = self.test_fraction
         return open_source(spec, owner_key=owner_key(), **(own | declared))
@@ -146,16 +146,16 @@ class Loaded:
         found = torch.cat(list(self._outputs(images, batch)) or [torch.zeros(0, self.embedding)])
         return torch.nn.functional.normalize(found, dim=1)
 
-    def used_at(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Loaded:
+    def with_prevalence(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Loaded:
         """The same model for a site with other, declared class shares. Costs no privacy.
 
         Args:
             prevalence: each class's share at the site, such as {"pneumonia": 0.02, "normal": 0.98}; None for no change.
             training_prevalence: the shares in the training data, if the model file does not hold them.
 
-        Errors: see `Reading.used_at`.
+        Errors: see `Reading.with_prevalence`.
         """
-        return replace(self, reading=self.reading.used_at(prevalence, training_prevalence))
+        return replace(self, reading=self.reading.with_prevalence(prevalence, training_prevalence))
 
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
@@ -190,7 +190,7 @@ class Loaded:
         """The module's outputs (n, ...) on the CPU, batch by batch."""
         positive_integer("batch", batch)
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
-        inputs = each(self.transform, images)
+        inputs = read_each(self.transform, images)
         while some := list(islice(inputs, batch)):
             with torch.inference_mode():
                 yield self.module(torch.stack(some).to(device)).cpu()
@@ -206,8 +206,8 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             anybody, so a function that it names is never imported unless the caller names it too.
     """
     named = model if isinstance(model, str) else None
-    if named is not None and models.is_own(named):
-        models.function_of(named)
+    if named is not None and models.is_custom(named):
+        models.import_function(named)
     with models.away_from_working_directory():
         path = Path(directory)
         if path.is_dir() or not path.exists():
@@ -227,11 +227,13 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             def built() -> nn.Module:
                 own = _built(about, named, path) if given is None else _giving_logits(given, about)
                 if given is not None and "mapped" in about:
-                    own = models.Mapped(copy.deepcopy(given), dimension=about["embedding"], mapped=about["mapped"])
+                    own = models.MappedFeatures(
+                        copy.deepcopy(given), dimension=about["embedding"], mapped=about["mapped"]
+                    )
                 return _normalised(own, about.get("normalisation"), weights)
 
             made = about.get(ENTRY, {})
-            with torch.random.fork_rng(devices=[]), models.bounded(path):
+            with torch.random.fork_rng(devices=[]), models.limited_size(path):
                 if made.get("method") not in ENSEMBLES:
                     return _filled(built(), weights, about, path)
                 count = len(made["steps"])
@@ -252,7 +254,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
 
 def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """The description in a model file's metadata."""
-    about = models.about_of(metadata, path)
+    about = models.parse_description(metadata, path)
     if about is None:
         raise SfumatoError(f"{path} is not a model of sfumato", "name a run directory or its model file")
     if about.get("format") != models.FORMAT:
@@ -273,7 +275,7 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
     reading = Reading.from_dict(about)
     refuse_unreadable(reading, path)
     given = {name: about[name] for name in ("features", "embedding", "test_fraction", "user_from") if name in about}
-    transform, statement = preparation(about["transform"]), _statement(about, path)
+    transform, statement = transform_from_dict(about["transform"]), _statement(about, path)
     return Loaded(module=model, transform=transform, reading=reading, statement=statement, **given)
 
 
@@ -295,21 +297,21 @@ def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.
         return model
     found = [value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES]
     examples = (found or [torch.zeros(0)])[0] if kind in models.PUBLIC else None
-    return models.normalised(model, kind, examples, at_once=False)
+    return models.replace_norms(model, kind, examples, at_once=False)
 
 
 def _giving_logits(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
     """The caller's module, unwrapped if it is compiled; if its outputs are an object with logits, the module that
-    returns these (`models.giving_logits`)."""
-    model, read = unwrapped(model), preparation(about["transform"])
+    returns these (`models.returning_logits`)."""
+    model, read = unwrap(model), transform_from_dict(about["transform"])
     form = Images(size=read.size, channels=read.channels) if isinstance(read, Transform) else read
     parameter = next(model.parameters(), torch.empty(0))
     try:
-        with models.evaluating(model), torch.inference_mode():
+        with models.evaluation_mode(model), torch.inference_mode():
             outputs = model(form.synthetic(1).to(parameter.device))
     except Exception:
         return model
-    return models.giving_logits(model) if models.holds_logits(outputs) else model
+    return models.returning_logits(model) if models.has_logits(outputs) else model
 
 
 def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module:
@@ -317,7 +319,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
     features, classes = about.get("features"), len(about["classes"])
 
     def trusted(spelling: str) -> str:
-        return models.trusted(spelling, named, where=path, remedy="if you trust that code, name it: `model={0}`")
+        return models.check_trusted(spelling, named, where=path, remedy="if you trust that code, name it: `model={0}`")
 
     if features is not None and "embedding" not in about:
         known = features["backbone"]
@@ -329,7 +331,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
     if "embedding" in about:
         shape = {"channels": about["channels"], "size": about["size"]}
         return models.create_embedding(spelling, **shape, dimension=about["embedding"], mapped=about.get("mapped"))
-    read = preparation(about["transform"])
+    read = transform_from_dict(about["transform"])
     if isinstance(read, Tokens):
         return models.create_for_texts(spelling, classes=classes, vocabulary=read.vocabulary, length=read.length)
     return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError, differing, shortened
-from sfumato.models import forget_moments
-from sfumato.models.weights.about import OWN_LOOP
+from sfumato._checks import SfumatoError, nested_differences, shortened
+from sfumato.models import reset_moments
+from sfumato.models.weights.description import OWN_LOOP
 from sfumato.runs.commitment import WENT_ON
 
 LIBRARIES = ("sfumato", "torch", "numpy", "timm")
@@ -45,9 +45,9 @@ def environment() -> dict[str, str]:
     pins["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     pins[PROCESSOR] = processor_model()
     pins |= {f"variable {name}": os.environ[name] for name in VARIABLES if name in os.environ}
-    if (device := _devices.chosen(None)) != "cpu":
+    if (device := _devices.select(None)) != "cpu":
         runtime = f"CUDA {torch.version.cuda}" if device == "cuda" else device
-        pins["accelerator"] = f"{_devices.of(device)}, {runtime}"
+        pins["accelerator"] = f"{_devices.product_name(device)}, {runtime}"
     return pins
 
 
@@ -65,13 +65,13 @@ def model_digest(module: nn.Module, synthetic: Tensor, *, training: bool = False
     digest = hashlib.sha256(type(module).__qualname__.encode())
     with torch.inference_mode(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        digest.update(made_up_parameters(copied))
-        forget_moments(copied)
+        digest.update(set_synthetic_parameters(copied))
+        reset_moments(copied)
         digest.update(copied(synthetic).double().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def made_up_parameters(module: nn.Module) -> bytes:
+def set_synthetic_parameters(module: nn.Module) -> bytes:
     """Overwrite a model's parameters with waves that depend only on their shapes. Returns the names and shapes."""
     described = []
     for name, parameter in module.named_parameters():
@@ -91,24 +91,27 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
     return code.hexdigest()
 
 
-def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
+def require_same(
+    kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str
+) -> None:
     """Refuse to resume under other conditions. The error names each difference and where the run began."""
     if differences := _differences(recorded, present):
         raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(differences)}", remedy)
 
 
-def since(record: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """The differences, in words, that affect how a run's sums are computed, since it was last resumed (`went_on`).
+def changes_since(record: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """The differences, in words, that affect how a run's sums are computed, since it was last resumed
+    (`report_environment`).
 
     They concern the environment, the device, the threads, and the digests of model, loss and optimizer.
 
     Args:
         record, present: the run's whole record, and the record that it would have here.
     """
-    return _differences(computing(record), computing(present), written=str)
+    return _differences(compute_record(record), compute_record(present), written=str)
 
 
-def computing(record: Mapping[str, Any]) -> dict[str, Any]:
+def compute_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a record that describes how the last steps were computed."""
     if WENT_ON in record:
         return {name: value for name, value in record[WENT_ON][-1].items() if name != "step"}
@@ -126,7 +129,9 @@ def _differences(
     def of(value: Any) -> str:
         return "absent" if value is None else written(value)
 
-    return [f"{' '.join(names)} was {of(one)} and is {of(two)}" for names, one, two in differing(recorded, present)]
+    return [
+        f"{' '.join(names)} was {of(one)} and is {of(two)}" for names, one, two in nested_differences(recorded, present)
+    ]
 
 
 LISTING = Path("/proc/cpuinfo")

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.models.losses import exclusive, probabilities
-from sfumato.models.shares import correction, declared, in_order
+from sfumato.models.losses import is_exclusive, probabilities
+from sfumato.models.shares import logit_offsets, ordered_shares, parse_shares
 from sfumato.runs.figures.operating import SHARES, OperatingPoint
 
 Given = Mapping[str, float] | Sequence[str]
@@ -41,14 +41,14 @@ class Reading:
         """The number added to each class's logit after the division by the temperature; zeros for no shift."""
         moved = [0.0] * len(self.classes)
         if self.shares is not None and self.prevalence is not None:
-            trained, used = (in_order(one, self.classes) for one in (self.shares, self.prevalence))
-            moved = list(correction(trained, used, loss=self.loss))
+            trained, used = (ordered_shares(one, self.classes) for one in (self.shares, self.prevalence))
+            moved = list(logit_offsets(trained, used, loss=self.loss))
         if self.operating_point is not None:
             further = self.operating_point.offsets(self.classes)
             moved = [one + other for one, other in zip(moved, further, strict=True)]
         return tuple(moved)
 
-    def moved(self, outputs: Tensor) -> Tensor:
+    def decision_logits(self, outputs: Tensor) -> Tensor:
         """Logits (N, classes) on the module's scale whose largest belongs to the predicted class."""
         if not any(self.offsets):
             return outputs
@@ -63,7 +63,7 @@ class Reading:
         """Probabilities (N, classes)."""
         return probabilities(self.logits(outputs), self.loss)
 
-    def used_at(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Reading:
+    def with_prevalence(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Reading:
         """The reading for a site with these declared class shares.
 
         Shifts for another site are dropped, including an operating point; except one by the rule "shares", at which the
@@ -82,14 +82,14 @@ class Reading:
             if training_prevalence is not None:
                 raise SfumatoError("`training_prevalence` is given without `prevalence`", "give both")
             return self
-        if not exclusive(self.loss):
+        if not is_exclusive(self.loss):
             raise SfumatoError(
                 "`prevalence` needs a model of one class for each image, and this model predicts several labels",
                 "leave it out, and give a threshold",
             )
-        used = checked(prevalence, self.classes, "prevalence")
+        used = check_shares(prevalence, self.classes, "prevalence")
         if training_prevalence is not None:
-            known = checked(training_prevalence, self.classes, "training_prevalence")
+            known = check_shares(training_prevalence, self.classes, "training_prevalence")
             return replace(self, shares=known, prevalence=used, operating_point=None)
         if self.shares is None:
             raise SfumatoError(
@@ -101,7 +101,7 @@ class Reading:
         return replace(self, prevalence=used, operating_point=found if found and found.rule == SHARES else None)
 
     @property
-    def words(self) -> list[str]:
+    def notes(self) -> list[str]:
         """The shifts of the scores, in sentences."""
         lines = []
         if self.shares is not None and self.prevalence is not None:
@@ -140,9 +140,9 @@ class Reading:
         return {name: value for name, value in known.items() if value is not None}
 
 
-def checked(given: Given, classes: Sequence[str], name: str) -> dict[str, float]:
+def check_shares(given: Given, classes: Sequence[str], name: str) -> dict[str, float]:
     """Declared shares of exactly these classes, in order."""
-    return dict(zip(classes, in_order(declared(given, name), classes, name), strict=True))
+    return dict(zip(classes, ordered_shares(parse_shares(given, name), classes, name), strict=True))
 
 
 def refuse_unreadable(reading: Reading, path: object) -> None:

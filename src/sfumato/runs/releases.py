@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato._files import writing
+from sfumato._files import write_errors
 from sfumato.privacy import Ledger
 from sfumato.privacy.ledger import LOST, RELEASE
 from sfumato.randomness import NoiseState
@@ -60,7 +60,7 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
                 "state in `with_state`); or end the run with what its checkpoint holds (`finish`)",
             )
         return
-    with writing(ledger.path):
+    with write_errors(ledger.path):
         ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"], RELEASE: digest})
         ledger.sync()
 
@@ -75,7 +75,7 @@ def lose(ledger: Ledger, reached: int) -> None:
         reached: the number of steps in the checkpoint.
     """
     paid = sum(entry.kind == "release" for entry in ledger.entries)
-    with writing(ledger.path):
+    with write_errors(ledger.path):
         ledger.append(LOST, {"first": reached, "last": paid - 1})
         ledger.sync()
     ledger.notify(

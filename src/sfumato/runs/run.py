@@ -11,14 +11,14 @@ from torch import nn
 
 from sfumato._cards import card
 from sfumato.privacy import Statement
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.loaded import Loaded, load
-from sfumato.runs.owner.composition import Together
+from sfumato.runs.owner.composition import JointCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Measured:
         return self.figures["top5"]
 
     @property
-    def measured(self) -> list[tuple[str, str]]:
+    def main_figures(self) -> list[tuple[str, str]]:
         """(name, value) of the main figures, as text."""
         if "recall" in self.figures:
             return [(f"recall at a false accept rate of {self.figures['far']:g}", f"{self.figures['recall']:.1%}")]
@@ -81,21 +81,21 @@ class Run(Measured):
     seeded: int = 0
     together: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
-    other_units: tuple[Together, ...] = ()
+    other_units: tuple[JointCost, ...] = ()
     publishing: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
-        measured = "".join(f"{name} {value}, " for name, value in self.measured if self.open)
+        measured = "".join(f"{name} {value}, " for name, value in self.main_figures if self.is_public)
         return f"Run({str(self.directory)!r}: {measured}{self.statement.short})"
 
     def _repr_html_(self) -> str:
         epsilon = "epsilon" if self.statement.promises else "epsilon of its plan, which it does not promise"
-        figures = [*self.measured, (epsilon, rounded_up(self.statement.epsilon))]
+        figures = [*self.main_figures, (epsilon, rounded_up(self.statement.epsilon))]
         figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
-        return card(str(self.directory), figures, self.statement.sentence, "" if self.open else PRIVATE)
+        return card(str(self.directory), figures, self.statement.sentence, "" if self.is_public else PRIVATE)
 
     @property
-    def open(self) -> bool:
+    def is_public(self) -> bool:
         """Whether the measured figures may be shown to others."""
         return self.statement.circumstances.test_public
 

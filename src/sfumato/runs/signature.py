@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato._files import ordinary, write, writing
-from sfumato._systems import durable, open_bytes, open_to_others
+from sfumato._files import regular_file, write, write_errors
+from sfumato._systems import exposed_mode, fsync, open_bytes
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -42,11 +42,11 @@ def new_key(path: str | Path) -> str:
     key = ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     encoded = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    with writing(place), os.fdopen(open_bytes(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with write_errors(place), os.fdopen(open_bytes(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(pem)
         file.flush()
-        durable(file.fileno())
-    with writing(public):
+        fsync(file.fileno())
+    with write_errors(public):
         write(public, encoded)
     return _digits(key.public_key())
 
@@ -103,7 +103,7 @@ def public_key(path: Path) -> Ed25519PublicKey:
 def _private_key(path: Path) -> Ed25519PrivateKey:
     serialization, ed25519 = _library()
     content = _content(path, "make one (sfumato sign --new-key PATH)")
-    if mode := open_to_others(path):
+    if mode := exposed_mode(path):
         raise SfumatoError(f"the signing key {path} can be read by others (mode {mode:03o})", f"chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(content, password=None)
@@ -118,7 +118,7 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
 
 def _content(path: Path, absent: str) -> bytes:
     try:
-        return ordinary(path).read_bytes()
+        return regular_file(path).read_bytes()
     except FileNotFoundError:
         raise SfumatoError(f"the key {path} does not exist", absent) from None
     except OSError as error:

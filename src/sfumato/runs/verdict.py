@@ -13,14 +13,14 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.privacy.second.accountant import agreement
-from sfumato.privacy.statements import computed
-from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements import process_counts
+from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
-from sfumato.runs import aggregated, audited, commitment, kept, signature
+from sfumato.runs import aggregated, audit_outcomes, commitment, kept_weights, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import choice, published
+from sfumato.runs.figures import point_choice, published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
@@ -100,10 +100,10 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
         if key is not None:
             with _noted(checks, f"{signature.SIGNED} {signer}, which shows {signature.SHOWS}"):
                 signature.require_signed(run, key)
-    return Verdict(checks=tuple(checks), settings=bound, promises=_promises(run))
+    return Verdict(checks=tuple(checks), settings=bound, promises=_has_promise(run))
 
 
-def _promises(run: RunDirectory) -> bool:
+def _has_promise(run: RunDirectory) -> bool:
     """Whether a run's statement promises anything. An unreadable statement is reported by the checks."""
     try:
         return run.read_json(names.STATEMENT)["promises"] is True
@@ -145,7 +145,7 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
             selection is None or selection.plan == plan,
             f"its selection was made among runs of another plan than {names.PLAN}",
         )
-        workers = Computed.of(entries)
+        workers = ProcessCounts.from_entries(entries)
         promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers)
         derived = json.loads(json.dumps(promised.to_dict()))
         differing = [name for name in derived if written.get(name) != derived[name]]
@@ -178,7 +178,7 @@ def _second_and_settings(
     bound = (run / names.SETTINGS).is_file()
     if bound:
         with _noted(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
-            commitment.require(run.read_json(names.SETTINGS), opening, written["circumstances"])
+            commitment.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
     return bound
 
 
@@ -187,18 +187,18 @@ def _beside(
 ) -> None:
     """Check the other files of the run: kept weights, published figures, the audit of canaries, aggregates."""
     last = entries[-1].body
-    stored = kept.files(run)
+    stored = kept_weights.files(run)
     if last.get("kept") or stored or facts.kept:
         with _noted(checks, "the kept weights are the files that the ledger ends with"):
-            recorded, steps = kept.recorded(last), list(facts.kept)
+            recorded, steps = kept_weights.recorded_hashes(last), list(facts.kept)
             _require(list(recorded) == steps, f"the statement names steps {steps}, the ledger {list(recorded)}")
             for step, path in stored.items():
                 _require_bound(path, recorded.get(step))
     present = (run / names.FIGURES).is_file()
-    if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
+    if facts.figures is not None or published.find_body(entries) or published.ENTRY in last or present:
         with _noted(checks, "the published figures are the one release in statement and ledger"):
             _published(run, entries, facts, last)
-    if facts.audit or audited.ENTRY in last or (run / names.AUDIT).is_file():
+    if facts.audit or audit_outcomes.ENTRY in last or (run / names.AUDIT).is_file():
         with _noted(checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"):
             _audited(run, plan, facts, last)
     if made := aggregated.files(run):
@@ -224,7 +224,7 @@ def _noted(checks: list[Check], what: str) -> Iterator[None]:
     raise _BrokenError(found)
 
 
-def altered(run: RunDirectory) -> str | None:
+def altered_file(run: RunDirectory) -> str | None:
     """The file among a private run's plan, ledger and statement that was changed since the run ended, as far as that
     shows without recomputing anything; None if none was."""
     try:
@@ -240,7 +240,7 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
     ledger.openings(entries)
     first, *releases, last = entries
-    releases = [entry for entry in releases if entry.kind not in (computed.ENTRY, ledger.LOST, ledger.OPENING)]
+    releases = [entry for entry in releases if entry.kind not in (process_counts.ENTRY, ledger.LOST, ledger.OPENING)]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]
     _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")
@@ -258,26 +258,26 @@ def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, la
     """Check that the ledger has one line for the release, of the statement's table, and of the final model."""
     _require(facts.figures is not None, f"the statement does not mention the figures in the ledger or {names.FIGURES}")
     promised = facts.figures and published.body(facts.figures, last["steps_taken"])
-    _require(published.recorded(entries) == promised, "the ledger records other figures than the statement")
+    _require(published.find_body(entries) == promised, "the ledger records other figures than the statement")
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
     assert figures is not None
     found, stored = figures.operating, parse_json(read_safetensors(run / names.MODEL)[1][METADATA])
-    chosen = found and choice.chosen(replace(figures, operating=None), found.rule)
+    chosen = found and point_choice.choose_operating_point(replace(figures, operating=None), found.rule)
     _require(found == chosen, "the operating point is not the one that the counts give")
     _require((found and found.to_dict()) == stored.get("operating_point"), "the model has another operating point")
 
 
 def _audited(run: RunDirectory, plan: PrivacyPlan, facts: Circumstances, last: Mapping[str, Any]) -> None:
     """Check the audit of canaries. There is none if the coins were lost with the run key."""
-    if audited.ENTRY not in last and not (run / names.AUDIT).is_file():
+    if audit_outcomes.ENTRY not in last and not (run / names.AUDIT).is_file():
         return
-    _require_bound(run / names.AUDIT, last.get(audited.ENTRY))
-    found = audited.read(run)
+    _require_bound(run / names.AUDIT, last.get(audit_outcomes.ENTRY))
+    found = audit_outcomes.read(run)
     _require(found is not None, f"{names.AUDIT} is missing")
     assert found is not None
-    problem = audited.problem(found, plan, facts.audit, run.read_json(names.AUDIT))
+    problem = audit_outcomes.problem(found, plan, facts.audit, run.read_json(names.AUDIT))
     _require(problem is None, str(problem))
 
 

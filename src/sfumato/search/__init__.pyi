@@ -1,11 +1,11 @@
 from .audits.run import audit_run as audit_run
-from .kept import Comparison as Comparison
-from .kept import Ranking as Ranking
-from .kept import one_at_a_time as one_at_a_time
-from .kept import open as open
+from .kept_runs import Comparison as Comparison
+from .kept_runs import Ranking as Ranking
+from .kept_runs import one_at_a_time as one_at_a_time
+from .kept_runs import open_search as open_search
 from .repeated import Repeated as Repeated
 from .repeated import repeat as repeat
+from .search_context import Scoring as Scoring
 from .selection import Selected as Selected
-from .selection import private as private
-from .shared import Scoring as Scoring
+from .selection import private_selection as private_selection
 from .trial import Trial as Trial

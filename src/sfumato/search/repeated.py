@@ -1,4 +1,4 @@
-"""One training several times, by keys or for budgets of its own: median and spread, the curve, and what all cost."""
+"""Repeated training with several keys or budgets: median and spread or the curve of accuracy, and the joint cost."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import torch
 from sfumato import averaging
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato._files import write
-from sfumato.observers.notebook import shown
+from sfumato.observers.notebook import default_progress
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.presented import ceiling, rounded_up
+from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import Evaluation, curve_of_budgets, figure_of
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.runs.run import Run
 from sfumato.search.trial import of_trials
 from sfumato.training import pretraining
-from sfumato.training.conclusion.run_page import evaluation_of
+from sfumato.training.conclusion.run_report import evaluation_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.trial import AnyTrial, Observers
-from sfumato.training.run import PublicRun, earlier
+from sfumato.training.run import PublicRun, uses_so_far
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
@@ -38,27 +38,27 @@ PUBLIC = "without-privacy"
 
 @dataclass(frozen=True, kw_only=True)
 class Repeated:
-    """What came of one training, several times.
+    """The results of repeated training.
 
     Args:
-        runs: in their order, budgets rising; none of a dry run.
-        rows: the same as plain data; of a dry run what each would be.
-        budgets: of runs that differ in epsilon; none of runs that differ in their keys.
-        without_privacy: accuracy of the same model trained without any, of budgets where the data are public.
-        open: whether what was measured may be shown to others.
-        promises: whether the runs promise anything: those by seeds do not, and the figures are their plans'.
-        standing: how many private runs on these data stand in the directory, also of earlier calls.
-        epsilon_of_all, delta: of all that stand there together, had they been planned in advance; None, as all of the
-            following, where the runs have no plan.
-        epsilon_of_all_uses: with all others of the owner's on these data that are known.
-        adjacency, adjacency_of_all_uses: what these figures hold for.
+        runs: the runs in their order, by ascending budget; empty after a dry run.
+        rows: the runs as plain data; after a dry run, the planned ones.
+        budgets: the epsilons of the runs; empty if the runs differ in their keys.
+        without_privacy: the accuracy of the same model trained without privacy, for several budgets on public data.
+        is_public: whether the results may be shown to others.
+        promises: whether the runs promise anything. Seeded runs do not; the figures are then those of their plans.
+        standing: the number of private runs on these data in the directory, including those of earlier calls.
+        epsilon_of_all, delta: the joint cost of all runs in the directory, had they been planned in advance. These and
+            the following are None if the runs have no plan.
+        epsilon_of_all_uses: the joint cost, including all other known runs of the owner on these data.
+        adjacency, adjacency_of_all_uses: the adjacencies for which these figures hold.
     """
 
     runs: tuple[Run, ...] | tuple[PublicRun, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()
     budgets: tuple[float, ...] = ()
     without_privacy: float | None = None
-    open: bool = False
+    is_public: bool = False
     promises: bool = False
     standing: int = 0
     epsilon_of_all: float | None = None
@@ -69,17 +69,17 @@ class Repeated:
 
     @property
     def figure(self) -> str:
-        """The name of the one figure that matters most: accuracy, or recall of embeddings."""
+        """The name of the main figure: accuracy, or recall for embeddings."""
         return figure_of(self.runs[0].figures)
 
     def __repr__(self) -> str:
         found = f"{len(self.runs)} runs"
         if self.budgets:
-            reached = [f": {value:.1%}" if self.open else "" for value in self.values] or [""] * len(self.budgets)
+            reached = [f": {value:.1%}" if self.is_public else "" for value in self.values] or [""] * len(self.budgets)
             found = ", ".join(
                 f"epsilon {budget:g}{figure}" for budget, figure in zip(self.budgets, reached, strict=True)
             )
-        elif self.open:
+        elif self.is_public:
             found += f", median {self.figure} {self.median:.1%}, standard deviation {self.spread:.1%}"
         if self.epsilon_of_all is None:
             return f"Repeated({found}; promises nothing)"
@@ -89,27 +89,27 @@ class Repeated:
 
     @property
     def values(self) -> list[float]:
-        """Accuracy of each run, or recall at the false accept rate that was chosen: private unless the data are not."""
+        """The accuracy or recall (at the chosen false accept rate) of each run. Private unless the data are public."""
         return [run.figures[self.figure] for run in self.runs]
 
     @property
     def median(self) -> float:
-        """Of the values."""
+        """The median of the values."""
         return statistics.median(self.values)
 
     @property
     def mean(self) -> float:
-        """Of the values."""
+        """The mean of the values."""
         return statistics.mean(self.values)
 
     @property
     def spread(self) -> float:
-        """Their standard deviation; 0 for a single run."""
+        """The standard deviation of the values; 0 for a single run."""
         return statistics.stdev(self.values) if len(self.runs) > 1 else 0.0
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the value of a further run would lie in 95% of cases (`averaging.interval`); None of a single run."""
+        """The 95% prediction interval for the value of another run (`averaging.interval`); None for a single run."""
         if len(self.runs) < 2:
             return None
         found = averaging.interval(torch.tensor(self.values, dtype=torch.float64))
@@ -117,10 +117,10 @@ class Repeated:
 
     @property
     def averages(self) -> list[dict[str, Any]]:
-        """For the last weights and their averages: name, mean accuracy, its standard deviation over the runs, and the
-        mean standard deviation over each run's last steps; empty if a run kept no weights.
+        """For the last weights and for each average: its name, its mean accuracy, the standard deviation of accuracy
+        over the runs, and the mean standard deviation over each run's last steps. Empty if a run kept no weights.
 
-        Measured on up to 1,000 test records, and as private as the accuracies.
+        These are measured on up to 1,000 test records, and are as private as the accuracies.
         """
         found = [evaluation_of(RunDirectory(run.directory)) for run in self.runs]
         kept = [one.over_steps.rows for one in found if isinstance(one, Evaluation) and one.over_steps]
@@ -143,7 +143,7 @@ class Repeated:
         return statistics.median(known) if known else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: each run, what was measured of all of them, and what they cost together."""
+        """Plain data: each run, the statistics over all runs, and their joint cost."""
         spread: dict[str, Any] = {"spread": self.spread, "values": self.values} if self.runs else {}
         if self.budgets:
             measured = {"budgets": list(self.budgets), "without_privacy": self.without_privacy}
@@ -151,11 +151,11 @@ class Repeated:
             measured = {"recall": self.mean, "far": self.runs[0].figures["far"], "interval": self.interval, **spread}
         else:
             measured = {"accuracy": self.median, "top5": self.top5, "averages": self.averages, **spread}
-        others = ("runs", "rows", "budgets", "without_privacy", "standing", "open")
+        others = ("runs", "rows", "budgets", "without_privacy", "standing", "is_public")
         return {
             "rows": list(self.rows),
             **measured,
-            "public": self.open,
+            "public": self.is_public,
             **{name: value for name, value in vars(self).items() if name not in others},
         }
 
@@ -172,25 +172,26 @@ def repeat(
     observers: Observers | Callable[..., Any] | None = None,
     progress: Progress | None = None,
 ) -> Repeated:
-    """Train, resume or read several runs: `directory`/1, /2, ... or, of budgets, `directory`/epsilon-A, ...
+    """Train, resume or read several runs: `directory`/1, /2, ...; with several budgets `directory`/epsilon-A, ...
 
     Args:
-        trial: what is trained, a classifier or an embedding; of budgets a classifier, whatever its own epsilon.
-        directory: where the runs are; of budgets with budgets.json and budgets.svg.
-        seeds: how many runs, each with a key of its own; a seed of the trial's is the first one's, and the others count
-            on from it.
-        epsilons: in place of it the budgets, two or more.
-        of_budget: the trial of one budget, where they differ in more than epsilon, as the rows of a recipe do.
-        foreseen: makes a row of each run's job; then nothing is spent, and nothing is written.
-        observers: further ones of each run.
-        progress: where to report to.
+        trial: the training to repeat, of a classifier or an embedding. With several budgets it must be a classifier,
+            and its own epsilon is ignored.
+        directory: the directory of the runs; with several budgets also of budgets.json and budgets.svg.
+        seeds: the number of runs, each with its own key. If the trial has a seed, the first run has this seed, and the
+            others have the following ones.
+        epsilons: two or more budgets, instead of `seeds`.
+        of_budget: makes the trial of one budget, if the trials differ in more than epsilon, like the rows of a recipe.
+        foreseen: makes a row from each run's job. If it is given, nothing is spent or written.
+        observers: further observers of each run.
+        progress: where to report progress.
 
-    **Guarantee.** Runs by seeds have none. Else each run has its own plan's (epsilon, delta), for the plan's unit and
-    adjacency, where it alone is shown; all of them together have the result's, by composition, if they were planned in
-    advance (`composition.together`). Which of them is best is measured without noise, and that choice is not covered. A
-    run without privacy is trained only where the data are public.
+    **Guarantee.** None for seeded runs. Otherwise each run has the (epsilon, delta) of its own plan, for the plan's
+    unit and adjacency, if only this run is shown. All runs together have the (epsilon, delta) of the result, by
+    composition, if they were planned in advance (`composition.joint_cost`). The best run is found without noise, and
+    choosing it is not covered. A run without privacy is trained only if the data are public.
     """
-    progress, base = shown(progress), Path(directory)
+    progress, base = default_progress(progress), Path(directory)
     if (seeds is None) == (epsilons is None):
         raise SfumatoError("`seeds` and `epsilons` are both or neither given", "give one of them")
     trial.refuse_figures()
@@ -198,17 +199,17 @@ def repeat(
     budgets = () if epsilons is None else tuple(wanted)
     places = {own: base / (f"epsilon-{own:g}" if budgets else str(own)) for own in wanted}
     if foreseen is not None:
-        return _foreseen(wanted, places, budgets, foreseen, progress)
+        return _dry_run(wanted, places, budgets, foreseen, progress)
     found: list[Any] = []
     for own, one in wanted.items():
-        run = one.trained(places[own], progress, observers=observers)
+        run = one.train(places[own], progress, observers=observers)
         done = " (trained before)" if run.seconds == 0 and not budgets else ""
         found.append(run)
         which, measured = f"epsilon {own:g}" if budgets else f"run {own} of {len(wanted)}", figure_of(run.figures)
-        progress.report(f"{which}: {run.measured[0][0]} {run.figures[measured]:.2%}{done}")
+        progress.report(f"{which}: {run.main_figures[0][0]} {run.figures[measured]:.2%}{done}")
     first = found[0]
     several = Repeated(
-        runs=tuple(found), rows=tuple(map(_row, found)), budgets=budgets, open=all(r.open for r in found)
+        runs=tuple(found), rows=tuple(map(_row, found)), budgets=budgets, is_public=all(run.is_public for run in found)
     )
     if not isinstance(first, Run):
         return several
@@ -219,21 +220,21 @@ def repeat(
         return several
     if first.statement.circumstances.data_public:
         model = RunDirectory(first.directory).read_json(names.SETTINGS)["settings"]["model"]
-        plain = pretraining.accuracy_of_the_same(trial, model, base / PUBLIC, progress)
+        plain = pretraining.nonprivate_accuracy(trial, model, base / PUBLIC, progress)
         several = replace(several, without_privacy=plain)
     RunDirectory(base).write_json(FILE, several.to_dict(), private=True)
     write(base / PLOT, curve_of_budgets(several.rows, several.without_privacy).encode(), private=True)
     return several
 
 
-def _foreseen(
+def _dry_run(
     wanted: Mapping[float, AnyTrial],
     places: Mapping[float, Path],
     budgets: tuple[float, ...],
     row_of: Callable[[PrivateJob, RunDirectory], dict[str, Any]],
     progress: Progress,
 ) -> Repeated:
-    """What the runs would be, and what they would cost together."""
+    """The planned runs and their joint cost."""
     rows, plans, others, public = [], [], [], False
     for own, one in wanted.items():
         run = RunDirectory(places[own])
@@ -241,16 +242,16 @@ def _foreseen(
         rows.append(row_of(job, run))
         public = job.source.public
         if not plans:
-            others = [use for use in earlier(job).plans if composition.unit_of(use) == job.plan.unit.name]
-        if not run.exists:  # a run that has begun is among the owner's uses already
+            others = [use for use in uses_so_far(job).plans if composition.unit_of(use) == job.plan.unit.name]
+        if not run.exists:  # a run that has begun is already among the owner's uses
             others.append(job.plan)
         plans.append(job.plan)
     promises = next(iter(wanted.values())).experiment.seed is None
-    return Repeated(rows=tuple(rows), budgets=budgets, open=public, promises=promises, **cost_of(plans, others))
+    return Repeated(rows=tuple(rows), budgets=budgets, is_public=public, promises=promises, **cost_of(plans, others))
 
 
 def _by_key(trial: AnyTrial, seeds: int | None) -> dict[float, AnyTrial]:
-    """The trials by their numbers, each with a key of its own."""
+    """The trials by number, each with its own key."""
     count, first = positive_integer("seeds", seeds, remedy="give the number of runs, such as 5"), trial.experiment.seed
     own = {number: None if first is None else first + number - 1 for number in range(1, count + 1)}
     return {number: replace(trial, experiment=replace(trial.experiment, seed=seed)) for number, seed in own.items()}
@@ -259,7 +260,7 @@ def _by_key(trial: AnyTrial, seeds: int | None) -> dict[float, AnyTrial]:
 def _by_budget(
     trial: AnyTrial, epsilons: Sequence[float], base: Path, of_budget: Callable[[float], AnyTrial] | None
 ) -> dict[float, AnyTrial]:
-    """The trial of each budget, rising; refused where they cannot be trained beside each other in this place."""
+    """The trial of each budget, in ascending order. Refuses budgets that cannot be trained in this directory."""
     if trial.experiment.noise_multiplier is not None:
         raise SfumatoError("several budgets and `noise_multiplier` are both given", "give one `epsilon` with it")
     wanted = sorted({positive("epsilon", value) for value in epsilons})
@@ -275,13 +276,13 @@ def _by_budget(
         else replace(trial, experiment=replace(trial.experiment, epsilon=epsilon))
         for epsilon in wanted
     }
-    for one in trials.values():  # before the first of them is paid for
-        one.refuse_at_once()
+    for one in trials.values():  # before the first run spends anything
+        one.refuse_early()
     return trials
 
 
 def _refuse_other(base: Path, wanted: Sequence[float]) -> None:
-    """Refuse a directory that holds one run, or the curve of budgets that are not among the wanted ones."""
+    """Refuse a directory that holds a single run, or the results of budgets that are not wanted."""
     run = RunDirectory(base)
     if run.exists:
         raise SfumatoError(f"{base} holds a run", "give `directory` another directory for the runs of several budgets")
@@ -295,7 +296,7 @@ def _refuse_other(base: Path, wanted: Sequence[float]) -> None:
 
 
 def _row(run: Run | PublicRun) -> dict[str, Any]:
-    """One run as plain data."""
+    """A run as plain data."""
     figure = figure_of(run.figures)
     row = {figure: run.figures[figure], "top5": run.figures.get("top5"), "run": str(run.directory)}
     if not isinstance(run, Run):
@@ -312,12 +313,12 @@ def _row(run: Run | PublicRun) -> dict[str, Any]:
 
 def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> dict[str, Any]:
     """The joint cost of runs with these plans, alone and with the owner's other known runs on these data."""
-    (epsilon, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
+    (epsilon, delta), adjacency = composition.joint_cost(plans), composition.adjacency_of(plans)
     more = len(known) > len(plans)
     return {
         "epsilon_of_all": epsilon,
         "delta": delta,
-        "epsilon_of_all_uses": max(epsilon, composition.together(known)[0]) if more else epsilon,
+        "epsilon_of_all_uses": max(epsilon, composition.joint_cost(known)[0]) if more else epsilon,
         "adjacency": adjacency,
         "adjacency_of_all_uses": composition.adjacency_of(known) if more else adjacency,
     }
@@ -330,7 +331,7 @@ def known_uses(run: Run) -> list[composition.Use]:
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
     return [
         use
-        for use in uses.earlier(Data.recorded(record)).plans
+        for use in uses.earlier_uses(DataIdentity.from_record(record)).plans
         if composition.unit_of(use) == run.statement.plan.unit.name
     ]
 

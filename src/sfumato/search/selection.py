@@ -1,4 +1,4 @@
-"""Private selection: candidates that nobody sees, and a winner whose promise covers the whole search."""
+"""Private selection: a search that releases only its winner, with one promise for the whole search."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any
 
 from sfumato import randomness
 from sfumato._checks import SfumatoError
-from sfumato._files import writing
+from sfumato._files import write_errors
 from sfumato.experiment import defaults
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Budget, PairOfRecords
-from sfumato.observers.notebook import shown
+from sfumato.observers.notebook import default_progress
 from sfumato.observers.progress import Progress
 from sfumato.privacy import CandidateCount, Ledger, PrivacyPlan, PrivateSelection, Search, least_score_noise
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import RunKey, Space
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import budgets, sentences, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.runs.run import Run, read
-from sfumato.search import shared as data
+from sfumato.search import search_context as data
 from sfumato.search import space as spaces
-from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
+from sfumato.search.search_context import Scoring, SearchContext, SearchData, check_values, job_for
 from sfumato.search.space import line_of
 from sfumato.search.trial import Trial, of_trials, refuse_embeddings
-from sfumato.search.workers import carried_out, train_candidate, without_warnings
+from sfumato.search.workers import run_all, train_candidate, without_warnings
 from sfumato.training.conclusion import finish
 
 DRAWS = CandidateCount(mean=10, shape=1.0)
@@ -52,7 +52,7 @@ class Selected:
         selection: the promise.
         run: the winner; None after a dry run, or if no candidate could be trained, which the promise covers.
         settings: the winner's change.
-        score: the winner's correct answers on the validation part, with noise unless that part is public.
+        score: the winner's number of correct answers on the validation part, with noise unless that part is public.
     """
 
     selection: PrivateSelection
@@ -67,7 +67,7 @@ class Selected:
 
 
 @of_trials
-def private(
+def private_selection(
     trial: Trial,
     space: Space,
     *,
@@ -92,7 +92,7 @@ def private(
         draws: the distribution of the number of candidates.
         score_noise: the standard deviation, in correct answers; None for the least that adds nothing to epsilon.
         options: the requested options, if there are more than those of the experiment. Resuming requires the same ones.
-        scoring, processes, dry_run, progress: as for `search.open`.
+        scoring, processes, dry_run, progress: as for `search.open_search`.
 
     **Guarantee.** The conditions of `PrivateSelection`, in its order: (1) K is drawn with the search's own key from the
     distribution of the selection, a resumed search has the same K, and all K are trained before any is chosen; (2) the
@@ -101,7 +101,7 @@ def private(
     `data.hold_out`; (5) all candidates but the winner, the key and the scores are deleted, and nothing of them is
     released.
     """
-    progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
+    progress, run, experiment = default_progress(progress), RunDirectory(directory), trial.experiment
     place = run.path.with_name(f".{run.path.name}.search")  # holds the candidates during the search
     refuse_embeddings(trial, "a private selection")
     _check(experiment, space, scoring, score_noise)
@@ -113,18 +113,18 @@ def private(
             "`epsilon` and `noise_multiplier` are both given, on the command line or by a recipe",
             "leave one out, or use a recipe without a noise multiplier: it follows from epsilon",
         )
-    shared = Shared.of(trial, scoring, processes)
-    data.refuse_each(shared, data.tried(space))
+    shared = SearchContext.from_trial(trial, scoring, processes)
+    data.check_changes(shared, data.probe_changes(space))
     held = data.read(shared)
     held.source.require_classes("a private selection")
     selection = _selection(experiment, held, draws, score_noise, public_scores=scoring.score_on is not None)
-    if (earlier := trial.searched(held.source)) is not None:  # the statement names it
+    if (earlier := trial.public_search(held.source)) is not None:  # the statement names it
         earlier += Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
     shared = replace(shared, selection=selection, search=earlier, fingerprint=held.source.fingerprint)
-    shared = replace(shared, origins=try_each(shared, held, space))
+    shared = replace(shared, origins=check_values(shared, held, space))
     budget = trial.options.get("budget")
     if not (place / FILE).exists():
-        _report_beforehand(scoring, held, selection, progress, trial)
+        _report_notes(scoring, held, selection, progress, trial)
     if dry_run:
         return Selected(selection=selection)
     if options is None:
@@ -138,14 +138,14 @@ def private(
         "data": held.source.fingerprint,
         **({} if budget is None else {"budget": budget}),
     }
-    key = _begun(place, record, held, selection, experiment.seed)
+    key = _start_search(place, record, held, selection, experiment.seed)
     count = randomness.number_of_candidates(selection.draws, key)
-    changes = [randomness.settings_of(number, space, key) for number in range(count)]
+    changes = [randomness.draw_settings(number, space, key) for number in range(count)]
     progress.report("searching; the number of candidates and their scores are secret")
     progress.begin("searching", 1)
     places = [place / str(number) for number in range(count)]
     if not (place / CHOSEN).exists():
-        right = dict(carried_out(shared, changes, places, processes=processes, held=held))
+        right = dict(run_all(shared, changes, places, processes=processes, held=held))
         _choose(place, {number: found["right"] for number, found in right.items()}, changes, selection, key)
     return _release(shared, held, changes, places, place, run)
 
@@ -194,13 +194,15 @@ def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
     )
 
 
-def _report_beforehand(
-    scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress, trial: Trial
+def _report_notes(
+    scoring: Scoring, held: SearchData, selection: PrivateSelection, progress: Progress, trial: Trial
 ) -> None:
     """Report notes for the owner before the search spends anything. Refuses a seeded search under a budget."""
     budgets.refuse_seeded(budget := trial.options.get("budget"), seed := trial.experiment.seed)
     if not held.source.public:
-        for note in sentences.before(Data.of(held.source), selection, seeded=seed is not None, budget=budget):
+        for note in sentences.notes_before(
+            DataIdentity.from_source(held.source), selection, seeded=seed is not None, budget=budget
+        ):
             progress.report(note)
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
@@ -211,7 +213,7 @@ def _report_beforehand(
 
 
 def _selection(
-    experiment: Experiment, held: Held, draws: CandidateCount, score_noise: float | None, *, public_scores: bool
+    experiment: Experiment, held: SearchData, draws: CandidateCount, score_noise: float | None, *, public_scores: bool
 ) -> PrivateSelection:
     """The promise of the search: with the least noise that meets epsilon for the whole search, or the given noise."""
     examples = held.source.examples
@@ -240,7 +242,9 @@ def _selection(
     return PrivateSelection.calibrate(**sizes, epsilon=epsilon, draws=draws, score_noise=score_noise)
 
 
-def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSelection, seed: int | None) -> RunKey:
+def _start_search(
+    place: Path, record: dict[str, Any], held: SearchData, selection: PrivateSelection, seed: int | None
+) -> RunKey:
     """The search's key. It is stored before anything is drawn, so that a resumed search has the same randomness."""
     run = RunDirectory(place)
     if (place / FILE).exists():
@@ -248,8 +252,8 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
         before = run.read_json(FILE)
         options, check = before.pop("options", {}), before.pop("key_check", None)
         now = {name: value for name, value in record.items() if name != "options"}
-        pins.compare("search", before, now, remedy=remedy, where=str(place))
-        pins.compare("options", options, record["options"], remedy=remedy, where=str(place))
+        pins.require_same("search", before, now, remedy=remedy, where=str(place))
+        pins.require_same("options", options, record["options"], remedy=remedy, where=str(place))
         key = RunKey.load(place / KEY)
         if key.check_value(_CHECK) != check:
             raise SfumatoError(
@@ -259,7 +263,7 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
         _record_use(place, record, held, selection, key, seeded=seed is not None)
         return key
     shutil.rmtree(place, ignore_errors=True)  # left by a process that was killed before its search had begun
-    with writing(place):
+    with write_errors(place):
         place.mkdir(parents=True, mode=0o700)
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"{record}")
     key.save(place / KEY)
@@ -269,12 +273,12 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
 
 
 def _record_use(
-    place: Path, record: Mapping[str, Any], held: Held, selection: PrivateSelection, key: RunKey, *, seeded: bool
+    place: Path, record: Mapping[str, Any], held: SearchData, selection: PrivateSelection, key: RunKey, *, seeded: bool
 ) -> None:
     """Put the search on the owner's list and into its budget, before it starts and before it is resumed."""
     if not held.source.public:
-        known = {"run": _identity(key), "name": data.called(place), "budget": record.get("budget"), "seeded": seeded}
-        uses.record(Data.of(held.source), selection, **known)
+        known = {"run": _identity(key), "name": data.search_name(place), "budget": record.get("budget")}
+        uses.record(DataIdentity.from_source(held.source), selection, seeded=seeded, **known)
 
 
 def _identity(key: RunKey) -> str:
@@ -308,8 +312,8 @@ def _choose(
 
 
 def _release(
-    shared: Shared,
-    held: Held,
+    shared: SearchContext,
+    held: SearchData,
     changes: Sequence[Mapping[str, Any]],
     places: Sequence[Path],
     place: Path,
@@ -330,7 +334,7 @@ def _release(
             outcome = train_candidate(job, winner)
             with Ledger(winner / names.LEDGER) as ledger:  # with the statement of the whole search
                 finish.conclude(job, winner, ledger, outcome, selection=selection)
-    with writing(run.path):
+    with write_errors(run.path):
         for other in places:
             if other != winner.path:
                 shutil.rmtree(other, ignore_errors=True)

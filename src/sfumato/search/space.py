@@ -1,4 +1,4 @@
-"""The fields that a search may vary, and the settings of its runs, each as a change of the experiment."""
+"""The search space: the fields that a search may vary, and each run's change of the experiment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._choices import nearest
-from sfumato._files import writing
+from sfumato._files import write_errors
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def grid(space: Space) -> list[dict[str, Any]]:
 
 
 def single_changes(space: Space) -> list[dict[str, Any]]:
-    """No change, then each listed value by itself."""
+    """The unchanged experiment, then each listed value as a single change."""
     changes: list[dict[str, Any]] = [{}]
     for name, rule in space.items():
         changes += [{name: value} for value in listed(name, rule, "", "to change them one at a time").values]
@@ -76,7 +76,7 @@ def plain(change: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def line_of(change: Mapping[str, Any]) -> str:
-    """A change in one line.
+    """A change as one line of text.
 
     >>> line_of({"learning_rate": 0.5, "schedule": "cosine"}), line_of({})
     ('learning rate 0.5, schedule cosine', 'no change')
@@ -94,7 +94,7 @@ def changes_of(
     """The settings of each run: the whole grid, or `candidates` draws, which are the same when a search is resumed."""
     if candidates is None:
         return grid(space)
-    from sfumato.randomness import RunKey, settings_of
+    from sfumato.randomness import RunKey, draw_settings
 
     positive_integer("candidates", candidates)
     if seed is not None:
@@ -104,12 +104,12 @@ def changes_of(
     else:
         key = RunKey.fresh()
         if keep:
-            with writing(place):
+            with write_errors(place):
                 place.mkdir(parents=True, exist_ok=True)
                 key.save(place / KEY)
     changes: list[dict[str, Any]] = []
     for number in range(MOST_DRAWS * candidates):  # skip repeated settings, which would cost without a result
-        change = settings_of(number, space, key)
+        change = draw_settings(number, space, key)
         if change not in changes:
             changes.append(change)
         if len(changes) == candidates:

@@ -11,16 +11,16 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment.drift import second_group
-from sfumato.experiment.experiment import Decided, Experiment
+from sfumato.experiment.experiment import Decision, Experiment
 from sfumato.randomness import RunKey
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import VARIED
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts.clock import steps_by_time
+from sfumato.training.parts.declared_facts import steps_by_time
 from sfumato.training.parts.registry import OPTIONS
-from sfumato.training.preparation import beforehand
-from sfumato.training.preparation.building import build, trained_on
+from sfumato.training.preparation import early_checks
+from sfumato.training.preparation.building import build, pretraining_digests
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.preparation.trial import AnyTrial
@@ -39,11 +39,11 @@ class Trial(AnyTrial):
 
     Args:
         experiment: the chosen options. The others follow by rule.
-        source: its spelling, or a `SourceSpec` with declarations.
+        source: the source's name, or a `SourceSpec` with declarations.
         device, threads, micro_batch, precision: performance settings, which don't affect the promise.
         options: options of the run's parts, by name (`registry.OPTIONS`).
         notes: further notes to report when the run starts.
-        earlier_search: the search that chose these options, which then counts too.
+        earlier_search: the search that chose these options, whose cost then counts too.
     """
 
     experiment: Experiment
@@ -59,39 +59,39 @@ class Trial(AnyTrial):
                 raise SfumatoError(f"options has the unknown name {name!r}", remedy)
 
     @property
-    def varied(self) -> tuple[str, ...]:
+    def searchable_fields(self) -> tuple[str, ...]:
         """The fields of the experiment that a search may vary."""
         return VARIED
 
-    def kept(self, source: Source) -> Source:
-        """The source with as many records of each user as the experiment keeps."""
-        return self.experiment.kept(source)
+    def select_records(self, source: Source) -> Source:
+        """The source, reduced to the number of records per user that the experiment keeps."""
+        return self.experiment.select_records(source)
 
     def units_of(self, source: Source) -> int:
         """The number of units, examples or users, that the promise covers."""
         return source.users if self.experiment.unit == "user" and source.users else source.examples
 
-    def decide(self, source: Source) -> Decided:
-        """Plan and settings for this source."""
+    def decide(self, source: Source) -> Decision:
+        """The plan and the settings for this source."""
         return self.experiment.decide(source)
 
-    def prepared(self, decided: Decided, source: Source, start: Start, **options: Any) -> PrivateJob:
-        """The job of one run, with these options of its parts."""
+    def prepare_job(self, decided: Decision, source: Source, start: Start, **options: Any) -> PrivateJob:
+        """The job of one run, with the options of its parts."""
         around = {**options, "clock": self.experiment.clock}
         return prepare(None, source, decided.plan, decided.settings, start, **around)
 
-    def check_trainable(self, decided: Decided, source: Source) -> None:
+    def check_trainable(self, decided: Decision, source: Source) -> None:
         """Refuse options with which no run on this source can be trained. Builds the model, and spends nothing."""
         plan, settings = decided.plan, decided.settings
         source.images_for(settings.views)
         steps_by_time(source, plan, self.experiment.clock)
         second_group(source, plan)
-        refuse_trained_on(source, trained_on(source, settings))
+        refuse_trained_on(source, pretraining_digests(source, settings))
         check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
 
     def refuse_figures(self) -> None:
-        """Refuse to publish the figures of each of several runs, which would cost epsilon each time, or of candidates,
-        which nobody may see."""
+        """Refuse to publish the figures of several runs, which would cost epsilon for each run, or of candidates, which
+        must stay secret."""
         if (epsilon := self.options.get("report_epsilon")) is not None:
             raise SfumatoError(
                 f"`report_epsilon` is {epsilon:g}, but there are several runs, and the figures of each would cost it",
@@ -100,15 +100,15 @@ class Trial(AnyTrial):
 
     @property
     def spec(self) -> SourceSpec:
-        """The source with its declarations. A mere spelling gets the experiment's zoom."""
+        """The source with its declarations. A source that is given by name gets the experiment's zoom."""
         if isinstance(self.source, SourceSpec):
             return self.source
         return SourceSpec(spec=self.source, zoom=self.experiment.zoom)
 
-    def refuse_at_once(self) -> None:
+    def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
         check_machine(self.machine)
-        beforehand.check(self.experiment, self.spec, {**self.options, "clock": self.experiment.clock})
+        early_checks.check(self.experiment, self.spec, {**self.options, "clock": self.experiment.clock})
 
     @property
     def machine(self) -> Machine:
@@ -125,7 +125,7 @@ def refuse_embeddings(trial: AnyTrial, what: str) -> None:
 
 
 def of_trials(search: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for searches, whose first argument is a trial: restores torch's number of threads afterwards."""
+    """Decorator for functions of a trial: restores torch's number of threads afterwards."""
 
     @functools.wraps(search)
     def called(trial: Trial, *given: Any, **named: Any) -> Any:

@@ -21,13 +21,13 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.data import Part
 from sfumato.evaluation import accuracy
-from sfumato.gradients import outputs_alone, same_throughout
+from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Ledger
 from sfumato.report import figure_of
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, sweep
-from sfumato.search.shared import Held, Shared, check_trial, in_another_form, job_for, read
+from sfumato.runs.directory import RunDirectory, remove_temporary
+from sfumato.search.search_context import SearchContext, SearchData, check_trial, job_for, read, with_source
 from sfumato.search.space import line_of
 from sfumato.training import run as runs
 from sfumato.training.job import PrivateJob
@@ -41,20 +41,20 @@ _WORKER: Worker | SfumatoError | None = None
 class Worker:
     """Trains the runs of a search on its data."""
 
-    def __init__(self, shared: Shared, held: Held) -> None:
+    def __init__(self, shared: SearchContext, held: SearchData) -> None:
         self.shared, self.held = shared, held
-        self._others: dict[str, Held] = {}
+        self._others: dict[str, SearchData] = {}
 
-    def data_for(self, change: Mapping[str, Any]) -> Held:
+    def data_for(self, change: Mapping[str, Any]) -> SearchData:
         """The data of one run: the search's own, or the same in another form."""
         spec = change.get("source")
         if spec in (None, self.shared.trial.spec.spec):
             return self.held
         if spec not in self._others:
-            self._others[spec] = in_another_form(self.shared, self.held, spec)
+            self._others[spec] = with_source(self.shared, self.held, spec)
         return self._others[spec]
 
-    def trial(self, number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    def run_trial(self, number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
         """Train, resume or read one run. Returns its figures as plain data.
 
         A candidate of a private selection that cannot be trained counts as the worst: its `right` is None.
@@ -67,7 +67,7 @@ class Worker:
                     job = job_for(self.shared, held, number, change, run)
                 except SfumatoError:
                     return {"right": None}
-                return {"right": right_answers(job, train_candidate(job, run), held.validation)}
+                return {"right": count_correct(job, train_candidate(job, run), held.validation)}
         job = job_for(self.shared, held, number, change, run)
         if run.finished:
             resume.compare(job, run, going_on=False)
@@ -86,53 +86,53 @@ def train_candidate(job: PrivateJob, run: RunDirectory) -> Outcome:
     else:
         resume.compare(job, run)
     with Ledger(run / names.LEDGER) as ledger:
-        sweep(run.path)
-        return runs.go_on(job, run, ledger)[0]
+        remove_temporary(run.path)
+        return runs.take_remaining_steps(job, run, ledger)[0]
 
 
-def right_answers(job: PrivateJob, outcome: Outcome, validation: Part) -> int:
+def count_correct(job: PrivateJob, outcome: Outcome, validation: Part) -> int:
     """The number of validation records that the candidate classifies correctly. Private: use it with noise or on
     public data.
 
     Outputs that are not finite count as wrong.
 
-    **Guarantee.** Each record is classified by itself (`outputs_alone`), so adding or removing one validation record
-    moves the count by at most 1.
+    **Guarantee.** Each record is classified by itself (`per_example_outputs`), so adding or removing one validation
+    record moves the count by at most 1.
     """
     module = copy.deepcopy(job.module).eval()
     module.load_state_dict(outcome.weights)
     right = 0
-    with same_throughout(module, torch.zeros(1, *job.source.shape, device=job.device)):
+    with unchanged_outputs(module, torch.zeros(1, *job.source.shape, device=job.device)):
         for start in range(0, len(validation), accuracy.BATCH):
             part = slice(start, start + accuracy.BATCH)
             images = job.transform(torch.from_numpy(validation.take(part)).to(job.device))
-            outputs = outputs_alone(module, images).cpu()
+            outputs = per_example_outputs(module, images).cpu()
             known = torch.from_numpy(validation.labels[part])
             right += int(((outputs.argmax(1) == known) & outputs.isfinite().all(1)).sum())
     return right
 
 
-def rows_of(
-    shared: Shared,
+def train_all(
+    shared: SearchContext,
     changes: Sequence[Mapping[str, Any]],
     place: Path,
     *,
     first: int,
     processes: int,
-    held: Held | None,
+    held: SearchData | None,
     progress: Progress,
 ) -> list[dict[str, Any]]:
     """Train every unfinished run and report each result. Returns the figures and the directory of each run.
 
     Args:
         first: the number of the first run's directory.
-        held: as for `carried_out`.
+        held: as for `run_all`.
     """
     width = len(str(len(changes)))
     places = [place / f"{number:0{width}d}" for number in range(first, first + len(changes))]
     rows: list[dict[str, Any]] = [{} for _ in changes]
     progress.begin("searching", len(changes))
-    for done, (number, found) in enumerate(carried_out(shared, changes, places, processes=processes, held=held), 1):
+    for done, (number, found) in enumerate(run_all(shared, changes, places, processes=processes, held=held), 1):
         rows[number] = {**found, "run": str(places[number])}
         figure = figure_of(found)
         progress.report(f"{line_of(changes[number])}: {found[figure]:.2%}")
@@ -140,13 +140,13 @@ def rows_of(
     return rows
 
 
-def carried_out(
-    shared: Shared,
+def run_all(
+    shared: SearchContext,
     changes: Sequence[Mapping[str, Any]],
     places: Sequence[Path],
     *,
     processes: int,
-    held: Held | None = None,
+    held: SearchData | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Train every unfinished run. Yields (its number, its figures) as each one ends.
 
@@ -157,7 +157,7 @@ def carried_out(
     if processes == 1:
         worker = Worker(shared, held or read(shared))
         for number, (change, place) in listed:
-            yield number, worker.trial(number, change, place)
+            yield number, worker.run_trial(number, change, place)
         return
     context = multiprocessing.get_context("spawn")
     known: dict[str, Any] = {"initializer": _begin, "initargs": (shared, context.Value("i", 0))}
@@ -171,7 +171,7 @@ def carried_out(
             raise
 
 
-def _begin(shared: Shared, begun: Synchronized[int]) -> None:
+def _begin(shared: SearchContext, begun: Synchronized[int]) -> None:
     """Read the data, once per process. The first run raises any error from here.
 
     Args:
@@ -181,7 +181,7 @@ def _begin(shared: Shared, begun: Synchronized[int]) -> None:
     _end_with_parent()
     with begun.get_lock():
         number, begun.value = begun.value, begun.value + 1
-    _devices.take_turn(number)
+    _devices.set_accelerator(number)
     try:
         held = read(shared)
         if held.source.fingerprint != shared.fingerprint:
@@ -195,7 +195,7 @@ def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any
     """One run, in a process that `_begin` has prepared."""
     if not isinstance(_WORKER, Worker):
         raise _WORKER or RuntimeError("the process has not begun")
-    return _WORKER.trial(number, change, place)
+    return _WORKER.run_trial(number, change, place)
 
 
 def _end_with_parent() -> None:

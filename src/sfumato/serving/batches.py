@@ -21,7 +21,7 @@ class Pending(NamedTuple):
     answer: asyncio.Future[Any]
 
     @property
-    def over(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether no client waits for the answer any more."""
         return self.answer.done()
 
@@ -29,13 +29,13 @@ class Pending(NamedTuple):
 Answers = Callable[[list[Pending]], Sequence[Any]]
 
 
-class Batches:
+class BatchQueue:
     """A bounded queue of requests, and a thread that runs the model.
 
     Args:
         answers: maps several requests to an answer or an error for each; called in the thread.
         limits: batch size, waiting time for a full batch, queue length and timeout.
-        counts: counters for batches, answered records and waiting records.
+        counts: the counters of batches, answered records and waiting records.
     """
 
     def __init__(self, answers: Answers, limits: Limits, counts: Counts):
@@ -86,7 +86,7 @@ class Batches:
         return await request.answer
 
     async def close(self) -> None:
-        """Stops the dispatcher and the thread. No client waits any more, because a server ends its requests first."""
+        """Stops the dispatcher and the thread. The server has ended all requests before, so no client waits."""
         if self._task is None:
             return
         self._task.cancel()
@@ -102,9 +102,9 @@ class Batches:
             future, batch = item
             try:
                 answers = self._answers(batch)
-            except Exception as error:  # raised by the model: this batch gets the error, and the next batch is tried
+            except Exception as error:  # an error of the model fails this batch only
                 answers = [error] * len(batch)
-            with suppress(RuntimeError):  # the event loop may have ended
+            with suppress(RuntimeError):  # the event loop may be closed
                 self._loop.call_soon_threadsafe(_settle, future, answers)
 
     async def _dispatch(self) -> None:
@@ -119,7 +119,7 @@ class Batches:
             future, self._began = self._loop.create_future(), self._loop.time()
             self._to_thread.put((future, batch))
             for request, answer in zip(batch, await future, strict=True):
-                if request.over:
+                if request.is_abandoned:
                     continue
                 _settle(request.answer, answer)
                 if not isinstance(answer, Exception):
@@ -127,13 +127,13 @@ class Batches:
             self._began = None
 
     def _next_batch(self) -> list[Pending]:
-        """Takes requests from the queue, at least one and at most a full batch, without those whose client is gone."""
+        """Takes requests from the queue: at least one, at most a full batch. Skips requests whose client is gone."""
         batch: list[Pending] = []
         count = 0
         while self._waiting and (not batch or count + len(self._waiting[0].records) <= self._limits.batch):
             request = self._waiting.popleft()
             self._counts.waiting -= len(request.records)
-            if not request.over:
+            if not request.is_abandoned:
                 batch.append(request)
                 count += len(request.records)
         if not self._waiting:

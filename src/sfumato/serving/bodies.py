@@ -28,7 +28,7 @@ RAW = ("image/", "application/octet-stream", "application/dicom")
 
 @contextmanager
 def bounded(counts: Counts, limits: Limits) -> Iterator[Body]:
-    """Provides the body of one request. Its size counts towards the memory limit within the context."""
+    """Provides the body of one request. Within the context, its size counts towards the memory limit."""
     body = Body(counts, limits)
     try:
         yield body
@@ -53,7 +53,7 @@ class Body:
             Refused: status 413 for a body that is too large, 408 for a timeout, 503 if the memory limit is reached.
         """
         declared = request.headers.get("content-length", "0")
-        if int(declared) > self._limits.body:  # the server has already checked that it is a number
+        if int(declared) > self._limits.body:  # the server has checked that it is a number
             raise self._too_large()
         pieces = []
         try:
@@ -75,16 +75,16 @@ class Body:
 
 
 async def discard_rest(request: Request, seconds: float) -> None:
-    """Reads and discards what a refused client still sends, for at most `seconds`, so that it reads the refusal."""
+    """Reads and discards the rest of a refused request, for at most `seconds`, so that the client reads the refusal."""
     if "expect" in request.headers:  # the client waits for permission to send
         return
-    with suppress(TimeoutError, RuntimeError):  # RuntimeError if the stream has already ended
+    with suppress(TimeoutError, RuntimeError):  # RuntimeError: the stream has already ended
         async with asyncio.timeout(seconds):
             async for _ in request.stream():
                 pass
 
 
-async def records_of(
+async def parse_records(
     request: Request, content: bytes, *, of_texts: bool, of_numbers: bool, is_one: Callable[[Any], bool]
 ) -> list[Any]:
     """Parses the images or texts in a body, by its content type.
@@ -135,16 +135,16 @@ def _from_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
 
 
 def _from_array(content: bytes, is_one: Callable[[Any], bool]) -> list[np.ndarray]:
-    """The images of an array (N, H, W, C) or (N, H, W), or a single one (H, W) or (H, W, C), as views of the body.
+    """The images in an array (N, H, W, C) or (N, H, W), or a single one (H, W) or (H, W, C), as views of the body.
 
-    `numpy.load` is not used because it allocates whatever size the header declares.
+    `numpy.load` is not used, because it allocates whatever size the header declares.
     """
     file = io.BytesIO(content)
     try:
         old = format.read_magic(file) == (1, 0)
         shape, by_column, dtype = (format.read_array_header_1_0 if old else format.read_array_header_2_0)(file)
         array = np.frombuffer(content, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
-    except Exception:  # reading a header raises many types
+    except Exception:  # reading a header raises errors of many types
         raise Refused(400, "the body is not an array of images", "send the output of numpy.save") from None
     return [array] if is_one(array) else list(array) if array.size else []
 

@@ -1,4 +1,4 @@
-"""Server metrics in Prometheus text format: counts of requests, records and seconds, nothing about their content.
+"""Server metrics in Prometheus text format: counts of requests, records and seconds, but nothing about contents.
 
 Source: Prometheus, exposition formats, text version 0.0.4.
 """

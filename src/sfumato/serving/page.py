@@ -1,4 +1,4 @@
-"""The web page for trying the model, with the model's promise."""
+"""The web page on which users try the model. It shows the model's promise."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from importlib.resources import files
 from markupsafe import Markup
 
 from sfumato.report.style import stylesheet
-from sfumato.serving.answering import Answering
+from sfumato.serving.inference import Predictor
 
 
-def page(answering: Answering, *, closed: bool) -> tuple[str, str]:
-    """Renders the page, and its content security policy: only the page's script may run, and no other host is called.
+def page(answering: Predictor, *, closed: bool) -> tuple[str, str]:
+    """Renders the page and its content security policy, which allows the page's own script only and no other host.
 
     Args:
         closed: whether requests need a key.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.serving.service import Service, missing
+from sfumato.serving.service import Service, missing_libraries
 
 if TYPE_CHECKING:
     import uvicorn
@@ -17,19 +17,19 @@ CONNECTIONS = 1000
 """Largest number of concurrent connections; more are refused with 503."""
 
 GRACE = 0.5
-"""Seconds before shutdown in which data that clients have already sent are still read."""
+"""Seconds before shutdown during which the server still reads data that clients have already sent."""
 
 _LAST_PORT = 65535
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Opens a socket that already accepts connections.
+def open_listener(host: str, port: int) -> socket.socket:
+    """Opens a listening socket.
 
     Raises:
         SfumatoError: the address is not available.
     """
     try:
-        if not 0 <= port <= _LAST_PORT:  # Python would leave a socket open
+        if not 0 <= port <= _LAST_PORT:  # for other numbers, Python would leave a socket open
             raise OverflowError("a port is a number from 0 to 65535")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
@@ -56,7 +56,7 @@ def server(service: Service) -> uvicorn.Server:
     try:
         import uvicorn
     except ImportError:
-        raise missing() from None
+        raise missing_libraries() from None
 
     class Graceful(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -81,7 +81,7 @@ def server(service: Service) -> uvicorn.Server:
 
 
 async def grace() -> None:
-    """Waits before shutdown, while data that clients have already sent are still read."""
+    """Waits before shutdown, while the server reads data that clients have already sent."""
     await asyncio.sleep(GRACE)
 
 
@@ -123,7 +123,7 @@ def _protocol(seconds: float) -> Any:
             super().resume_writing()
 
         def _update_timer(self) -> None:
-            """Starts the timer for a complete header. Single bytes do not reset it."""
+            """Starts the timer for receiving a whole header. Further bytes do not reset it."""
             if self.cycle is not None and not self.cycle.response_complete:
                 self._cancel_timer()
             elif self.late is None:

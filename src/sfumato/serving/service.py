@@ -18,10 +18,10 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.runs import Loaded
-from sfumato.serving.answering import Answering
-from sfumato.serving.batches import Batches
-from sfumato.serving.bodies import ARRAY, bounded, discard_rest, records_of
+from sfumato.serving.batches import BatchQueue
+from sfumato.serving.bodies import ARRAY, bounded, discard_rest, parse_records
 from sfumato.serving.counts import CONTENT_TYPE, Counts
+from sfumato.serving.inference import Predictor
 from sfumato.serving.key import ApiKey
 from sfumato.serving.limits import Limits, Refused, busy
 from sfumato.serving.page import page
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOCAL = "localhost"
 
 GONE = 499
-"""The status counted for a client that disconnected before it was answered."""
+"""Status under which a client that disconnected before its answer is counted."""
 
 
 class Service:
@@ -44,8 +44,8 @@ class Service:
         loaded: the model.
         limits: limits of the server.
         key: the key that requests must present; None for an open service.
-        local: whether the server listens on a loopback address. Requests must then name such an address as their host.
-            Otherwise a page of another host could read answers by DNS rebinding.
+        local: whether the server listens on a loopback address. Requests must then name a loopback address in their
+            Host header, so that a page from another host cannot read answers by DNS rebinding.
 
     **Guarantee.** Answers are functions of the released model and of what was sent. Nothing that was sent is kept or
     logged. Source: post-processing, Dwork and Roth 2014, Proposition 2.1.
@@ -53,8 +53,8 @@ class Service:
 
     def __init__(self, loaded: Loaded, *, limits: Limits | None = None, key: ApiKey | None = None, local: bool = False):
         self.limits, self._key, self._local, self.counts = limits or Limits(), key, local, Counts()
-        self._answering = Answering(loaded, self.limits.batch)
-        self._batches: Batches | None = None
+        self._answering = Predictor(loaded, self.limits.batch)
+        self._batches: BatchQueue | None = None
 
     def application(self) -> Starlette:
         """Builds the application.
@@ -68,8 +68,8 @@ class Service:
             from starlette.exceptions import HTTPException
             from starlette.routing import Route
         except ImportError:
-            raise missing() from None
-        logging.getLogger("python_multipart").setLevel(logging.CRITICAL + 1)  # its messages quote what was sent
+            raise missing_libraries() from None
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL + 1)  # its messages quote requests
         self._rendered = page(self._answering, closed=self._key is not None)
         handlers: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/": ("GET", self._page),
@@ -82,12 +82,12 @@ class Service:
         }
         routes = [Route(path, self._answered(one), methods=[method]) for path, (method, one) in handlers.items()]
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._unknown})
-        app.router.redirect_slashes = False  # a redirect would go to whatever host the request names
+        app.router.redirect_slashes = False  # a redirect would go to any host that the request names
         return app
 
     @asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
-        self._batches = Batches(self._answering.answers, self.limits, self.counts)
+        self._batches = BatchQueue(self._answering.predict_batch, self.limits, self.counts)
         self._batches.start()
         try:
             yield
@@ -153,7 +153,7 @@ class Service:
         transform, kind = self._answering.loaded.transform, self._answering
         kinds = {"of_texts": kind.of_texts, "of_numbers": kind.of_numbers, "is_one": transform.is_one}
         with bounded(self.counts, self.limits) as body:
-            records = await records_of(request, await body.read(request), **kinds)
+            records = await parse_records(request, await body.read(request), **kinds)
             try:
                 async with asyncio.timeout(self.limits.seconds):
                     return await self._batches.submit(records)
@@ -206,14 +206,14 @@ def is_local(host: str) -> bool:
 
 
 def require_local(host: str) -> None:
-    """Refuses a request whose Host header is not a loopback address. Any port is accepted, because of tunnels."""
+    """Refuses a Host header that is not a loopback address. Any port is accepted, since tunnels change the port."""
     match = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?", host)
     if match is None or not is_local(match[1] or match[2]):
         raise Refused(421, "the Host header names another host", "send it to localhost, or serve on another `host`")
 
 
-def missing() -> SfumatoError:
-    """The refusal if the libraries of a server are not installed."""
+def missing_libraries() -> SfumatoError:
+    """The error for missing server libraries."""
     return SfumatoError("sfumato serve needs starlette, uvicorn and python-multipart", "pip install 'sfumato[serve]'")
 
 
@@ -237,7 +237,7 @@ def _array(rows: Tensor) -> Response:
 
 
 async def _refusal(request: Request, error: SfumatoError, seconds: float) -> Response:
-    """The refusal as one line of JSON. Discards what the client still sends, and closes the connection."""
+    """The refusal as one line of JSON. Discards the rest of the request and closes the connection."""
     from starlette.requests import ClientDisconnect
 
     status, headers = (error.status, error.headers) if isinstance(error, Refused) else (400, {})

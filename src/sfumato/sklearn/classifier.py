@@ -20,7 +20,7 @@ from torch import nn
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, open_source
 from sfumato.experiment.experiment import Experiment
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.privacy import PrivacyPlan, Statement
 from sfumato.randomness import owner_key
 from sfumato.runs import Loaded, Run
@@ -33,18 +33,18 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
     """An image classifier trained under differential privacy.
 
     Args:
-        epsilon, delta: the privacy budget of a fit; None for the default delta. Each fit on the same records spends the
-            budget again.
+        epsilon, delta: the privacy budget of one fit; None for the default delta. Each fit on the same records spends
+            the budget again.
         model: a name (see `sfumato.models`), a custom module, or None for the default model.
         image_shape: (H, W) or (H, W, C), for flat images; "square" arranges any row of numbers as a square image.
         value_range: the declared values of black and white; None for uint8, and for numbers from 0 to 1.
         classes: all possible labels, declared; None to read them from y, which the statement then mentions.
         examples: the declared number of training examples; None to count them, which the statement then mentions.
-        public: whether the data are public. Fits can then be repeated, and figures are not private.
-        test_fraction: the fraction of the records held out to evaluate the model in its run directory; None for a
-            fifth. A keyed hash of each record selects them.
+        public: whether the data are public. Fits may then be repeated, and figures are not private.
+        test_fraction: the fraction of the records held out to evaluate the model, selected by a keyed hash of each
+            record; None for a fifth. The figures are in the run directory.
         search: "private" to spend the budget for every further fit on the same records, including those of
-            scikit-learn's searches; `together_` is their total. None to refuse further fits.
+            scikit-learn's searches; `together_` is the total. None to refuse further fits.
         options: further keywords of `sfumato.train`, such as {"steps": 300, "device": "cuda"}.
         directory: the run directory; None for a temporary one, which is deleted with the estimator. A pickled copy
             contains the model and the statement, but no directory.
@@ -55,7 +55,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
     finished run; `model_`, the loaded model; `together_`, (epsilon, delta) of all of the owner's runs on these data, or
     None; `notes_`, the messages of the run.
 
-    **Guarantee.** That of `sfumato.train`, for one fit. For several fits on the same records, see `fits.entered`.
+    **Guarantee.** That of `sfumato.train`, for one fit. For several fits on the same records, see `fits.register_fit`.
 
     >>> PrivateImageClassifier(epsilon=3)
     PrivateImageClassifier(epsilon=3)
@@ -114,9 +114,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         source = self._source(as_images(X, shape, self.value_range), self._numbered(y))
         if not source.public:
             plan = self._plan(source)
-            if self.search is None and fits.searching():
+            if self.search is None and fits.is_searching():
                 fits.refuse_search(plan)
-            source = fits.entered(source, plan, paid=self.search is not None)
+            source = fits.register_fit(source, plan, paid=self.search is not None)
         self._train(source)
         return self
 
@@ -198,8 +198,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
 
-class _Messages(Silence):
-    """Stores the messages of a run, and optionally prints them."""
+class _Messages(NoProgress):
+    """Stores the messages of a run and optionally prints them."""
 
     def __init__(self, printed: bool):
         self._printed = printed

@@ -1,4 +1,4 @@
-"""Tracks private fits of this process on the same records. Each fit spends budget, and a search fits repeatedly."""
+"""Tracks private fits of this process on the same records. Each fit spends budget, and a search calls fit often."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.data.source import own_codes
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs.owner import composition
 
 PAID = "private"
-"""The value of `search` that allows further fits on the same records and spends budget for each."""
+"""The value of `search` that allows further fits on the same records. Each of them spends budget."""
 SEARCHES = "sklearn.model_selection"
 REMEDY = (
     "fit once, and choose settings on public data (public=True), or give search='private' to pay for each fit; "
@@ -41,10 +41,10 @@ _FITS: list[_Fit] = []
 _LOCK = threading.Lock()
 
 
-def searching() -> bool:
+def is_searching() -> bool:
     """Whether scikit-learn's `model_selection` is on the call stack, in this process or a worker.
 
-    A manual loop of fits is not detected here; `entered` refuses its second fit on the same records.
+    A manual loop of fits is not detected here; `register_fit` refuses its second fit on the same records.
     """
     frame = sys._getframe()
     while frame is not None:
@@ -57,7 +57,7 @@ def searching() -> bool:
 
 def refuse_search(plan: PrivacyPlan) -> None:
     """Refuses a search on private records, and names its cost."""
-    costs = {count: rounded_up(composition.together([plan] * count)[0]) for count in (1, 2, 5, 10)}
+    costs = {count: rounded_up(composition.joint_cost([plan] * count)[0]) for count in (1, 2, 5, 10)}
     raise SfumatoError(
         f"fit is called by {SEARCHES}, which trains on the same private records repeatedly: one fit costs epsilon "
         f"{costs[1]} for each example, and 2, 5 and 10 fits cost {costs[2]}, {costs[5]} and {costs[10]}, at delta "
@@ -66,13 +66,13 @@ def refuse_search(plan: PrivacyPlan) -> None:
     )
 
 
-def entered(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
-    """Registers a private fit, and returns the source with the places of all earlier fits on some of its records.
+def register_fit(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
+    """Registers a private fit. Returns the source with the places of all earlier fits that share a record with it.
 
     The owner's list uses the places to count these fits together.
 
     **Guarantee.** Unit: an example, or a user, of the plans. If two private fits of one process share a training
-    record, both are counted in the owner's list (`composition.together`), or the second is refused. Records are
+    record, both are counted in the owner's list (`composition.joint_cost`), or the second is refused. Records are
     recognised by their codes, computed after conversion to images of one size.
 
     Args:
@@ -86,7 +86,7 @@ def entered(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
             common = max(len(codes & fit.codes) for fit in earlier)
             uses = [plan, *(fit.plan for fit in earlier)]
             same_unit = [use for use in uses if composition.unit_of(use) == composition.unit_of(plan)]
-            epsilon, delta = composition.together(same_unit)
+            epsilon, delta = composition.joint_cost(same_unit)
             raise SfumatoError(
                 f"{len(earlier)} earlier fit{'s' if len(earlier) > 1 else ''} of this process used up to {common:,} of "
                 f"these {len(codes):,} private records; with this fit the total would be epsilon "

@@ -11,9 +11,9 @@ import numpy as np
 from sfumato._checks import SfumatoError
 
 SQUARE = "square"
-"""An `image_shape` for rows of numbers that are not images: the smallest square that holds a row."""
+"""The `image_shape` for rows of numbers that are not images: the smallest square that holds a row."""
 SMALLEST = 8
-"""Smallest side of such a square in pixels, as the default model requires."""
+"""Smallest side of such a square, in pixels. The default model requires it."""
 
 Shape = tuple[int, int, int]
 
@@ -72,8 +72,8 @@ def as_images(flat: np.ndarray, shape: Shape, value_range: Sequence[float] | Non
     """Converts flat rows (N, D) to images, uint8 (N, H, W, C). A square is padded with black.
 
     Args:
-        value_range: the values of black and white; values outside are clipped. None for uint8, and for numbers from 0
-            to 1.
+        value_range: the values of black and white; values outside this range are clipped. None for uint8, and for
+            numbers from 0 to 1.
 
     Raises:
         SfumatoError: values lie outside [0, 1] and no range was declared. The range is not read from private records.

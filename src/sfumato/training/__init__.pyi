@@ -1,11 +1,11 @@
 from .caching import features as features
 from .conclusion.aggregating import Aggregate as Aggregate
 from .conclusion.aggregating import aggregate as aggregate
-from .own.asked import private_steps as private_steps
-from .preparation.recorded import finish as finish
+from .own.private_steps import private_steps as private_steps
+from .preparation.from_record import finish as finish
 from .preparation.sources import from_arrays as from_arrays
 from .preparation.sources import from_dataset as from_dataset
-from .preparation.sources import opened as opened
+from .preparation.sources import open_data as open_data
 from .pretraining import pretrain as pretrain
 from .run import train as train
 from .step import PrivateStep as PrivateStep

@@ -10,7 +10,7 @@ from typing import Any
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._devices import silent
+from sfumato._devices import is_follower
 from sfumato.data import (
     PARTS,
     Cache,
@@ -18,19 +18,19 @@ from sfumato.data import (
     Images,
     Source,
     Views,
-    asked_for,
+    choose_reader,
     facts,
     open_source,
     refuse_absent,
 )
-from sfumato.models import Backbone, Expects
-from sfumato.observers.notebook import shown
-from sfumato.observers.progress import Progress, Silence
+from sfumato.models import Backbone, ExpectedInput
+from sfumato.observers.notebook import default_progress
+from sfumato.observers.progress import NoProgress, Progress
 from sfumato.randomness import owner_key as own_key
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials
 from sfumato.runs.owner.codes import refuse_trained_on
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.computing import compute, transform_of
 from sfumato.training.preparation.building import origins_of_backbone
 
@@ -63,7 +63,7 @@ def features(
         batch: number of images per batch.
         device: where to compute; None for an accelerator if there is one.
         progress: where to report progress.
-        choices: fields of `Showing` (by default one view, or with `flip` the image and its mirror image), and
+        choices: fields of `StoredViews` (by default one view, or with `flip` the image and its mirror image), and
 
             weights: a safetensors file in place of the weights that the backbone's library downloads.
 
@@ -83,10 +83,10 @@ def features(
     of_network = {name: choices.pop(name, None) for name in ("weights", "resolution", "resize", "model")}
     if choices.get("views") is None:
         choices["views"] = default_views(choices.get("crop", "central"), flip=choices.get("flip", False))
-    showing = Showing(**choices)
+    showing = StoredViews(**choices)
     network, expects = models.load_backbone(backbone, **of_network)
     if not isinstance(source, Source):
-        source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
+        source = open_source(source, owner_key=own_key(), **declarations_from(network, expects, source))
     contents = contents_for(
         source,
         network,
@@ -96,18 +96,18 @@ def features(
         origins=origins_of_backbone(backbone, of_network["weights"]),
         trained_on=stored_materials(of_network["weights"] or backbone),
     )
-    cache, progress = Cache(directory), Silence() if silent() else shown(progress)
-    with together.joining() as workers:
+    cache, progress = Cache(directory), NoProgress() if is_follower() else default_progress(progress)
+    with launch.join_if_started() as workers:
         begin(cache, contents, progress)
-        how = {"owner_key": own_key(), "device": _devices.chosen(device), "batch": batch, "progress": progress}
+        how = {"owner_key": own_key(), "device": _devices.select(device), "batch": batch, "progress": progress}
         compute(cache, contents, source, network, **how)
-        workers.agreed(True)
+        workers.broadcast_bool(True)
     return cache
 
 
-def declared_by(backbone: Backbone, expects: Expects, spec: Any) -> dict[str, Any]:
+def declarations_from(backbone: Backbone, expects: ExpectedInput, spec: Any) -> dict[str, Any]:
     """Declarations for images that follow from the backbone: the channels, and for files the size."""
-    from_files = asked_for(spec).kind in ("folder", "csv", "hf", "dataset", "frame")
+    from_files = choose_reader(spec).kind in ("folder", "csv", "hf", "dataset", "frame")
     return {"channels": backbone.architecture.channels} | ({"size": expects.enlarged} if from_files else {})
 
 
@@ -117,7 +117,7 @@ def default_views(crop: str, *, flip: bool) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Showing:
+class StoredViews:
     """The views of training images for the backbone. Test images always have one view, the centre crop.
 
     With random crops the centre crops of training images are stored as well, for evaluation.
@@ -154,8 +154,8 @@ class Showing:
 def contents_for(
     source: Source,
     backbone: Backbone,
-    expects: Expects,
-    showing: Showing,
+    expects: ExpectedInput,
+    showing: StoredViews,
     *,
     dtype: str = "float32",
     origins: Sequence[str] = ("unknown",),
@@ -199,9 +199,9 @@ def begin(cache: Cache, contents: Contents, progress: Progress | None = None) ->
 
     Only the leader does this; other workers return 0.
     """
-    if not together.own().is_leader:
+    if not launch.current_workers().is_leader:
         return 0
     cache.begin(contents)
     for name in cache.discard_damaged():
-        (progress or Silence()).report(f"{cache.path / name} is damaged and will be computed again")
+        (progress or NoProgress()).report(f"{cache.path / name} is damaged and will be computed again")
     return sum(len(rows) for part in PARTS for _, rows in cache.missing(part))

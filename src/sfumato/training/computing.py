@@ -20,18 +20,18 @@ from sfumato.data import (
     Part,
     Source,
     Transform,
+    image_generator,
     own_codes,
-    randomness_of,
     user_codes,
 )
 from sfumato.data.images.windows import AREA
-from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
-from sfumato.models import Backbone, Expects
-from sfumato.observers.progress import Progress, Silence
+from sfumato.gradients import batched_outputs, is_batch_independent, per_example_outputs
+from sfumato.models import Backbone, ExpectedInput
+from sfumato.observers.progress import NoProgress, Progress
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import to_bytes
-from sfumato.training import together
-from sfumato.training.inputs import ahead
+from sfumato.training import launch
+from sfumato.training.inputs import read_ahead
 from sfumato.training.workers import Workers
 
 DEVICE_BATCH = 256
@@ -39,7 +39,7 @@ CPU_BATCHES, CPU_PIXELS = (4, 128), 4 * 224**2
 """Smallest and largest batch on the CPU, and its pixels per thread: allocating larger activations slows it down."""
 
 
-def transform_of(source: Source, expects: Expects) -> Transform:
+def transform_of(source: Source, expects: ExpectedInput) -> Transform:
     """The transform from a source's images to the backbone's inputs."""
     return Transform(
         size=source.size,
@@ -84,23 +84,23 @@ def compute(
         batch: number of images per batch; None for the default.
 
     **Guarantee.** Each row is a function of its own image, of the owner's key and of public weights. The backbone runs
-    on ordinary batches where `keeps_apart` finds that it may, otherwise on one image at a time (`outputs_alone`).
-    Batches always have the same number of images (short ones are filled up with zeros), so that not even rounding
-    depends on how many there are. So a cache is a per-record preprocessing, and a guarantee for training on it is one
-    for training on the images (unit: one example; adjacency: any).
+    on ordinary batches where `is_batch_independent` finds that it may, otherwise on one image at a time
+    (`per_example_outputs`). Batches always have the same number of images (short ones are filled up with zeros), so
+    that not even rounding depends on how many there are. So a cache is a per-record preprocessing, and a guarantee for
+    training on it is one for training on the images (unit: one example; adjacency: any).
     """
-    progress, workers = progress or Silence(), together.own()
+    progress, workers = progress or NoProgress(), launch.current_workers()
     if source.cache is not None:
         raise SfumatoError("the source holds features already", "give a source of images")
     place, transform = torch.device(device), Transform.from_dict(contents.transform or {})
     begun: dict[str, Any] = {}
     if workers.is_leader:
-        begun["missing"] = _begun(cache, contents, backbone)
+        begun["missing"] = _create(cache, contents, backbone)
         begun["batch"] = batch or default_batch(place, transform.resolution or transform.size)
-    begun = workers.said(begun)
+    begun = workers.broadcast(begun)
     facts = {"data": str(contents.source["fingerprint"]), "backbone": str(contents.digest)}
-    workers.refuse_others(facts | {"what is to be computed": contents.identity} | pins.environment())
-    features, size, ordinary = by_records(backbone.to(place), transform, place, begun["batch"])
+    workers.refuse_different(facts | {"what is to be computed": contents.identity} | pins.environment())
+    features, size, ordinary = feature_function(backbone.to(place), transform, place, begun["batch"])
     done = 0
     progress.begin("computing features", sum(contents.counts.values()))
     for name, part in (("train", source.train), ("test", source.test)):
@@ -130,7 +130,7 @@ def compute(
     return ordinary
 
 
-def _begun(cache: Cache, contents: Contents, backbone: Backbone) -> list[str]:
+def _create(cache: Cache, contents: Contents, backbone: Backbone) -> list[str]:
     """Create the cache with its backbone. Returns the names of the missing pieces."""
     cache.begin(contents)
     if not (cache.path / BACKBONE).is_file():
@@ -138,7 +138,7 @@ def _begun(cache: Cache, contents: Contents, backbone: Backbone) -> list[str]:
     return [piece for part in PARTS for piece, _ in cache.missing(part)]
 
 
-def by_records(
+def feature_function(
     backbone: Backbone, transform: Transform, device: torch.device, batch: int | None = None
 ) -> tuple[Callable[[Tensor], Tensor], int, bool]:
     """A function to features (n, D) from at most N images (n, C, R, R), N, and whether images are batched together.
@@ -149,25 +149,25 @@ def by_records(
     size = batch or default_batch(device, side)
     shape = (transform.channels, side, side)
     generator = torch.Generator().manual_seed(0)
-    ordinary = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(device))
+    ordinary = is_batch_independent(backbone, torch.randn(size, *shape, generator=generator).to(device))
 
     def features(images: Tensor) -> Tensor:
         filled = torch.cat([images, images.new_zeros(size - len(images), *shape)]) if len(images) < size else images
-        return (outputs_together if ordinary else outputs_alone)(backbone, filled)[: len(images)]
+        return (batched_outputs if ordinary else per_example_outputs)(backbone, filled)[: len(images)]
 
     return features, size, ordinary
 
 
-def features_either_way(
-    source: Source, backbone: Backbone, expects: Expects, *, device: str = "cpu", progress: Progress | None = None
+def features_with_mirror(
+    source: Source, backbone: Backbone, expects: ExpectedInput, *, device: str = "cpu", progress: Progress | None = None
 ) -> Tensor:
     """Features (N, D) of all images of a source, training part first: sums over each image and its mirror image.
 
     **Guarantee.** Each row is a function of its own image and of public weights: see `compute`.
     """
-    progress, place = progress or Silence(), torch.device(device)
+    progress, place = progress or NoProgress(), torch.device(device)
     transform = transform_of(source, expects)
-    features, size, _ = by_records(backbone.to(place), transform, place)
+    features, size, _ = feature_function(backbone.to(place), transform, place)
     found: list[Tensor] = []
     progress.begin("computing features", len(source.train) + len(source.test))
     for part in (source.train, source.test):
@@ -201,13 +201,13 @@ def _rows(
     """
 
     def computed(own: Sequence[np.ndarray]) -> Iterator[Tensor]:
-        for number, images in enumerate(ahead(part, own), start=1):
+        for number, images in enumerate(read_ahead(part, own), start=1):
             views = shown(images)
             flat = torch.cat([features(some) for some in views.flatten(0, 1).split(size)])
             yield flat.unflatten(0, views.shape[:2]).cpu()
             advance(min(number * each * workers.count, len(rows)))
 
-    return workers.rows(np.split(np.arange(rows.start, rows.stop), range(each, len(rows), each)), computed)
+    return workers.compute_rows(np.split(np.arange(rows.start, rows.stop), range(each, len(rows), each)), computed)
 
 
 def _middle(transform: Transform, device: torch.device) -> Shown:
@@ -231,8 +231,8 @@ def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: t
 
     def cut(images: np.ndarray) -> Tensor:
         pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float()
-        views = windows.apply(pixels, [randomness_of(owner_key, image) for image in images])
-        views = transform.normalised(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+        views = windows.apply(pixels, [image_generator(owner_key, image) for image in images])
+        views = transform.normalise(views.flatten(0, 1)).unflatten(0, views.shape[:2])
         return torch.cat([middle(images), views], dim=1)
 
     return cut

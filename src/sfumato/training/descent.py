@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from sfumato import models, optim
 from sfumato._checks import SfumatoError
-from sfumato.averaging import EMA, Average, LastMean, TrainingOver
-from sfumato.averaging.averages import Averages
+from sfumato.averaging import EMA, Average, LastMean, TrainingOverAggregates
+from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Settings
 from sfumato.optim.descent import Descent
 from sfumato.training.job import Job
@@ -33,7 +33,7 @@ def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) 
     """
     if own is not None:
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-        return optimizers.made(own, trained, choice.learning_rate)
+        return optimizers.make_optimizer(own, trained, choice.learning_rate)
     return optim.create(
         choice.optimizer,
         _groups(module, choice),
@@ -114,12 +114,12 @@ def average_for(choice: Averages) -> Average | None:
     return average if choice.ema else None
 
 
-def training_over(choice: Averages) -> TrainingOver | None:
+def training_over(choice: Averages) -> TrainingOverAggregates | None:
     """The aggregate at which gradients are computed; None for the last weights."""
     average = average_for(choice)
     if choice.aggregate is None or average is None:
         return None
-    return TrainingOver(average=average, start=choice.aggregate_from, restart=bool(choice.aggregate_restart))
+    return TrainingOverAggregates(average=average, start=choice.aggregate_from, restart=bool(choice.aggregate_restart))
 
 
 def beginning_of_average(job: Job) -> dict[str, Tensor]:

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
-from sfumato.data.parts import Held, fits
-from sfumato.gradients import outputs_alone, same_throughout
-from sfumato.models import Trunk, evaluating
-from sfumato.models.shares import weights_of
-from sfumato.observers.progress import Progress, Silence
+from sfumato.data.parts import DeviceRecords, fits_on_device
+from sfumato.gradients import per_example_outputs, unchanged_outputs
+from sfumato.models import Trunk, evaluation_mode
+from sfumato.models.shares import class_weights
+from sfumato.observers.progress import NoProgress, Progress
 from sfumato.randomness import RunKey
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.workers import ALONE, Workers
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class OnFeatures(nn.Module):
 MicroBatch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
-def filled(inputs: Tensor, targets: Tensor, keys: Tensor | None, weights: Tensor | None, *, size: int) -> MicroBatch:
+def pad_micro_batch(
+    inputs: Tensor, targets: Tensor, keys: Tensor | None, weights: Tensor | None, *, size: int
+) -> MicroBatch:
     """Pads a micro-batch of fewer than `size` examples with weight 0 to the next multiple of size / 8.
 
     So the last micro-batches of all steps have only eight shapes, each of which can be recorded as a CUDA graph.
@@ -86,14 +88,14 @@ class Inputs:
     A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. If
     mirroring only permutes the trunk's features (`Trunk.mirror_order`), they are permuted on demand, which halves the
     memory. A cache's features are kept in memory where they are few, or on an accelerator where they fit; otherwise
-    they are read from disk, one micro-batch ahead. Images are kept on an accelerator as bytes where they fit (`Held`),
-    so that a step only transfers row numbers and the views' shifts.
+    they are read from disk, one micro-batch ahead. Images are kept on an accelerator as bytes where they fit
+    (`DeviceRecords`), so that a step only transfers row numbers and the views' shifts.
 
     **Guarantee.** Each record's input is a function of that record, of public constants and of random draws that do not
     depend on the data. Where the plan's participation has a `padded_size`, each step has the same number of
     micro-batches of the same shape, whoever takes part: they are filled up with zeros of weight 0. Padding takes the
     same time as records: as many records are read, drawn for and prepared, and then replaced by zeros. Where class
-    shares are declared, a record's weight is a function of its own label and of these shares (`weights_of`), and at
+    shares are declared, a record's weight is a function of its own label and of these shares (`class_weights`), and at
     most 1.
     """
 
@@ -102,20 +104,20 @@ class Inputs:
         self._features = self._mirrored = self._class_weights = self._held = None
         prevalence = job.settings.objective.class_prevalence
         if prevalence is not None and not job.source.multilabel:  # with several labels the loss applies the weights
-            self._class_weights = torch.tensor(weights_of(prevalence, job.source.classes), device=job.device)
+            self._class_weights = torch.tensor(class_weights(prevalence, job.source.classes), device=job.device)
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)
         if job.source.cache is None and job.trunk is None:
-            self._held = held(job, progress)
+            self._held = load_to_device(job, progress)
         if job.trunk is not None:
-            progress = progress or Silence()
+            progress = progress or NoProgress()
             train = job.source.train
             self._mirrored = job.trunk.mirror_order if job.views.flip else None
             variants = variants_kept(job.views, job.trunk)
             self._features = torch.empty(len(train), len(variants), job.trunk.width, device=job.device)
             for place, mirrored in enumerate(variants):  # into one tensor, to avoid a second copy
                 into = self._features[:, place]
-                features(job, train, progress, mirrored=mirrored, into=into, workers=together.own())
+                features(job, train, progress, mirrored=mirrored, into=into, workers=launch.current_workers())
 
     @property
     def units(self) -> int:
@@ -150,19 +152,19 @@ class Inputs:
             # Randomness in the model other than dropout does not follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
             keys = None
-            if job.gradient.draws:
+            if job.gradient.uses_keys:
                 keys = dropout_keys(key, step, rows)
             weights = None if self._class_weights is None else self._class_weights[targets]
             if padded is None:
                 piece = inputs, targets, keys, weights
-                yield piece if torch.device(job.device).type == "cpu" else filled(*piece, size=size)
+                yield piece if torch.device(job.device).type == "cpu" else pad_micro_batch(*piece, size=size)
             else:
                 taking_part = torch.arange(start, start + size, device=job.device) < present
                 held, known = (taking_part.reshape(-1, *[1] * (some.dim() - 1)) for some in (inputs, targets))
                 weights = taking_part if weights is None else taking_part * weights
                 yield torch.where(held, inputs, 0), torch.where(known, targets, 0), keys, weights
 
-    def halved(self) -> int | None:
+    def halve(self) -> int | None:
         """Halves the micro-batch size. Returns the new size, or None if it was 1."""
         if (size := self._job.performance.micro_batch // 2) < 1:
             return None
@@ -172,7 +174,7 @@ class Inputs:
     def _read(self, records: Part, pieces: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
         """Yields the stored content of each micro-batch, read ahead; None where it is in memory."""
         there = self._features is not None or self._held is not None
-        return repeat(None, len(pieces)) if there else ahead(records, pieces)
+        return repeat(None, len(pieces)) if there else read_ahead(records, pieces)
 
     def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> tuple[Tensor, Tensor]:
         """Inputs (b, ...), or (b, K, ...) with views, of these records, and their labels (b,) or (b, L).
@@ -184,10 +186,10 @@ class Inputs:
         if self._held is not None:
             stored, labels = self._held.take(rows)
         else:
-            stored = None if taken is None or job.source.cache is not None else _devices.sent(taken, job.device)
-            labels = _devices.sent(job.source.images_for(job.views).labels[rows], job.device)
+            stored = None if taken is None or job.source.cache is not None else _devices.to_device(taken, job.device)
+            labels = _devices.to_device(job.source.images_for(job.views).labels[rows], job.device)
         if stored is not None:
-            inputs = viewed(stored, draws, job.source, job.views, job.transform)
+            inputs = make_views(stored, draws, job.source, job.views, job.transform)
         else:
             inputs = self._kept(rows, draws) if taken is None else _views(job, taken)
         return inputs.squeeze(1) if job.views.count == 1 else inputs, labels
@@ -197,7 +199,7 @@ class Inputs:
         assert self._features is not None
         device = self._job.device
         if self._job.trunk is not None:
-            mirrored, chosen = _devices.sent(draws.mirrored, device), _devices.sent(rows, device)
+            mirrored, chosen = _devices.to_device(draws.mirrored, device), _devices.to_device(rows, device)
             if self._mirrored is None:
                 return self._features[chosen.unsqueeze(1), mirrored.long()]
             straight = self._features[:, 0].index_select(0, chosen)
@@ -205,25 +207,25 @@ class Inputs:
             return torch.where(mirrored.unsqueeze(-1), turned.unsqueeze(1), straight.unsqueeze(1))
         if (np.diff(rows) == 1).all():  # consecutive rows need no copy
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
-        return self._features.index_select(0, _devices.sent(rows, device))  # twice as fast as indexing
+        return self._features.index_select(0, _devices.to_device(rows, device))  # twice as fast as indexing
 
 
-def held(job: Job, progress: Progress | None = None) -> Held | None:
+def load_to_device(job: Job, progress: Progress | None = None) -> DeviceRecords | None:
     """The training records on the job's device; None on the CPU, or if they do not fit."""
     records = job.source.images_for(job.views)
-    if not fits(records, job.device):
+    if not fits_on_device(records, job.device):
         return None
-    progress = progress or Silence()
+    progress = progress or NoProgress()
     progress.begin("copying the data to the device", len(records))
-    return Held(records, job.device, progress.advance)
+    return DeviceRecords(records, job.device, progress.advance)
 
 
 def dropout_keys(key: RunKey, step: int, names: Iterable[Any]) -> Tensor:
     """Dropout keys int64 (b, 4) of a step, one for each of these names: rows, or users."""
-    return torch.from_numpy(np.stack([key.words("dropout", step, str(name)) for name in names]).view(np.int64))
+    return torch.from_numpy(np.stack([key.uint64_words("dropout", step, str(name)) for name in names]).view(np.int64))
 
 
-def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Preparation) -> Tensor:
+def make_views(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Preparation) -> Tensor:
     """Views (n, K, C, H, W) for the model, from images uint8 (n, S, S, C); for texts (n, 1, T)."""
     if isinstance(transform, Tokens):
         return transform(images).unsqueeze(1)
@@ -231,9 +233,9 @@ def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, trans
     return views.apply(replace(transform, size=images.shape[1])(images), draws, size=source.size)
 
 
-def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:
+def read_ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:
     """Yields the stored content of each piece, reading the next piece meanwhile. Valid until the next one."""
-    take = records.in_turn() if isinstance(records, CachedRecords) else records.take
+    take = records.buffered_take() if isinstance(records, CachedRecords) else records.take
     with ThreadPoolExecutor(1) as reader:
         coming = [reader.submit(take, rows) for rows in pieces[:1]]
         for rows in [*pieces[1:], None]:
@@ -245,7 +247,7 @@ def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iter
 
 def _views(job: Job, stored: np.ndarray) -> Tensor:
     """The views (n, K, D) for training, without the centre crops that are used for evaluation."""
-    return _devices.sent(np.ascontiguousarray(stored[:, -job.views.count :]), job.device)
+    return _devices.to_device(np.ascontiguousarray(stored[:, -job.views.count :]), job.device)
 
 
 def _kept_features(job: Job) -> Tensor:
@@ -253,7 +255,7 @@ def _kept_features(job: Job) -> Tensor:
     records = job.source.train
     blocks = [slice(start, start + BATCH) for start in range(0, len(records), BATCH)]
     kept = torch.empty(len(records), job.views.count, *job.source.shape, device=job.device)
-    for block, stored in zip(blocks, ahead(records, blocks), strict=True):
+    for block, stored in zip(blocks, read_ahead(records, blocks), strict=True):
         kept[block] = _views(job, stored)
     return kept
 
@@ -292,21 +294,21 @@ def features(
         into: a tensor to write the features to.
         workers: each computes every n-th block, and all of them receive all features.
 
-    **Guarantee.** Each row is a function of its own record (`outputs_alone`), always computed in a batch of the same
-    size: the classifier's per-example gradients are those of the whole model, run on one example at a time.
+    **Guarantee.** Each row is a function of its own record (`per_example_outputs`), always computed in a batch of the
+    same size: the classifier's per-example gradients are those of the whole model, run on one example at a time.
     """
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
     progress.begin("computing features", len(records))
     result = torch.empty(len(records), job.trunk.width, device=job.device) if into is None else into
-    with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
+    with evaluation_mode(job.trunk), unchanged_outputs(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
         for start in range(workers.rank * BATCH, len(records) + workers.rank * BATCH, BATCH * workers.count):
-            images = _devices.sent(records.take(slice(start, start + BATCH)), job.device)
+            images = _devices.to_device(records.take(slice(start, start + BATCH)), job.device)
             shown = job.transform(images.flip(2) if mirrored else images)
             filled = F.pad(shown, (0, 0) * (shown.dim() - 1) + (0, BATCH - len(shown)))
-            pieces = filled.split((job.device.type == "cpu" and job.trunk.at_once) or BATCH)
-            found = torch.cat([outputs_alone(job.trunk, piece) for piece in pieces])
-            for at, block in enumerate(workers.blocks(found), start=start // BATCH - workers.rank):
+            pieces = filled.split((job.device.type == "cpu" and job.trunk.preferred_batch_size) or BATCH)
+            found = torch.cat([per_example_outputs(job.trunk, piece) for piece in pieces])
+            for at, block in enumerate(workers.gather(found), start=start // BATCH - workers.rank):
                 rows = result[at * BATCH : (at + 1) * BATCH]
                 rows.copy_(block[: len(rows)])
             progress.advance(min(start + BATCH * workers.count, len(records)))
@@ -315,5 +317,5 @@ def features(
 
 def features_alone(trunk: Trunk, images: Tensor) -> Tensor:
     """A trunk's features (N, D) of images (N, C, H, W), one image at a time, in evaluation mode."""
-    with evaluating(trunk):
-        return outputs_alone(trunk, images)
+    with evaluation_mode(trunk):
+        return per_example_outputs(trunk, images)

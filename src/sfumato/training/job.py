@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.data import Preparation, Source, Views, owners
+from sfumato.data import Preparation, Source, Views, user_graph_of
 from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -21,7 +21,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.own.code import OwnCode
-from sfumato.training.parts.part import Kind, Part
+from sfumato.training.parts.part import Part, RunKind
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
@@ -57,7 +57,7 @@ class Job:
     transform: Preparation
     key: RunKey
     functions: Mapping[str, str]
-    kind: Kind
+    kind: RunKind
     own: OwnCode = field(default_factory=OwnCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
@@ -74,26 +74,26 @@ class Job:
         return self.settings.views
 
     @property
-    def scored(self) -> bool:
+    def is_scored(self) -> bool:
         """Whether it is evaluated on the test split during training."""
         return True
 
     @property
-    def further(self) -> dict[str, Any]:
+    def step_facts(self) -> dict[str, Any]:
         """Plain data of the parts that determine the steps: recorded, and pinned like the settings."""
         return {name: value for part in self.parts for name, value in part.pins.items()}
 
     @property
-    def keyed(self) -> dict[str, dict[str, Any]]:
+    def key_facts(self) -> dict[str, dict[str, Any]]:
         """Plain data of the parts that determine the participants."""
-        return {name: value for part in self.parts for name, value in part.keyed.items()}
+        return {name: value for part in self.parts for name, value in part.key_facts.items()}
 
     @property
-    def of_model(self) -> dict[str, Any]:
+    def model_facts(self) -> dict[str, Any]:
         """Additional facts for the model file."""
         return {}
 
-    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights that go into the model file."""
         return weights
 
@@ -108,7 +108,7 @@ class Job:
             "transform": self.transform.to_dict(),
             "model": dict(self.functions),
             "code": self.own.names,
-            **self.further,
+            **self.step_facts,
         }
 
 
@@ -154,44 +154,44 @@ class PrivateJob(Job):
         return expected * each, each
 
     @property
-    def pieces(self) -> int:
+    def micro_batch_count(self) -> int:
         """Average number of micro-batches in a step; each is computed by one process."""
         return -(-self.records_of_a_step[0] // self.performance.micro_batch)
 
     @property
-    def draws(self) -> dict[str, np.ndarray]:
+    def sampler_inputs(self) -> dict[str, np.ndarray]:
         """Further inputs of the sampler, with one entry for each training record of the original source: "times",
         "groups" (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
-        return {name: entries for part in self.parts for name, entries in part.draws.items()}
+        return {name: entries for part in self.parts for name, entries in part.sampler_inputs.items()}
 
     @property
-    def keyed(self) -> dict[str, dict[str, Any]]:
+    def key_facts(self) -> dict[str, dict[str, Any]]:
         """Plain data that determines the participants, always with an entry for the clock."""
-        return {"clock": {}} | super().keyed
+        return {"clock": {}} | super().key_facts
 
     @property
-    def most_of_one_user(self) -> int | None:
+    def max_user_records(self) -> int | None:
         """The largest number of training records of one user, if the unit is one example and the users are known.
 
         A private figure.
         """
         if self.source.train.users is None or isinstance(self.plan.unit, User):
             return None
-        return int(owners(self.source.train).of_each_user.max(initial=0))
+        return int(user_graph_of(self.source.train).records_per_user.max(initial=0))
 
     @property
-    def scored(self) -> bool:
+    def is_scored(self) -> bool:
         """Whether it is evaluated on the test split during training: a candidate is not."""
         return not self.candidate
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
         return super().record(run) | {
-            "most_of_one_user": self.most_of_one_user,
+            "most_of_one_user": self.max_user_records,
             "candidate": self.candidate,
             "assignment": self.source.assignment,
             "places": list(self.source.places),
-            **self.keyed,
+            **self.key_facts,
             "circumstances": self.circumstances.to_dict(),
             "data": {
                 "kind": self.source.kind,
@@ -261,14 +261,14 @@ class PublicJob(Job):
     uses_data: ClassVar[bool] = True
 
     @property
-    def stated(self) -> dict[str, Any]:
+    def statement_facts(self) -> dict[str, Any]:
         """The facts about data and weights in every statement without a guarantee."""
         return {"published": self.source.published, "origins": self.origins, "filtered": self.source.filtered}
 
     @property
     def statement(self) -> NoPromise:
         """The statement that there is no guarantee."""
-        return NoPromise(**self.stated)
+        return NoPromise(**self.statement_facts)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _devices, models, optim
-from sfumato._files import writing
+from sfumato._files import write_errors
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
 from sfumato.privacy import Ledger
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
-from sfumato.runs import kept as kept_weights
+from sfumato.runs import kept_weights as kept_weights
 from sfumato.runs import releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
@@ -77,7 +77,7 @@ def take_steps(
     """Take all remaining steps, starting from the checkpoint.
 
     Where a run trains over an aggregate, the trained parameters hold the aggregate while a step's gradient is computed,
-    and the last weights when the step updates them (`TrainingOver` explains why this costs no epsilon).
+    and the last weights when the step updates them (`TrainingOverAggregates` explains why this costs no epsilon).
 
     Args:
         kept: steps after which the trained parameters are saved permanently.
@@ -108,29 +108,29 @@ def _steps_from(
     workers: Workers,
 ) -> Outcome | None:
     """`take_steps` from one checkpoint; None if a repeated step would release something else."""
-    saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
-    module, state, outputs = job.module, checkpoint.noise, None
-    optimizer, average = _restored(job, run, checkpoint)
+    saved_at, pause, outputs, state = time.monotonic(), CHECKPOINT_SECONDS, None, checkpoint.noise
+    module, (optimizer, average) = job.module, _restored(job, run, checkpoint)
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     due, lost = evaluation_steps(job.steps), _lost_steps(ledger, workers, job.steps)
 
     def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
-        with nullcontext() if over is None else over.held(trained, average, step):
+        with nullcontext() if over is None else over.at_average(trained, average, step):
             models.refresh(module)
             return steps(step, noise)
 
     def save(reached: int, noise: NoiseState) -> None:
         _save(run, ledger, workers, (reached, module, average, optimizer), identity=checkpoint.run, noise=noise)
 
-    taken = partial(start.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
-    end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
-    with _devices.own_randomness(job.device), _devices.repeatable(job.device), _interruptions_told(observers):
+    taken = partial(start.take_step, take, steps=steps, alone=workers.count == 1, run=run, save=save)
+    stop = workers.broadcast_bool(notify(observers, "on_train_begin", checkpoint.step, job.steps))
+    end = checkpoint.step if stop else job.steps
+    with _devices.fork_rng(job.device), _devices.deterministic(job.device), _interruptions_told(observers):
         for step in range(checkpoint.step, end):
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             if step in lost:
-                state = _passed(steps, step, state)
+                state = _skip_lost(steps, step, state)
             else:
                 gradient, state = taken(step, state)
                 if not _committed(ledger, workers, run, step, gradient, state):
@@ -138,24 +138,24 @@ def _steps_from(
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
-                _keep(run, job.released(dict(trained)), ledger, step + 1)
+                _keep(run, job.released_weights(dict(trained)), ledger, step + 1)
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
-                outputs = scorer.outputs(weights_of(module, averaging, average))
+                outputs = scorer.outputs(weights_to_release(module, averaging, average))
                 twice = ledger is not None and averaging is not None and step + 1 == job.steps
-                row = steps.figures(step + 1) | (_of_last_weights(scorer, module) if twice else {})
-                stop = tell(observers, "scored", _row(step + 1, optimizer) | row | scorer.score(outputs))
-            stop, now = tell(observers, "stepped", step + 1) or stop, time.monotonic()
-            said = workers.said({"stop": stop, "save": now - saved_at > pause})
+                row = steps.figures(step + 1) | (_score_last_weights(scorer, module) if twice else {})
+                stop = notify(observers, "on_metrics", _row(step + 1, optimizer) | row | scorer.score(outputs))
+            stop, now = notify(observers, "on_step_end", step + 1) or stop, time.monotonic()
+            said = workers.broadcast({"stop": stop, "save": now - saved_at > pause})
             end = step + 1 if said["stop"] else end
             if said["save"] or step + 1 == end:
-                workers.refuse_apart(trained, step + 1)
+                workers.refuse_diverged(trained, step + 1)
                 save(step + 1, state)
                 pause = pause_after((saved_at := time.monotonic()) - now)
             if step + 1 == end:
                 break
-    tell(observers, "ended")
-    return Outcome(step=end, weights=weights_of(module, averaging, average), seconds=0.0, outputs=outputs)
+    notify(observers, "on_train_end")
+    return Outcome(step=end, weights=weights_to_release(module, averaging, average), seconds=0.0, outputs=outputs)
 
 
 def _committed(
@@ -178,18 +178,18 @@ def _committed(
         except releases.OtherReleaseError:
             same = False
             releases.lose(ledger, Checkpoint.load(run / names.CHECKPOINT).step)
-    return workers.agreed(same)
+    return workers.broadcast_bool(same)
 
 
-def _passed(steps: Steps, step: int, state: NoiseState) -> NoiseState:
+def _skip_lost(steps: Steps, step: int, state: NoiseState) -> NoiseState:
     """The noise state after a lost step. Only private steps can be lost."""
     assert isinstance(steps, PaidSteps)
-    return steps.passed(step, state)
+    return steps.skip_lost(step, state)
 
 
 def _lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
     """The lost steps of the run, from the leader's ledger."""
-    return set(workers.said({"lost": sorted(() if ledger is None else lost_steps(ledger.entries, steps))})["lost"])
+    return set(workers.broadcast({"lost": sorted(() if ledger is None else lost_steps(ledger.entries, steps))})["lost"])
 
 
 def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:
@@ -200,10 +200,10 @@ def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torc
     return optimizer, checkpoint.restore(job.module, optimizer, job.device)
 
 
-def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:
+def outcome_at_checkpoint(job: Job, checkpoint: Checkpoint) -> Outcome:
     """The outcome of an unfinished run at its checkpoint, without further steps."""
     average = checkpoint.restore(job.module, optimizer_of(job), job.device)
-    weights = weights_of(job.module, average_for(job.settings.averages), average)
+    weights = weights_to_release(job.module, average_for(job.settings.averages), average)
     return Outcome(step=checkpoint.step, weights=weights, seconds=0.0)
 
 
@@ -221,7 +221,7 @@ def evaluation_steps(steps: int) -> set[int]:
     return set(np.linspace(0, steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
 
 
-def weights_of(
+def weights_to_release(
     module: nn.Module, averaging: Average | None = None, average: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Parameters and buffers to release: where a run averages, the averaged parameters in place of the last ones.
@@ -229,7 +229,7 @@ def weights_of(
     Buffers are never averaged.
     """
     last = {name: value.detach() for name, value in module.state_dict().items()}
-    return last if averaging is None else last | averaging.released(average or {})
+    return last if averaging is None else last | averaging.averaged_weights(average or {})
 
 
 @contextmanager
@@ -238,11 +238,11 @@ def _interruptions_told(observers: Sequence[Observer]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        tell(observers, "interrupted")
+        notify(observers, "on_interrupt")
         raise
 
 
-def tell(observers: Sequence[Observer], what: str, *known: Any) -> bool:
+def notify(observers: Sequence[Observer], what: str, *known: Any) -> bool:
     """Call this method of all observers. Returns whether one of them ends the run."""
     stop = False
     for observer in observers:
@@ -257,9 +257,9 @@ def _row(step: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {"step": step, "learning_rate": optimizer.param_groups[0]["lr"]}
 
 
-def _of_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
+def _score_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
     """The scorer's main figure for the weights without averaging."""
-    last = scorer.score(scorer.outputs(weights_of(module)))
+    last = scorer.score(scorer.outputs(weights_to_release(module)))
     return {f"{scorer.figure}_of_last_weights": last[scorer.figure]}
 
 
@@ -280,7 +280,7 @@ def _save(
     noise: NoiseState,
 ) -> None:
     """Write a checkpoint, once the ledger records the cost of its steps."""
-    noise = workers.remembered(noise)
+    noise = workers.gather_state(noise)
     if workers.is_leader:
         head = "" if ledger is None else _synced(ledger, reached[0])
         Checkpoint.of(*reached, run=identity, noise=noise, ledger=head).save(run / names.CHECKPOINT)
@@ -288,6 +288,6 @@ def _save(
 
 def _synced(ledger: Ledger, steps: int) -> str:
     """Flush the ledger to disk. Returns the hash of its line for the last of these steps."""
-    with writing(ledger.path):
+    with write_errors(ledger.path):
         ledger.sync()
-    return ledger.after(steps).hash
+    return ledger.step_entry(steps).hash

@@ -16,27 +16,27 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
-from sfumato._devices import silent
+from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
-from sfumato.experiment.as_recipe import request_of
-from sfumato.experiment.elsewhere import settings_of
 from sfumato.experiment.fixed_features import fixed_features
+from sfumato.experiment.foreign_options import settings_of
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import shown
-from sfumato.observers.progress import Progress, Silence, read_source
+from sfumato.experiment.to_recipe import request_of
+from sfumato.observers.notebook import default_progress
+from sfumato.observers.progress import NoProgress, Progress, open_with_progress
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import EVALUATION, RunDirectory
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.job import PublicJob, PublicTraining
-from sfumato.training.preparation import beforehand
+from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, origins
-from sfumato.training.preparation.prepare import begun, check_machine, own_threads
-from sfumato.training.preparation.sources import opened
+from sfumato.training.preparation.prepare import check_machine, common_setup, own_threads
+from sfumato.training.preparation.sources import open_data
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.preparation.trial import AnyTrial
-from sfumato.training.run import PublicRun, execute, executed
+from sfumato.training.run import PublicRun, execute, execute_in_workers
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
 MICRO_BATCH = 256
@@ -77,7 +77,7 @@ def prepare(
     def built(key: RunKey) -> nn.Module:
         return build(model, source, settings, key)
 
-    known = begun(
+    known = common_setup(
         source,
         settings,
         start,
@@ -86,7 +86,7 @@ def prepare(
         steps=training.steps,
         micro_batch=micro_batch(start, training.batch_size),
     )
-    refuse_running_statistics(known["module"], together.own())
+    refuse_running_statistics(known["module"], launch.current_workers())
     return PublicJob(
         **known,
         batch_size=training.batch_size,
@@ -100,7 +100,7 @@ def micro_batch(start: Start, batch_size: int) -> int:
     if start.machine.micro_batch is not None:
         return start.machine.micro_batch
     recorded = start.unfinished.recorded
-    return recorded.micro_batch if recorded else min(MICRO_BATCH, -(-batch_size // together.own().count))
+    return recorded.micro_batch if recorded else min(MICRO_BATCH, -(-batch_size // launch.current_workers().count))
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
@@ -131,16 +131,16 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     return training, defaults.reasons(rules, given)
 
 
-def refuse_at_once(given: Mapping[str, Any], spec: SourceSpec) -> None:
+def refuse_early(given: Mapping[str, Any], spec: SourceSpec) -> None:
     """Refuse, before any data are read, choices that are impossible for all data or for this source."""
-    settings = beforehand.settings_of(given)
+    settings = early_checks.provisional_settings(given)
     steps = given.get("steps")
     PublicTraining(
         settings=settings,
         steps=1 if steps is None else steps,
         batch_size=1 if given.get("batch_size") is None else given["batch_size"],
     )
-    beforehand.check_settings(settings, steps=steps, model=given.get("model"), spec=spec)
+    early_checks.check_settings(settings, steps=steps, model=given.get("model"), spec=spec)
     if not spec.is_public:
         refuse_private(parse(spec.spec)[0])
 
@@ -155,13 +155,13 @@ def job_of(
     progress: Progress,
 ) -> PublicJob:
     """Prepares a run in this directory; reports the reasons for defaults if it is a new one."""
-    refuse_at_once(given, spec)
+    refuse_early(given, spec)
     check_machine(machine)
-    source = read_source(spec, progress)
+    source = open_with_progress(spec, progress)
     training, reasons = decide(given, source)
     asked = {name: given.get(name) for name in (*choices_of(Settings), "steps", "batch_size", "max_norm", "seed")}
     request = request_of(spec, asked, machine)
-    job = prepare(source, training, start=Start.of(run, machine=machine, request=request))
+    job = prepare(source, training, start=Start.for_run(run, machine=machine, request=request))
     if not run.exists:
         for line in (*notes, *reasons):
             progress.report(line)
@@ -211,10 +211,10 @@ def pretrain(
     length = {"steps": steps, "batch_size": batch_size, "max_norm": choices.pop("max_norm", None)}
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
-    source = opened(source, public=True if public else None, zoom=zoom)
+    source = open_data(source, public=True if public else None, zoom=zoom)
     if isinstance(source, str):
         spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
-        refuse_at_once({**settings_of(settings, name, averaging, choices).flat(), **length}, spec)
+        refuse_early({**settings_of(settings, name, averaging, choices).flat(), **length}, spec)
         check_machine(machine)
         source = spec.open(owner_key())
     settings = settings_of(settings, name, averaging, choices, source)
@@ -222,12 +222,14 @@ def pretrain(
     training = PublicTraining(settings=settings, **length)
 
     def job() -> PublicJob:
-        return prepare(source, training, model=own, start=Start.of(run, machine=machine))
+        return prepare(source, training, model=own, start=Start.for_run(run, machine=machine))
 
-    return executed(job, run, progress=Silence() if silent() else shown(progress), observers=observers)
+    return execute_in_workers(
+        job, run, progress=NoProgress() if is_follower() else default_progress(progress), observers=observers
+    )
 
 
-def accuracy_of_the_same(trial: AnyTrial, model: str, place: Path, progress: Progress) -> float:
+def nonprivate_accuracy(trial: AnyTrial, model: str, place: Path, progress: Progress) -> float:
     """The accuracy of a private trial's model trained without privacy, in this place, by the rules of sfumato pretrain.
 
     Args:

@@ -14,34 +14,34 @@ from torch import nn
 
 from sfumato._cards import card
 from sfumato._checks import SfumatoError
-from sfumato._devices import silent
+from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
-from sfumato.experiment import as_recipe, users
-from sfumato.experiment.elsewhere import experiment_of, refuse_budget, refuse_others, settings_of
+from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.foreign_options import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import shown
-from sfumato.observers.observer import Observer, Rows, Shown
-from sfumato.observers.progress import Progress, Silence
-from sfumato.privacy import Ledger, NoPromise, NothingPrivate, PrivacyPlan, Statement
+from sfumato.observers.notebook import default_progress
+from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
+from sfumato.observers.progress import NoProgress, Progress
+from sfumato.privacy import Ledger, NoPromise, NothingPrivate, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import codes, composition, sentences, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.runs.run import PRIVATE, Measured, Run, read
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.loop import Outcome, take_steps, tell
+from sfumato.training.loop import Outcome, notify, take_steps
 from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.part import Measure
 from sfumato.training.parts.registry import OPTIONS, split
-from sfumato.training.preparation import beforehand, resume, sources
-from sfumato.training.preparation.building import trained_on
-from sfumato.training.preparation.estimate import idle_words
+from sfumato.training.preparation import early_checks, resume, sources
+from sfumato.training.preparation.building import pretraining_digests
+from sfumato.training.preparation.estimate import idle_warning
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.resume import take_part
 from sfumato.training.preparation.start import Machine, Start
@@ -113,20 +113,20 @@ def train(
     own_names = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS}
     own_names -= {"clock", "choices"}
     refuse_others(Experiment, choices, own_names, examples=source.examples if isinstance(source, Source) else None)
-    heading, progress = Heading(title=title), Silence() if silent() else shown(progress)
-    own, name, choices = OwnCode.taken(model, choices)
+    heading, progress = Heading(title=title), NoProgress() if is_follower() else default_progress(progress)
+    own, name, choices = OwnCode.from_arguments(model, choices)
     options, choices = split(choices, without=("clock",))  # the clock is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
-    options["clock"] = Clock.declared(choices.pop("start", None), choices.pop("period", None))
+    options["clock"] = Clock.from_declared(choices.pop("start", None), choices.pop("period", None))
     request: dict[str, Any] = {}
     if plan is None:
         asked = experiment_of(settings, name, averaging, choices)
         check_machine(machine)
         if isinstance(source, str):
             spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
-            beforehand.check(asked, spec, options)
-            source, request = spec.open(owner_key()), as_recipe.request_of(spec, asked, machine, options)
-        source = asked.kept(sources.opened(source, zoom=asked.zoom or 1.0))
+            early_checks.check(asked, spec, options)
+            source, request = spec.open(owner_key()), to_recipe.request_of(spec, asked, machine, options)
+        source = asked.select_records(sources.open_data(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
             progress.report(line)
@@ -134,22 +134,22 @@ def train(
         refuse_budget(choices)
         check_machine(machine)
         if not isinstance(source, Source):
-            examples, people = users.declared_by(plan)
+            examples, people = users.declared_numbers(plan)
             chosen = settings_of(settings, name, averaging, choices)
             known: dict[str, Any] = {"examples": examples, "users": people, "zoom": chosen.augmentation.zoom}
             if isinstance(source, str):
                 spec = SourceSpec(spec=source, **known)
-                beforehand.check_planned(chosen, plan, spec, options)
+                early_checks.check_planned(chosen, plan, spec, options)
                 source, request = spec.open(owner_key()), {"source": spec.record()}
-            source = sources.opened(source, **known)
-        source = users.kept_for(source, plan)
+            source = sources.open_data(source, **known)
+        source = users.cap_for_plan(source, plan)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
 
     def job() -> PrivateJob:
-        return prepare(own, source, plan, settings, Start.of(run, machine=machine, request=request), **options)
+        return prepare(own, source, plan, settings, Start.for_run(run, machine=machine, request=request), **options)
 
-    return executed(job, run, heading=heading, progress=progress, observers=observers)
+    return execute_in_workers(job, run, heading=heading, progress=progress, observers=observers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,16 +162,16 @@ class PublicRun(Measured):
     steps: int
 
     def __repr__(self) -> str:
-        measured = "".join(f"{name} {value}, " for name, value in self.measured if self.open)
+        measured = "".join(f"{name} {value}, " for name, value in self.main_figures if self.is_public)
         kind = "no private data used" if isinstance(self.statement, NothingPrivate) else "without privacy"
         return f"PublicRun({str(self.directory)!r}: {measured}{kind})"
 
     def _repr_html_(self) -> str:
-        figures = [*self.measured, ("steps", f"{self.steps:,}")]
-        return card(str(self.directory), figures, self.statement.sentence, "" if self.open else PRIVATE)
+        figures = [*self.main_figures, ("steps", f"{self.steps:,}")]
+        return card(str(self.directory), figures, self.statement.sentence, "" if self.is_public else PRIVATE)
 
     @property
-    def open(self) -> bool:
+    def is_public(self) -> bool:
         """Whether the figures may be shown to others."""
         return not isinstance(self.statement, NothingPrivate) or self.statement.test_public
 
@@ -192,10 +192,10 @@ def execute(
     Returns:
         A `Run`; for training without privacy a `PublicRun`.
     """
-    progress = progress or Silence()
+    progress = progress or NoProgress()
     if run.complete():  # the process ended after the last file was written
         resume.compare(job, run, going_on=False)
-        tell(observers, "concluded")
+        notify(observers, "on_finish")
         return read(run)
     refuse_finished(run)
     if run.exists:
@@ -210,9 +210,9 @@ def execute(
     heading.add_to(run)
     with _ledger(job, run, progress) as ledger:
         refuse_finished(run)  # another process may have finished it meanwhile
-        sweep(run.path)
-        together.own().lead(run)
-        outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
+        remove_temporary(run.path)
+        launch.current_workers().announce_run(run)
+        outcome, scorer = take_remaining_steps(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: training diverged: some weights are not finite; give a smaller learning rate")
         if outcome.step < job.steps:
@@ -220,53 +220,53 @@ def execute(
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating; writing the model and its report")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
-    tell(observers, "concluded")
-    return finished(job, run, statement, outcome)
+    notify(observers, "on_finish")
+    return result_of(job, run, statement, outcome)
 
 
-def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how: Any) -> Any:
+def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how: Any) -> Any:
     """`execute` in all processes of torchrun, of which the first one leads.
 
     A follower makes its job after the leader has created the run: it uses the run's key and the leader's measurements.
     """
-    with together.joining() as workers:
+    with launch.join_if_started() as workers:
         if workers.is_leader:
             done = execute(job(), run, **how)
-            workers.agreed(True)
+            workers.broadcast_bool(True)
             return done
-        if workers.led() is None:
+        if workers.receive_run() is None:
             return read(run)
         outcome = take_part(own := job(), run, workers)
-        workers.agreed(True)
-        return read(run) if isinstance(own, PrivateJob) else finished(own, run, own.statement, outcome)
+        workers.broadcast_bool(True)
+        return read(run) if isinstance(own, PrivateJob) else result_of(own, run, own.statement, outcome)
 
 
-def earlier_uses(job: PrivateJob) -> Iterator[str]:
+def earlier_use_notes(job: PrivateJob) -> Iterator[str]:
     """Messages about the owner's other runs on these records; none for public records."""
     if job.source.public:
         return
     figures = job.circumstances.figures
-    yield from sentences.before(
-        Data.of(job.source),
+    yield from sentences.notes_before(
+        DataIdentity.from_source(job.source),
         job.plan,
         seeded=job.circumstances.seeded,
-        budget=job.further.get("budget", {}).get("name"),
+        budget=job.step_facts.get("budget", {}).get("name"),
         figures=None if figures is None else figures.epsilon,
     )
 
 
 def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     """Messages for the owner before the run begins."""
-    if (warning := sentences.called_public(job.source)) is not None:
+    if (warning := sentences.declared_public_note(job.source)) is not None:
         yield warning
     if isinstance(job, PublicJob):
         return
     source = job.source
     yield from (f"note: {note}" for note in (*sources.notes(source), *job.notes))
-    yield from earlier_uses(job)
+    yield from earlier_use_notes(job)
     for part in job.parts:
         yield from part.notes(source, job.plan)
-    yield from codes.unlisted(source, trained_on(source, job.settings))
+    yield from codes.unlisted_notes(source, pretraining_digests(source, job.settings))
 
 
 def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) -> AbstractContextManager[Any]:
@@ -274,7 +274,7 @@ def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) 
     return Ledger(run / names.LEDGER, notify=progress.report) if isinstance(job, PrivateJob) else nullcontext()
 
 
-def go_on(
+def take_remaining_steps(
     job: PrivateJob | PublicJob,
     run: RunDirectory,
     ledger: Ledger | None,
@@ -286,37 +286,38 @@ def go_on(
 
     A candidate of a private selection is not evaluated: its scorer is None.
     """
-    progress, paid, kept = progress or Silence(), 0, ()
+    progress, paid, kept = progress or NoProgress(), 0, ()
     if isinstance(job, PrivateJob):
         if ledger is None:
             raise TypeError("a private run needs a ledger")
         paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
         resume.refuse_ended(run, ledger, job.plan)
-    key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
-    resume.went_on(run, job.record(run.identity), checkpoint.step, paid, notify=progress.report)
+    key, checkpoint = resume.verified_key(run, ledger), resume.verified_checkpoint(run, ledger, paid)
+    resume.report_environment(run, job.record(run.identity), checkpoint.step, paid, notify=progress.report)
     if paid:
         progress.report(
             f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "
             "the same numbers and cost nothing more"
         )
-    workers = together.own()
+    workers = launch.current_workers()
     if ledger is not None and checkpoint.step < job.steps:
-        workers.write_down(ledger)
-    if isinstance(job, PrivateJob) and (idle := idle_words(job, workers.count)) is not None:
+        workers.record_in(ledger)
+    if isinstance(job, PrivateJob) and (idle := idle_warning(job, workers.count)) is not None:
         progress.report(f"note: {idle}")
     salted = isinstance(job, PrivateJob) and not job.circumstances.seeded and checkpoint.step < job.steps
-    key = resume.opened(key, ledger, run, salted=salted, workers=workers)
+    key = resume.open_key(key, ledger, run, salted=salted, workers=workers)
     steps = job.kind.steps(job, key, progress)
-    scorer = job.kind.scorer(job, progress) if job.scored else None
-    looking_on = (Rows(run), Shown(progress, "training without privacy" if ledger is None else "training"), *observers)
+    scorer = job.kind.scorer(job, progress) if job.is_scored else None
+    shown = ProgressObserver(progress, "training without privacy" if ledger is None else "training")
+    looking_on = (MetricsFile(run), shown, *observers)
     known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
     return take_steps(job, run, steps, checkpoint, **known, workers=workers), scorer
 
 
-def earlier(job: PrivateJob) -> uses.Earlier:
+def uses_so_far(job: PrivateJob) -> uses.EarlierUses:
     """The owner's uses of the same private data so far; none for public data."""
-    data = Data.of(job.source)
-    return uses.Earlier(data=data) if job.source.public else uses.earlier(data)
+    data = DataIdentity.from_source(job.source)
+    return uses.EarlierUses(data=data) if job.source.public else uses.earlier_uses(data)
 
 
 def refuse_finished(run: RunDirectory) -> None:
@@ -328,21 +329,21 @@ def refuse_finished(run: RunDirectory) -> None:
         raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train again{words}")
 
 
-def finished(job: PrivateJob | PublicJob, run: RunDirectory, statement: Statement | NoPromise, outcome: Outcome) -> Any:
+def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, outcome: Outcome) -> Any:
     """The result object of a concluded run."""
     known: dict[str, Any] = {"directory": run.path, "statement": statement, "seconds": outcome.seconds}
     known |= {"figures": run.read_json(names.EVALUATION), "steps": outcome.step}
     if isinstance(job, PublicJob):
         return PublicRun(**known)
-    found = earlier(job)
+    found = uses_so_far(job)
     used = found.plans
     known |= {"kind": job.source.kind, "uses": len(used), "seeded": found.seeded}
     own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
     others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
         **known,
-        together=composition.together(own) if len(own) > 1 else None,
+        together=composition.joint_cost(own) if len(own) > 1 else None,
         adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
-        other_units=tuple(composition.side_by_side(others)),
+        other_units=tuple(composition.joint_costs(others)),
         publishing=found.figures,
     )

@@ -19,7 +19,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
 from sfumato.gradients.sums import QueuedSum
-from sfumato.privacy import PrivacyPlan, Quantile
+from sfumato.privacy import PrivacyPlan, QuantileClipping
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import Noise, NoiseState
 from sfumato.training.workers import ALONE, Workers
@@ -119,7 +119,7 @@ class PrivateStep:
 
     def _check_clipping(self) -> None:
         """Refuse adaptive clipping, and noise whose scale or mechanism differs from the plan's."""
-        if isinstance(self.plan.clipping, Quantile):
+        if isinstance(self.plan.clipping, QuantileClipping):
             raise SfumatoError(
                 "the plan's clipping norm is adaptive, but this step has a fixed one",
                 "plan with clipping=Fixed(...)",
@@ -149,24 +149,24 @@ class PrivateStep:
         """
         self._refuse_beyond(step)
         zeros, done = self.gradient.zeros(), 0
-        noise = self.noise.ahead(zeros, step, state, share=self.workers.share)
+        noise = self.noise.prepare(zeros, step, state, share=self.workers.share)
         total = self._empty_sum(zeros, step, self.plan.max_norm)
-        for found in one_behind(self.gradient(*micro_batch) for micro_batch in micro_batches):
+        for found in delay_by_one(self.gradient(*micro_batch) for micro_batch in micro_batches):
             total.add(found.gradients)
             done += 1
-        self.workers.total(total, step, done)
-        noisy, following = noise.added_to(self.noise.taken(total))
+        self.workers.reduce_scatter(total, step, done)
+        noisy, following = noise.add_to(self.noise.prepare_sum(total))
         divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
-        private = {name: value / divisor for name, value in self.workers.whole(noisy).items()}
+        private = {name: value / divisor for name, value in self.workers.all_gather(noisy).items()}
         return private if state is None else (private, following)
 
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
+    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
         """The noise state after a lost step, which was paid for; nothing is computed or released."""
         self._refuse_beyond(step)
         zeros = self.gradient.zeros()
         if not (state.tensors or self.noise.mechanism.buffers(step + 1)):
             return NoiseState(step=step + 1)
-        return self.noise.ahead(zeros, step, state, share=self.workers.share).added_to(zeros)[1]
+        return self.noise.prepare(zeros, step, state, share=self.workers.share).add_to(zeros)[1]
 
     def _empty_sum(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
         """An empty grid sum. On the leader it starts from `added` instead of zero."""
@@ -183,7 +183,7 @@ class PrivateStep:
             )
 
 
-def one_behind(sums: Iterable[Any]) -> Iterator[Any]:
+def delay_by_one(sums: Iterable[Any]) -> Iterator[Any]:
     """Yields the same sums, those still queued on a device one iteration late.
 
     Reading a queued sum waits for the device, which should have the next one to compute meanwhile.
@@ -219,7 +219,7 @@ FARTHEST = 1e6
 class AdaptiveQuery(Query, Protocol):
     """A query whose clipping norm may change from step to step."""
 
-    def at(self, max_norm: float) -> Query:
+    def with_max_norm(self, max_norm: float) -> Query:
         """The same query with another C; its results also have `within`, the centred count."""
         ...
 
@@ -232,7 +232,7 @@ class AdaptiveStep(PrivateStep):
         the gradient is C_t y_t / divisor;  b = (sigma_b / z) y_t[count] / m + 1/2;  C_{t+1} = C_t exp(-eta (b - gamma))
 
     Args:
-        plan: a plan whose clipping is a `Quantile`.
+        plan: a plan whose clipping is a `QuantileClipping`.
         gradient: an `AdaptiveQuery`.
         noise: of the plan's mechanism, with `max_norm` 1: sums are in units of C.
         divisor: m, the declared number of vectors in a step.
@@ -246,7 +246,7 @@ class AdaptiveStep(PrivateStep):
     gradient: AdaptiveQuery
 
     def _check_clipping(self) -> None:
-        if not isinstance(self.plan.clipping, Quantile) or self.divisor is None:
+        if not isinstance(self.plan.clipping, QuantileClipping) or self.divisor is None:
             raise SfumatoError(
                 f"an adaptive step needs clipping=Quantile(...) and a divisor, got clipping {self.plan.clipping} and "
                 f"divisor {self.divisor}",
@@ -263,13 +263,13 @@ class AdaptiveStep(PrivateStep):
         """The clipping norm C_t of the state's step. Public: a function of earlier releases."""
         return float(state.tensors[NORM]) if NORM in state.tensors else self.plan.max_norm
 
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
+    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
         """As for `PrivateStep`. The norm stays the same: it follows releases, and this step has none."""
         self._refuse_beyond(step)
         norm, remembered = self.max_norm(state), {name: one for name, one in state.tensors.items() if name != NORM}
         zeros = {**self.gradient.zeros(), COUNT: torch.zeros(1, dtype=torch.float64)}
         before = NoiseState(step=state.step, tensors=remembered)
-        following = self.noise.ahead(zeros, step, before, share=self.workers.share).added_to(zeros)[1]
+        following = self.noise.prepare(zeros, step, before, share=self.workers.share).add_to(zeros)[1]
         following.tensors[NORM] = torch.tensor(norm, dtype=torch.float64)
         return following
 
@@ -279,25 +279,27 @@ class AdaptiveStep(PrivateStep):
         """Returns the private gradient and the next state: of the noise, with the next step's clipping norm."""
         self._refuse_beyond(step)
         clipping, divisor = self.plan.clipping, self.divisor
-        assert isinstance(clipping, Quantile)
+        assert isinstance(clipping, QuantileClipping)
         assert divisor is not None
         bound = self.max_norm(state)
-        query, count, done = self.gradient.at(bound), 0.0, 0
+        query, count, done = self.gradient.with_max_norm(bound), 0.0, 0
         total = self._empty_sum(query.zeros(), step, bound)
         for micro_batch in micro_batches:
             found = query(*micro_batch)
             total.add(found.gradients)
             count, done = count + found.within, done + 1
-        self.workers.total(total, step, done)
-        count = self.workers.added(count)
+        self.workers.reduce_scatter(total, step, done)
+        count = self.workers.all_reduce(count)
         scale = self.plan.noise_multiplier / clipping.noise_of_count
         sums = {name: value / bound for name, value in total.value().items()}
         sums[COUNT] = torch.tensor([scale * count], dtype=torch.float64)
         remembered = {name: value for name, value in state.tensors.items() if name != NORM}
-        coming = self.noise.ahead(sums, step, NoiseState(step=state.step, tensors=remembered), share=self.workers.share)
-        noisy, following = coming.added_to(sums)
-        noisy = self.workers.whole(noisy)
+        coming = self.noise.prepare(
+            sums, step, NoiseState(step=state.step, tensors=remembered), share=self.workers.share
+        )
+        noisy, following = coming.add_to(sums)
+        noisy = self.workers.all_gather(noisy)
         share = clipping.noisy_fraction(float(noisy.pop(COUNT)) / scale, divisor)
-        after = min(max(clipping.following(bound, share), self.plan.max_norm / FARTHEST), self.plan.max_norm * FARTHEST)
+        after = min(max(clipping.next_norm(bound, share), self.plan.max_norm / FARTHEST), self.plan.max_norm * FARTHEST)
         following.tensors[NORM] = torch.tensor(after, dtype=torch.float64)
         return {name: value * (bound / divisor) for name, value in noisy.items()}, following

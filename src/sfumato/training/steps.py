@@ -18,14 +18,14 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.data import ViewDraws, by_user
 from sfumato.evaluation import accuracy, multilabel
-from sfumato.models.losses import LOSSES, exclusive
-from sfumato.observers.progress import Progress, Silence
+from sfumato.models.losses import LOSSES, is_exclusive
+from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey, Sampler
-from sfumato.training import together
-from sfumato.training.inputs import Inputs, OnFeatures, dropout_keys, features, held, viewed
+from sfumato.training import launch
+from sfumato.training.inputs import Inputs, OnFeatures, dropout_keys, features, load_to_device, make_views
 from sfumato.training.job import Job, PrivateJob, PublicJob
-from sfumato.training.parts.part import Kind, in_sums
+from sfumato.training.parts.part import RunKind, constant_of_parts
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.workers import ALONE, Workers
@@ -72,19 +72,19 @@ class UserInputs(Inputs):
             draws = drawn[place]
             found = self._of(rows.reshape(-1), draws, taken)
             inputs, labels = (flat.unflatten(0, rows.shape) for flat in found)
-            mask = _devices.sent(own, job.device)
+            mask = _devices.to_device(own, job.device)
             inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)
             targets = torch.where(mask.reshape(*rows.shape, *[1] * (labels.dim() - 2)), labels, 0)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None
-            if job.gradient.draws:
+            if job.gradient.uses_keys:
                 keys = dropout_keys(key, step, (f"user {user}" for user in users))
             yield inputs, targets, mask / mask.sum(1, keepdim=True), keys
 
     def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields users (b,), rows of their records (b, R), and a mask (b, R) that is False for padding."""
         counts = self._ends[participants + 1] - self._ends[participants]
-        rooms = np.array([room(int(count)) for count in counts], dtype=np.int64)
+        rooms = np.array([round_up_records(int(count)) for count in counts], dtype=np.int64)
         for width in np.unique(rooms):
             alike, size = participants[rooms == width], max(1, self._job.performance.micro_batch // int(width))
             for start in range(0, len(alike), size):
@@ -94,10 +94,10 @@ class UserInputs(Inputs):
                 yield users, self._order[np.where(own, places, self._ends[users, None])], own
 
 
-def room(records: int) -> int:
+def round_up_records(records: int) -> int:
     """Rounds a number of records up to the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...
 
-    >>> [room(records) for records in (1, 7, 9, 17, 100)]
+    >>> [round_up_records(records) for records in (1, 7, 9, 17, 100)]
     [1, 7, 10, 20, 112]
     """
     step = 1 << max(0, (records - 1).bit_length() - 3)
@@ -111,7 +111,7 @@ class Scorer:
 
     def __init__(self, job: Job, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
-        self._features = None if job.trunk is None else features(job, job.source.test, progress or Silence())
+        self._features = None if job.trunk is None else features(job, job.source.test, progress or NoProgress())
         self._labels = torch.from_numpy(job.source.test.labels)
 
     def outputs(self, weights: Mapping[str, Tensor], places: Sequence[int] | None = None) -> Tensor:
@@ -125,18 +125,20 @@ class Scorer:
             chosen = self._features if places is None else self._features[torch.as_tensor(places)]
             return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
 
-    def outputs_alone(self, weights: Mapping[str, Tensor]) -> Tensor:
+    def per_example_outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Logits (N, classes) of the model with these weights, on the CPU, for all test records. For released figures.
 
-        **Guarantee.** Each row is a function of its own record and of the weights (`accuracy.logits_alone`).
+        **Guarantee.** Each row is a function of its own record and of the weights (`accuracy.per_example_logits`).
         """
         job, records = self._job, self._job.source.test
         self._shown.load_state_dict(weights)
         if job.trunk is not None and self._features is not None:
-            return accuracy.logits_alone(OnFeatures(self._shown, job.trunk.head), self._features.split(accuracy.BATCH))
+            return accuracy.per_example_logits(
+                OnFeatures(self._shown, job.trunk.head), self._features.split(accuracy.BATCH)
+            )
         starts = range(0, len(records), accuracy.BATCH)
         taken = (torch.from_numpy(records.take(slice(start, start + accuracy.BATCH))) for start in starts)
-        return accuracy.logits_alone(self._shown, (job.transform(one.to(job.device)) for one in taken))
+        return accuracy.per_example_logits(self._shown, (job.transform(one.to(job.device)) for one in taken))
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
         """Accuracy, top-5 accuracy and loss of logits (N, classes)."""
@@ -164,18 +166,18 @@ class MultilabelScorer(Scorer):
 
 def scorer_of(job: Job, progress: Progress | None = None) -> Scorer:
     """The scorer for the run's loss: exclusive classes or several labels."""
-    return (Scorer if exclusive(job.settings.objective.loss) else MultilabelScorer)(job, progress)
+    return (Scorer if is_exclusive(job.settings.objective.loss) else MultilabelScorer)(job, progress)
 
 
-class StepsOfPlan:
+class PlanSteps:
     """The common part of all kinds of private steps."""
 
     _plan: PrivacyPlan
     _step: PrivateStep
 
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
+    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
         """The noise state after a lost step, which was paid for."""
-        return self._step.passed(step, state)
+        return self._step.skip_lost(step, state)
 
     def figures(self, step: int) -> dict[str, Any]:
         """Epsilon after so many steps; None where the plan's theorem only holds for all steps together."""
@@ -183,7 +185,7 @@ class StepsOfPlan:
         return {"epsilon": self._plan.epsilon(steps=step) if known else None}
 
 
-class PrivateSteps(StepsOfPlan):
+class PrivateTrainingSteps(PlanSteps):
     """Draws the participants, prepares their inputs and takes the private step.
 
     **Guarantee.** A record that is excluded because it equals a public example is drawn like any other and then
@@ -195,14 +197,14 @@ class PrivateSteps(StepsOfPlan):
         plan = job.plan
         noise = noise_of(job.settings, plan, key)
         self._plan, self._key, self._performance = plan, key, job.performance
-        self._workers = together.own()
-        known: dict[str, Any] = {"workers": self._workers, "added": in_sums(job.parts, key)}
+        self._workers = launch.current_workers()
+        known: dict[str, Any] = {"workers": self._workers, "added": constant_of_parts(job.parts, key)}
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, **known)
         seen = job
         for part in job.parts:
-            seen = replace(seen, source=part.in_steps(seen.source, key))
+            seen = replace(seen, source=part.add_records(seen.source, key))
         self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(seen, progress)
-        draws, further = job.draws, len(seen.source.train) - len(job.source.train)
+        draws, further = job.sampler_inputs, len(seen.source.train) - len(job.source.train)
         self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
         if self._excluded is not None:
             self._excluded = np.append(self._excluded, np.zeros(further, bool))
@@ -214,12 +216,12 @@ class PrivateSteps(StepsOfPlan):
         participants = self._sampler.draw(step)
         if self._excluded is not None:
             participants = (np.cumsum(~self._excluded) - 1)[participants[~self._excluded[participants]]]
-        with _devices.computing(self._performance.device, self._performance.precision):
+        with _devices.compute_mode(self._performance.device, self._performance.precision):
             return self._step(step, self._inputs.micro_batches(self._key, step, participants, self._workers), state)
 
-    def halved(self) -> int | None:
+    def halve(self) -> int | None:
         """Halves the micro-batch size after running out of memory. Returns the new size, or None if it was 1."""
-        return self._inputs.halved()
+        return self._inputs.halve()
 
 
 class DivergedError(SfumatoError):
@@ -234,10 +236,10 @@ class PublicSteps:
     """
 
     def __init__(self, job: PublicJob, key: RunKey, progress: Progress | None = None):
-        self._job, self._key, self._workers = job, key, together.own()
+        self._job, self._key, self._workers = job, key, launch.current_workers()
         refuse_running_statistics(job.module, self._workers)
         self._records = job.source.images_for(job.views)
-        self._held = None if job.source.cache is not None else held(job, progress)
+        self._held = None if job.source.cache is not None else load_to_device(job, progress)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
         self._loss = 0.0
         self._epoch, self._order = -1, np.empty(0, np.int64)
@@ -256,8 +258,8 @@ class PublicSteps:
                 own_used.add_(torch.tensor([value.grad is not None for value in self._trained.values()]))
                 yield {name: _taken(value) for name, value in self._trained.items()}
 
-        total = workers.in_turn(gradients(), len(pieces), self._trained)
-        losses, used = (torch.stack(workers.blocks(one)).sum(0).tolist() for one in (own_losses, own_used))
+        total = workers.ordered_sum(gradients(), len(pieces), self._trained)
+        losses, used = (torch.stack(workers.gather(one)).sum(0).tolist() for one in (own_losses, own_used))
         self._loss = sum(losses)
         if not np.isfinite(self._loss):
             raise DivergedError(
@@ -276,11 +278,11 @@ class PublicSteps:
         torch.manual_seed(self._key.seed("model", step, str(piece[0])))
         if self._held is None:
             read = self._records.take(rows), self._records.labels[rows]
-            stored, labels = (_devices.sent(one, job.device) for one in read)
+            stored, labels = (_devices.to_device(one, job.device) for one in read)
         else:
             stored, labels = self._held.take(rows)
         if job.source.cache is None:
-            stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
+            stored = make_views(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
         views = stored[:, -rule.count :].flatten(0, 1)
         targets = labels.repeat_interleave(rule.count)
         loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
@@ -315,6 +317,6 @@ def _taken(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if found is None else found
 
 
-PRIVATE = Kind(steps=PrivateSteps, scorer=scorer_of)
-PUBLIC = Kind(steps=PublicSteps, scorer=scorer_of)
+PRIVATE = RunKind(steps=PrivateTrainingSteps, scorer=scorer_of)
+PUBLIC = RunKind(steps=PublicSteps, scorer=scorer_of)
 """Kinds of steps of classifiers: private, and without privacy."""

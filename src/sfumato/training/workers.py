@@ -31,12 +31,12 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.gradients import GridSum
 from sfumato.privacy import Ledger
-from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.randomness import NoiseState, owner_key
 from sfumato.randomness.keys import HOME_VARIABLE, home
 from sfumato.randomness.noise.blocks import blocks_of
 from sfumato.runs.directory import WORKERS, RunDirectory
-from sfumato.training.meeting import Signs
+from sfumato.training.rendezvous import Heartbeats
 
 SAME = "start all workers with the same data, options and package versions"
 
@@ -52,17 +52,17 @@ class Workers:
         machines: number of machines that they run on.
         signs: heartbeats, which the workers exchange while one waits for another.
 
-    **Guarantee.** `total` gives the sum over everything dealt in the step, or refuses: it checks that each micro-batch
-    went to one worker, that all workers drew the same participants, and that each processed what it was dealt. It
-    leaves each worker the total of its own blocks, and zero elsewhere; `whole` collects every block, after its noise,
-    from its own worker.
+    **Guarantee.** `reduce_scatter` gives the sum over everything dealt in the step, or refuses: it checks that each
+    micro-batch went to one worker, that all workers drew the same participants, and that each processed what it was
+    dealt. It leaves each worker the total of its own blocks, and zero elsewhere; `all_gather` collects every block,
+    after its noise, from its own worker.
     """
 
     rank: int = 0
     count: int = 1
     group: Any = None
     machines: int = 1
-    signs: Signs | None = field(default=None, repr=False)
+    signs: Heartbeats | None = field(default=None, repr=False)
     _dealt: tuple[int, int, int, int] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -92,7 +92,7 @@ class Workers:
         self._dealt = step, int.from_bytes(drawn.digest()[:7]), len(sizes), len(own)
         return sorted(own)
 
-    def total(self, own: GridSum, step: int, done: int) -> None:
+    def reduce_scatter(self, own: GridSum, step: int, done: int) -> None:
         """Adds the sums of all workers. Afterwards `own` holds the total in this worker's blocks and zero elsewhere.
 
         Args:
@@ -114,32 +114,32 @@ class Workers:
         odd = odd or ([] if int(said[:, 3].sum()) == dealt[2] else [what[3]])
         if odd:
             raise SfumatoError(f"the workers differ in step {step}, in: {', '.join(odd)}", SAME)
-        parts = self._cut(own.integers)
+        parts = self._split_blocks(own.integers)
         lengths = [sum(map(len, part)) for part in parts]
         mine, length = parts[self.rank], lengths[self.rank]
         sent = torch.cat([block for part in parts for block in part])
-        received = self._exchanged(sent, lengths, [length] * self.count)
+        received = self._all_to_all(sent, lengths, [length] * self.count)
         for value in own.integers.values():
             value.zero_()
         sums = received.view(self.count, length).sum(dim=0)
         for block, values in zip(mine, sums.split(list(map(len, mine))), strict=True):
             block.copy_(values)
 
-    def whole(self, noisy: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def all_gather(self, noisy: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The whole tensors, each block from its own worker. Reads only this worker's blocks of `noisy`."""
         if self.count == 1:
             return dict(noisy)
         found = {name: torch.empty_like(value, memory_format=torch.contiguous_format) for name, value in noisy.items()}
-        parts, into = self._cut(noisy), self._cut(found)
+        parts, into = self._split_blocks(noisy), self._split_blocks(found)
         lengths = [sum(map(len, part)) for part in parts]
         own = torch.cat(parts[self.rank] or [next(iter(noisy.values())).new_empty(0)])
-        received = self._exchanged(own.repeat(self.count), [len(own)] * self.count, lengths)
+        received = self._all_to_all(own.repeat(self.count), [len(own)] * self.count, lengths)
         blocks = [block for part in into for block in part]
         for block, values in zip(blocks, received.split(list(map(len, blocks))), strict=True):
             block.copy_(values)
         return found
 
-    def in_turn(
+    def ordered_sum(
         self, found: Iterable[Mapping[str, Tensor]], pieces: int, like: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """The sum over a step's micro-batches, added in the order of a single process.
@@ -158,24 +158,26 @@ class Workers:
                 total = {name: value.add_(one[name]) for name, value in total.items()}
             return total
         summed = {name: torch.empty_like(value, memory_format=torch.contiguous_format) for name, value in like.items()}
-        own = self._cut(summed)[self.rank]
+        own = self._split_blocks(summed)[self.rank]
         length, total = sum(map(len, own)), None
         for start in range(0, pieces, self.count):
             busy = min(self.count, pieces - start)  # in the last round some workers may have none
             one = next(found) if self.rank < busy else {}
-            parts = self._cut({name: value.contiguous() for name, value in one.items()})
+            parts = self._split_blocks({name: value.contiguous() for name, value in one.items()})
             sent = torch.cat([block for part in parts for block in part] or [next(iter(summed.values())).new_empty(0)])
             lengths = [sum(map(len, part)) for part in parts]
-            for row in self._exchanged(sent, lengths, [length if at < busy else 0 for at in range(self.count)]).view(
+            for row in self._all_to_all(sent, lengths, [length if at < busy else 0 for at in range(self.count)]).view(
                 busy, length
             ):
                 total = row.clone() if total is None else total.add_(row)
         assert total is not None
         for block, values in zip(own, total.split(list(map(len, own))), strict=True):
             block.copy_(values)
-        return self.whole(summed)
+        return self.all_gather(summed)
 
-    def rows(self, pieces: Sequence[np.ndarray], compute: Callable[[Sequence[np.ndarray]], Iterable[Tensor]]) -> Tensor:
+    def compute_rows(
+        self, pieces: Sequence[np.ndarray], compute: Callable[[Sequence[np.ndarray]], Iterable[Tensor]]
+    ) -> Tensor:
         """Computes rows (N, ...) for records, in the order of the pieces, on all workers.
 
         Each worker computes every `count`-th piece, and all receive all rows.
@@ -190,54 +192,54 @@ class Workers:
         filled = own[0].new_zeros(-(-len(pieces) // self.count), max(map(len, pieces)), *own[0].shape[1:])
         for place, some in enumerate(own):
             filled[place, : len(some)] = some
-        found = torch.stack(self.blocks(filled), dim=1).flatten(0, 1)
+        found = torch.stack(self.gather(filled), dim=1).flatten(0, 1)
         return torch.cat([some[: len(piece)] for some, piece in zip(found, pieces, strict=False)])
 
-    def remembered(self, state: NoiseState) -> NoiseState:
+    def gather_state(self, state: NoiseState) -> NoiseState:
         """The noise state with the blocks of all workers, for a checkpoint. Leaves `state` unchanged."""
         if self.count == 1:
             return state
         found = {name: value for name, value in state.tensors.items() if not value.dim()}  # the same on all workers
         kept = {name: value for name, value in state.tensors.items() if value.dim()}
         rows = [
-            self.whole({name: value[place] for name, value in kept.items()})
+            self.all_gather({name: value[place] for name, value in kept.items()})
             for place in range(max((len(value) for value in kept.values()), default=0))
         ]
         found |= {name: torch.stack([row[name] for row in rows]) for name in kept}
         return NoiseState(step=state.step, tensors=found)
 
-    def blocks(self, own: Tensor) -> list[Tensor]:
+    def gather(self, own: Tensor) -> list[Tensor]:
         """The tensors of all workers by rank; all must have the same shape."""
         if self.count == 1:
             return [own]
         found = [torch.empty_like(own) for _ in range(self.count)]
-        self._done(distributed.all_gather, found, own)
+        self._run_collective(distributed.all_gather, found, own)
         return found
 
-    def added(self, number: float) -> float:
+    def all_reduce(self, number: float) -> float:
         """The sum of a number over the workers, exact for multiples of a power of two."""
         if self.count == 1:
             return number
         value = torch.tensor([number], dtype=torch.float64)
-        self._done(distributed.all_reduce, value)
+        self._run_collective(distributed.all_reduce, value)
         return float(value)
 
-    def agreed(self, yes: bool) -> bool:
+    def broadcast_bool(self, yes: bool) -> bool:
         """The leader's value."""
-        return bool(self.said({"yes": yes})["yes"])
+        return bool(self.broadcast({"yes": yes})["yes"])
 
-    def said(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def broadcast(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The leader's message (plain data); the messages of other workers are ignored."""
-        return dict(message) if self.count == 1 else self.told(message)
+        return dict(message) if self.count == 1 else self.broadcast_json(message)
 
-    def refuse_others(self, facts: Mapping[str, str]) -> None:
+    def refuse_different(self, facts: Mapping[str, str]) -> None:
         """Refuses to continue if these facts (data, versions, task) differ from the leader's."""
-        said = self.said(facts)
+        said = self.broadcast(facts)
         odd = sorted(name for name in {*said, *facts} if said.get(name) != facts.get(name))
         if odd:
             raise SfumatoError(f"this worker differs from the leader in: {', '.join(odd)}", SAME)
 
-    def refuse_apart(self, tensors: Mapping[str, Tensor], step: int) -> None:
+    def refuse_diverged(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Refuses to continue if the workers' tensors differ."""
         if self.count == 1:
             return
@@ -252,21 +254,21 @@ class Workers:
                 "start the run again on machines of one kind",
             )
 
-    def write_down(self, ledger: Ledger) -> None:
+    def record_in(self, ledger: Ledger) -> None:
         """Record in the ledger how many processes and machines will see sums without noise, before any is sent."""
         if self.count > 1:
-            Computed(processes=self.count, machines=self.machines).record(ledger)
+            ProcessCounts(processes=self.count, machines=self.machines).record(ledger)
 
-    def lead(self, run: RunDirectory) -> None:
+    def announce_run(self, run: RunDirectory) -> None:
         """Announces the run directory to the other workers, with a token that proves that they read the same one."""
         if self.count > 1:
             token = secrets.token_hex(16)
             write(run / WORKERS, token.encode(), private=True)
-            self.told({"run": str(run.path.absolute()), "token": token, "owner": _owner(token)})
+            self.broadcast_json({"run": str(run.path.absolute()), "token": token, "owner": _owner(token)})
 
-    def led(self) -> RunDirectory | None:
+    def receive_run(self) -> RunDirectory | None:
         """The run directory that the leader announces; None at the end."""
-        said = self.told()
+        said = self.broadcast_json()
         if "run" not in said:
             return None
         run = RunDirectory(said["run"])
@@ -283,40 +285,40 @@ class Workers:
             )
         return run
 
-    def told(self, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def broadcast_json(self, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The leader's message, sent as JSON: nothing received is ever unpickled."""
         text = json.dumps(message or {}).encode()
         size = torch.tensor([len(text)])
-        self._done(distributed.broadcast, size, 0)
+        self._run_collective(distributed.broadcast, size, 0)
         content = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.is_leader else None
         content = torch.empty(int(size), dtype=torch.uint8) if content is None else content
-        self._done(distributed.broadcast, content, 0)
+        self._run_collective(distributed.broadcast, content, 0)
         return json.loads(content.numpy().tobytes())
 
     def _numbers(self, numbers: Sequence[int]) -> Tensor:
         """The numbers of all workers, int64 (workers, n)."""
-        return torch.stack(self.blocks(torch.tensor(numbers, dtype=torch.int64)))
+        return torch.stack(self.gather(torch.tensor(numbers, dtype=torch.int64)))
 
-    def _cut(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
+    def _split_blocks(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
         """The blocks of each worker, as flat views."""
         blocks = blocks_of({name: value.shape for name, value in tensors.items()})
         flat = [tensors[name].view(-1)[columns] for name, columns in blocks]
         return [flat[rank :: self.count] for rank in range(self.count)]
 
-    def _exchanged(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    def _all_to_all(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
         """Sends pieces of `values`, of lengths `sent`, to the workers; returns theirs, of lengths `received`."""
         found = values.new_empty(sum(received))
-        self._done(distributed.all_to_all_single, found, values, received, sent)
+        self._run_collective(distributed.all_to_all_single, found, values, received, sent)
         return found
 
-    def _done(self, operation: Callable[..., Any], found: Any, *given: Any) -> None:
+    def _run_collective(self, operation: Callable[..., Any], found: Any, *given: Any) -> None:
         """Runs a collective operation of torch; on an accelerator it may complete later."""
         work = operation(found, *given, group=self.group, async_op=True)
         on = found[0] if isinstance(found, list) else found
         if self.signs is None or on.device.type != "cpu":
             work.wait()
         else:
-            self.signs.finished(work)
+            self.signs.wait_for(work)
 
 
 def _owner(token: str) -> str:

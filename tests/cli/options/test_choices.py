@@ -27,4 +27,4 @@ def test_directories_are_named_after_the_source_and_never_after_a_pattern(tmp_pa
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert stem_of(source) == name
-    assert Train(what=source, source=source).first == Path("runs", name)
+    assert Train(what=source, source=source).default_output == Path("runs", name)

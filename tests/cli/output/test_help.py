@@ -19,7 +19,7 @@ MOST = 45
 NEEDED = ["--epsilon", "--delta", "--examples", "--unit", "--model", "--pretrained", "--output", "--dry-run", "--json"]
 
 
-def spelt(page: pages.Page) -> dict[str, pages.Spelt]:
+def spelt(page: pages.Page) -> dict[str, pages.OptionHelp]:
     """The options of a page by their names."""
     return {one.name: one for group in page.options.values() for one in group}
 
@@ -28,12 +28,12 @@ def spelt(page: pages.Page) -> dict[str, pages.Spelt]:
 def test_every_option_is_shown_once_and_says_what_it_is_for(verb, capsys):
     assert main([verb, "--help-all"]) == 0
     printed = capsys.readouterr().out
-    page = pages.full(load(verb))
+    page = pages.full_page(load(verb))
     options = [one for group in page.options.values() for one in group]
     assert sorted(one.name for one in (*page.positional, *options)) == sorted(
         [*(field.name for field in fields(load(verb))), "help"]
     )
-    assert all(one.words for one in (*page.positional, *options))
+    assert all(one.text for one in (*page.positional, *options))
     for one in options:
         assert len(re.findall(rf"^  {re.escape(one.usage)}(?:  |$)", printed, re.MULTILINE)) == 1
 
@@ -41,7 +41,7 @@ def test_every_option_is_shown_once_and_says_what_it_is_for(verb, capsys):
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_shows_the_common_options_of_a_verb_with_many_on_one_screen(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    full = pages.full(load(verb))
+    full = pages.full_page(load(verb))
     assert main([verb, "--help-all"]) == 0
     every = capsys.readouterr().out
     assert (verb in COMMON) == (len(every.splitlines()) > MOST)
@@ -96,20 +96,20 @@ def test_the_short_page_of_train_is_a_snapshot(capsys, monkeypatch):
 
 
 def test_values_and_defaults_are_spelt_as_they_are_given():
-    train = spelt(pages.full(Train))
+    train = spelt(pages.full_page(Train))
     assert train["epsilon"].usage == "--epsilon EPSILON[,EPSILON...]"
-    assert train["epsilon"].words.endswith("one model for each. (default: 3)")
+    assert train["epsilon"].text.endswith("one model for each. (default: 3)")
     assert train["dry_run"].usage == "--dry-run"
-    assert "default" not in train["dry_run"].words
+    assert "default" not in train["dry_run"].text
     assert train["output"].default == "(default: runs/ and the source's name)"
-    assert "(required)" in spelt(pages.full(load("features")))["backbone"].words
-    assert spelt(pages.full(load("predict")))["top"].words.endswith("(default: 3)")
+    assert "(required)" in spelt(pages.full_page(load("features")))["backbone"].text
+    assert spelt(pages.full_page(load("predict")))["top"].text.endswith("(default: 3)")
 
 
 @pytest.mark.parametrize(("columns", "every"), [(40, True), (200, False)])
 def test_no_line_is_wider_than_the_terminal_or_than_can_be_read(monkeypatch, columns, every):
     monkeypatch.setenv("COLUMNS", str(columns))
-    longest = max(map(len, pages.text_of(Train, every=every).splitlines()))
+    longest = max(map(len, pages.help_text(Train, every=every).splitlines()))
     assert longest <= max(pages.NARROWEST, min(columns - 2, pages.WIDEST)) + 16, "long spellings are not cut"
 
 

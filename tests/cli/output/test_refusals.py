@@ -10,7 +10,7 @@ import pytest
 from sfumato._choices import CALLED
 from sfumato.cli import parse
 from sfumato.cli.registry import VERBS, load
-from sfumato.experiment import elsewhere
+from sfumato.experiment import foreign_options
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_no_verb_offers_what_it_has_not(verb: str, name: str, capsys):
 
 def test_every_option_that_is_offered_exists():
     known = {field.name for verb in VERBS for field in dataclasses.fields(load(verb))} | {"source", "directory"}
-    assert {of for one in elsewhere.ANSWERS.values() for of in one.needs} <= known
-    assert set(elsewhere.ALIASES.values()) <= {*elsewhere.ANSWERS, elsewhere.EPOCHS}
+    assert {of for one in foreign_options.ANSWERS.values() for of in one.needs} <= known
+    assert set(foreign_options.ALIASES.values()) <= {*foreign_options.ANSWERS, foreign_options.EPOCHS}
     assert set(CALLED) <= known
 
 

@@ -76,7 +76,7 @@ def test_a_library_that_is_missing_is_wrong(capsys, monkeypatch):
 def test_a_key_that_is_lost_is_said_and_made_again_by_name_alone(capsys):
     from sfumato.runs.owner import store
 
-    with store.held():
+    with store.locked():
         pass
     assert looked_at(capsys, 0)["owner's lists"]["found"] == "they agree"
     (home() / "owner.key").unlink()

@@ -17,7 +17,7 @@ from sfumato.cli import main
 from sfumato.data import Records
 from sfumato.evaluation import label_sets
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.training import computing, run
 
 BACKBONE = "--backbone runs/wrn"
@@ -109,7 +109,7 @@ def test_several_budgets_and_what_they_cost_together(call, cache, images):
         PrivacyPlan.from_dict(json.loads(Path(f"b/epsilon-{epsilon}/plan.json").read_text())) for epsilon in (1, 4)
     ]
     assert found["epsilon_of_all"] == pytest.approx(
-        plans[0].loss.with_(*(plan.loss for plan in plans[1:])).epsilon(plans[0].delta)
+        plans[0].loss.composed_with(*(plan.loss for plan in plans[1:])).epsilon(plans[0].delta)
     )
     assert found["epsilon_of_all"] > 4
     assert 0 < found["without_privacy"] <= 1
@@ -241,8 +241,8 @@ def test_a_run_goes_on_with_the_very_numbers_that_it_began_with(call, monkeypatc
         assert main(shlex.split(f"train features:c {QUICK} --output run")) == 130
     Path("c/train-00000.safetensors").unlink()
     with monkeypatch.context() as patch:  # as another device or library might give them
-        real = computing.outputs_together
-        patch.setattr(computing, "outputs_together", lambda *given: real(*given) * (1 + 1e-6))
+        real = computing.batched_outputs
+        patch.setattr(computing, "batched_outputs", lambda *given: real(*given) * (1 + 1e-6))
         call(f"features digits {BACKBONE} --output c")
     assert "differs in its data: features was" in call(f"train features:c {QUICK} --output run", status=1)
 

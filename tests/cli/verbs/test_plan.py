@@ -78,10 +78,10 @@ def test_both_ways_of_drawing_are_compared_for_users(call, capsys, once):
 
     found = json.loads(call(f"{BOTH} --json"))
     rule = user_rule(users=340, records=4, gradients=136, steps=20, epsilon=3.0, delta=1e-5)
-    assert (found["ways"], found["take"]) == (rule.rows(), rule.taken.drawn)
+    assert (found["ways"], found["take"]) == (rule.rows(), rule.better.drawn)
     told = call(BOTH)
     (taken,) = [line for line in told.splitlines() if line.endswith("<- take")]
-    assert taken.split()[0] == rule.taken.drawn
+    assert taken.split()[0] == rule.better.drawn
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from sfumato.data.subsets import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.search import selection as selecting
 from sfumato.search import workers
 from sfumato.training import run
@@ -85,7 +85,7 @@ def test_a_grid_on_public_data(call, images):
 
 def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
     command = f"sweep digits {QUICK} --vary learning-rate=log:0.01..1 --candidates 3 --output s --json"
-    real, taken = workers.Worker.trial, []
+    real, taken = workers.Worker.run_trial, []
 
     def dies(self, number, change, place):
         if len(taken) == 2:
@@ -94,7 +94,7 @@ def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
         return real(self, number, change, place)
 
     with monkeypatch.context() as patch:
-        patch.setattr(workers.Worker, "trial", dies)
+        patch.setattr(workers.Worker, "run_trial", dies)
         with pytest.raises(StopError):
             main(shlex.split(command))
     found = json.loads(call(command))
@@ -141,7 +141,7 @@ def here(monkeypatch) -> None:
     """Several processes are this one."""
     monkeypatch.setattr(workers, "ProcessPoolExecutor", Here)
     monkeypatch.setattr(workers, "_WORKER", None)
-    for name in ("_end_with_parent", "_devices.take_turn"):
+    for name in ("_end_with_parent", "_devices.set_accelerator"):
         monkeypatch.setattr(f"sfumato.search.workers.{name}", lambda *_: None)
 
 
@@ -235,7 +235,7 @@ def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, three,
     assert "mean loss on them is not a number" in Path("lost/report.html").read_text()
     assert json.loads(call("evaluate lost digits --json"))["loss"] is None
     rates = {0: 1e30, 1: 0.1, 2: 1e30}
-    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
+    monkeypatch.setattr(randomness, "draw_settings", lambda number, rules, key: {"learning_rate": rates[number]})
     monkeypatch.setattr(randomness, "noisy_score", lambda right, *_: right)
     won = json.loads(call(f"sweep {spots} {diverging} {SELECTED} --json"))
     assert won["settings"] == {"learning_rate": 0.1}
@@ -285,20 +285,27 @@ def test_a_private_selection_releases_the_winner_alone(call, spots):
     call("report won")
     assert "accuracy" in call(f"evaluate won {spots} --json")
     call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
-    assert len(uses.earlier(Data((json.loads(Path("won/settings.json").read_text())["data"]["material"],))).plans) == 1
+    assert (
+        len(
+            uses.earlier_uses(
+                DataIdentity((json.loads(Path("won/settings.json").read_text())["data"]["material"],))
+            ).plans
+        )
+        == 1
+    )
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """Which candidates were trained, as (learning rate, place)."""
     seen = []
-    real = workers.Worker.trial
+    real = workers.Worker.run_trial
 
     def trial(self, number, change, place):
         seen.append((change["learning_rate"], place.name))
         return real(self, number, change, place)
 
-    monkeypatch.setattr(workers.Worker, "trial", trial)
+    monkeypatch.setattr(workers.Worker, "run_trial", trial)
     return seen
 
 
@@ -322,7 +329,7 @@ def test_a_selection_that_was_cut_has_the_same_candidates_and_winner(call, spots
     first, drawn[:] = list(drawn), []
     assert len(first) == 3
     os.rename("won", "before")
-    for place, function, survived in ((workers, "right_answers", 1), (selecting.finish, "conclude", 0)):
+    for place, function, survived in ((workers, "count_correct", 1), (selecting.finish, "conclude", 0)):
         with monkeypatch.context() as patch:
             patch.setattr(place, function, dying(getattr(place, function), survived))
             with pytest.raises(StopError):
@@ -336,7 +343,7 @@ def test_a_selection_that_was_cut_has_the_same_candidates_and_winner(call, spots
 
 def test_a_selection_goes_on_only_as_what_it_was(call, spots, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(selecting, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        patch.setattr(selecting, "run_all", lambda *_, **__: (_ for _ in ()).throw(StopError))
         with pytest.raises(StopError):
             main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
     told = call(f"sweep {spots} {QUICK} {SELECTED.replace('0.05..1', '0.05..2')}", status=1)
@@ -349,7 +356,7 @@ def test_a_selection_goes_on_with_its_own_key_alone(call, spots, monkeypatch):
     """By another key another number of candidates would be drawn: a search that was begun again is another law."""
     key, record = Path(".won.search/search.key"), Path(".won.search/search.json")
     with monkeypatch.context() as patch:
-        patch.setattr(selecting, "carried_out", lambda *_, **__: (_ for _ in ()).throw(StopError))
+        patch.setattr(selecting, "run_all", lambda *_, **__: (_ for _ in ()).throw(StopError))
         for _ in range(2):  # begun, and gone on with
             with pytest.raises(StopError):
                 main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}"))
@@ -430,7 +437,7 @@ def test_the_winner_is_the_best_by_its_noisy_score(call, spots, monkeypatch):
     monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 3)
     monkeypatch.setattr(randomness, "noisy_score", lambda right, noise, number, key: scores[number])
     rates = {0: 0.1, 1: 0.2, 2: 0.3}
-    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
+    monkeypatch.setattr(randomness, "draw_settings", lambda number, rules, key: {"learning_rate": rates[number]})
     found = json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))
     assert found["settings"] == {"learning_rate": 0.2}
     assert found["score"] == 50
@@ -447,7 +454,7 @@ def test_candidates_of_equal_settings_have_randomness_of_their_own(call, spots, 
 
     monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 3)
     monkeypatch.setattr(selecting, "_choose", choose)
-    monkeypatch.setattr(randomness, "settings_of", lambda *_: {"learning_rate": 0.5})
+    monkeypatch.setattr(randomness, "draw_settings", lambda *_: {"learning_rate": 0.5})
     for seed in ("", " --seed 1"):
         with pytest.raises(StopError):
             main(shlex.split(f"sweep {spots} {QUICK} {SELECTED}{seed}".replace("won", f"won{len(seed)}")))
@@ -589,7 +596,7 @@ def test_the_candidates_are_for_nobody_elses_eyes(call, spots, three, monkeypatc
 
 def test_a_candidate_that_cannot_be_trained_counts_as_the_worst(call, spots, three, monkeypatch):
     rates = {0: 0.1, 1: 0.2, 2: 0.3}
-    monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"learning_rate": rates[number]})
+    monkeypatch.setattr(randomness, "draw_settings", lambda number, rules, key: {"learning_rate": rates[number]})
     real = workers.job_for
 
     def fails(setting, data, number, change, run):
@@ -654,7 +661,7 @@ def test_a_search_that_goes_on_is_no_earlier_one_and_names_what_differs(call, sp
 
 def test_a_search_tells_of_earlier_ones_and_of_too_much_noise(call, spots, capsys):
     call(f"sweep {spots} {QUICK} {SELECTED}")
-    assert len(uses.earlier(Data(("others",), (place_of(spots),))).plans) == 1, (
+    assert len(uses.earlier_uses(DataIdentity(("others",), (place_of(spots),))).plans) == 1, (
         "known by its place where images are changed"
     )
     assert main(shlex.split(f"sweep {spots} {QUICK} {SELECTED.replace('won', 'again')} --dry-run")) == 0
@@ -687,13 +694,13 @@ def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, 
 
 def test_changed_data_end_a_search(call, spots, three, here, monkeypatch):
     """Every process reads them anew."""
-    real, arrays = selecting.carried_out, dict(np.load("spots.npz"))
+    real, arrays = selecting.run_all, dict(np.load("spots.npz"))
 
     def changed(*given, **named):
         np.savez("spots.npz", **{**arrays, "y_train": arrays["y_train"][::-1]})
         return real(*given, **named)
 
-    monkeypatch.setattr(selecting, "carried_out", changed)
+    monkeypatch.setattr(selecting, "run_all", changed)
     assert "the data have changed" in call(f"sweep {spots} {QUICK} {SELECTED} --processes 2", status=1)
 
 

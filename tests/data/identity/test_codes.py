@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from sfumato.data import known_again, open_source, own_codes
-from sfumato.data.identity.owners import LENGTH, as_array, pixel_code
+from sfumato.data import find_known, open_source, own_codes
+from sfumato.data.identity.record_users import LENGTH, as_array, pixel_code
 from sfumato.data.images.decoding import LARGEST_WHOLE
 
 KEY = bytes(range(32))
@@ -45,24 +45,24 @@ def test_the_same_images_are_known_again_in_every_format_and_size(photos):
     assert len({source.stored_digest for source in sources.values()}) == 3
     assert len({source.pixels for source in sources.values()}) == 1
     small = opened(photos["png"], size=8, channels=1)
-    assert small.materials == sources["png"].materials
+    assert small.data_digests == sources["png"].data_digests
     for source in sources.values():
         for other in sources.values():
-            assert known_again(own_codes(source.train, KEY), own_codes(other.train, KEY)).all()
-            assert not known_again(own_codes(source.train, KEY), own_codes(other.test, KEY)).any()
+            assert find_known(own_codes(source.train, KEY), own_codes(other.train, KEY)).all()
+            assert not find_known(own_codes(source.train, KEY), own_codes(other.test, KEY)).any()
 
 
 def test_another_owner_s_codes_are_unrelated(photos):
     one, other = (opened(photos["npz"], key) for key in (KEY, bytes(32)))
-    assert not set(one.materials) & set(other.materials)
-    assert not known_again(own_codes(one.train, KEY), own_codes(other.train, bytes(32))).any()
+    assert not set(one.data_digests) & set(other.data_digests)
+    assert not find_known(own_codes(one.train, KEY), own_codes(other.train, bytes(32))).any()
 
 
 def test_one_image_more_is_another_material_and_the_others_are_known_again(photos, tmp_path):
     Image.new("RGB", (24, 20), "red").save(tmp_path / "png" / "train" / "0" / "more.png")
     more, before = opened(photos["png"]), opened(photos["npz"])
-    assert not set(more.materials) & set(before.materials)
-    assert known_again(own_codes(more.train, KEY), own_codes(before.train, KEY)).sum() == 12
+    assert not set(more.data_digests) & set(before.data_digests)
+    assert find_known(own_codes(more.train, KEY), own_codes(before.train, KEY)).sum() == 12
 
 
 pixels = st.tuples(st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3]), st.binary(min_size=48, max_size=48))
@@ -112,10 +112,10 @@ def test_large_jpegs_are_known_by_their_files_alone(tmp_path):
 def test_known_again_by_either_code():
     own, stored, shown = (as_array([bytes([a]) * LENGTH + bytes([b]) * LENGTH]) for a, b in ((1, 2), (1, 9), (9, 2)))
     foreign = as_array([bytes([8]) * 2 * LENGTH])
-    assert [bool(known_again(own, other).all()) for other in (stored, shown, foreign, own[:0])] == [
+    assert [bool(find_known(own, other).all()) for other in (stored, shown, foreign, own[:0])] == [
         True,
         True,
         False,
         False,
     ]
-    assert known_again(own[:0], stored).shape == (0,)
+    assert find_known(own[:0], stored).shape == (0,)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data import hold_out, open_source
-from sfumato.data.identity.owners import in_test, position
+from sfumato.data.identity.record_users import in_test, keyed_position
 
 contents = st.lists(st.binary(max_size=20), max_size=20)
 keys = st.binary(min_size=32, max_size=32)
@@ -28,12 +28,12 @@ def test_a_record_more_moves_no_other(records, key, another, place):
 @given(keys, st.binary(max_size=20))
 def test_a_larger_test_part_keeps_its_members(key, record):
     assert in_test(key, record, 0.2) <= in_test(key, record, 0.4)
-    assert 0 <= position(key, record) < 1
+    assert 0 <= keyed_position(key, record) < 1
 
 
 def test_places_are_uniform_and_depend_on_the_key():
     records = [number.to_bytes(4, "big") for number in range(20_000)]
-    places = {key: [position(bytes([key]) * 32, record) for record in records] for key in (1, 2)}
+    places = {key: [keyed_position(bytes([key]) * 32, record) for record in records] for key in (1, 2)}
     for values in places.values():
         for share in (0.1, 0.2, 0.5):
             found = sum(value < share for value in values) / len(values)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
-from sfumato.data import InceptionCrops, randomness_of
+from sfumato.data import InceptionCrops, image_generator
 from sfumato.data.images.windows import _window
 
 
@@ -39,7 +39,7 @@ def test_one_images_windows_know_nothing_of_the_others(flip):
 
     def views(chosen):
         pixels = torch.from_numpy(images[chosen]).permute(0, 3, 1, 2).float()
-        return crops.apply(pixels, [randomness_of(bytes(32), image) for image in images[chosen]])
+        return crops.apply(pixels, [image_generator(bytes(32), image) for image in images[chosen]])
 
     whole = views([0, 1, 2, 3])
     assert whole.shape == (4, 3, 3, 16, 16)
@@ -47,7 +47,7 @@ def test_one_images_windows_know_nothing_of_the_others(flip):
     assert whole.min() >= 0
     assert whole.max() <= 255
     assert not torch.equal(whole[0, 0], whole[0, 1])
-    other = [randomness_of(bytes([1]) * 32, image) for image in images]
+    other = [image_generator(bytes([1]) * 32, image) for image in images]
     assert not torch.equal(crops.apply(torch.from_numpy(images).permute(0, 3, 1, 2).float(), other), whole)
 
 

@@ -12,12 +12,12 @@ from sfumato.data.images.levels import HIGHEST, LOWEST, Levels, undeclared
 @pytest.mark.parametrize("bits", [1, 8, 12, 16])
 def test_all_bits_reach_from_black_to_white(bits):
     values = np.arange(2**bits)
-    greys = Levels(bit_depth=bits).applied(values, "image")
+    greys = Levels(bit_depth=bits).apply(values, "image")
     assert greys.dtype == np.uint8
     assert np.abs(greys - values * 255 / (2**bits - 1)).max() <= 0.5
     for beyond in (-1, 2**bits):
         with pytest.raises(SfumatoError, match=f"^image holds the value {beyond}, but {bits} bits hold 0 to "):
-            Levels(bit_depth=bits).applied(np.array([0, beyond]), "image")
+            Levels(bit_depth=bits).apply(np.array([0, beyond]), "image")
 
 
 @settings(max_examples=25)
@@ -25,7 +25,7 @@ def test_all_bits_reach_from_black_to_white(bits):
 def test_a_window_is_linear_inside_and_flat_outside(low, data):
     high = data.draw(st.integers(low + 1, HIGHEST))
     values = np.arange(LOWEST, HIGHEST + 1)
-    greys = Levels(window=(low, high)).applied(values, "image")
+    greys = Levels(window=(low, high)).apply(values, "image")
     assert set(greys[values <= low]) == {0}
     assert set(greys[values >= high]) == {255}
     inside = (values >= low) & (values <= high)
@@ -35,7 +35,7 @@ def test_a_window_is_linear_inside_and_flat_outside(low, data):
 @pytest.mark.parametrize("form", ["<u2", ">i2"])
 def test_a_window_does_not_depend_on_how_the_values_are_stored(form):
     values = np.array([0, 100, 30_000]).astype(form)
-    assert Levels(window=(0, 200)).applied(values, "image").tolist() == [0, 128, 255]
+    assert Levels(window=(0, 200)).apply(values, "image").tolist() == [0, 128, 255]
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_what_cannot_be_meant_is_refused(declared, message):
 def test_the_refusal_without_a_declaration_names_both_options():
     assert "`bit_depth`" in undeclared("image").remedy
     assert "`window`" in undeclared("image").remedy
-    assert Levels.declared(None, None) is None
+    assert Levels.from_declared(None, None) is None

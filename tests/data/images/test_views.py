@@ -72,7 +72,7 @@ def test_zoom_cuts_windows_out_of_the_enlarged_image():
     views = Views(count=4, zoom=1.25, flip=True)
     images = torch.rand(6, 3, 16, 16)
     draws = views.draw(np.random.default_rng(3), 6, size=16)
-    assert (views.side(16), views.room(16)) == (20, 4)
+    assert (views.side(16), views.shift_range(16)) == (20, 4)
     larger = functional.interpolate(images, (20, 20), mode="bilinear", align_corners=False)
     shown = views.apply(images, draws)
     for example in range(6):

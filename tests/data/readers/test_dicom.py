@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.data import Transform, open_source, subsets
-from sfumato.data.identity.owners import user_code
+from sfumato.data.identity.record_users import user_code
 from sfumato.data.images.decoding import decode, decode_whole, header, quiet_decoder
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.paths import UnreadableError
@@ -57,7 +57,7 @@ def test_a_window_of_the_file_takes_the_values_after_their_modality(tmp_path_fac
             for name, value in tags.items()
         }
     )
-    found = dicom._windowed(values, dataset, "x")
+    found = dicom._apply_window(values, dataset, "x")
     assert np.abs(found - linear(values, center, width)).max() <= 1  # at the very edge of its half-open interval
 
 
@@ -65,7 +65,7 @@ def test_a_declared_window_is_of_the_values_after_their_modality_and_precedes_th
     tags = {"RescaleSlope": 1, "RescaleIntercept": -1024, "WindowCenter": 40, "WindowWidth": 80}
     path = scan(tmp_path / "a.dcm", RAMP, **tags)
     levels = Levels(window=(-160, 240))
-    assert np.array_equal(read(path, levels=levels)[..., 0], levels.applied(RAMP - 1024, "x"))
+    assert np.array_equal(read(path, levels=levels)[..., 0], levels.apply(RAMP - 1024, "x"))
     assert not np.array_equal(read(path, levels=levels), read(path))
 
 
@@ -139,7 +139,7 @@ def test_a_table_whose_entries_contradict_its_descriptor_is_refused_unless_a_win
     with pytest.raises(UndeclaredError, match=f"of {bits} bits whose entries reach {largest}; declare a window"):
         read(path)
     levels = Levels(bit_depth=12)
-    assert np.array_equal(read(path, levels=levels)[..., 0], levels.applied(RISING, "x"))
+    assert np.array_equal(read(path, levels=levels)[..., 0], levels.apply(RISING, "x"))
 
 
 def test_a_table_of_another_length_than_it_says_is_unreadable(tmp_path, scan):
@@ -228,7 +228,7 @@ def test_no_other_record_changes_an_image(tmp_path, scan, key):
     ],
 )
 def test_real_files_are_images_that_use_their_range(name, channels, window):
-    path, levels = shipped(name), Levels.declared(None, window)
+    path, levels = shipped(name), Levels.from_declared(None, window)
     with quiet_decoder():
         found = header(path.read_bytes(), path, levels=levels)
         (image,), whole = decode_whole(path.read_bytes(), path, sizes=(64,), channels=channels, levels=levels)

@@ -56,8 +56,8 @@ def test_they_are_decoded_as_in_memory(images, rows, start, declared):
         assert np.array_equal(one.take(some), other.take(some))
         assert np.array_equal(one.take(slice(start, None)), other.take(slice(start, None)))
         mask = np.arange(len(one)) % 3 > 0
-        chosen = other.chosen(mask)
-        assert np.array_equal(one.chosen(mask).take(slice(None)), chosen.take(slice(None)))
+        chosen = other.select(mask)
+        assert np.array_equal(one.select(mask).take(slice(None)), chosen.take(slice(None)))
         assert np.array_equal(one.labels[mask], chosen.labels)
         assert np.array_equal(other.codes[mask], chosen.codes)
         assert other.nbytes == 0

@@ -58,7 +58,7 @@ def test_the_disk_the_memory_and_parquet_hold_the_same(pictures, tmp_path):
     saved = opened(f"hf:{tmp_path}/saved")
     files = opened(f"hf:{tmp_path}/files")
     assert found.fingerprint == saved.fingerprint
-    assert {found.materials} == {saved.materials} == {files.materials}
+    assert {found.data_digests} == {saved.data_digests} == {files.data_digests}
     assert saved.places == (f"hf:{tmp_path}/saved",)
 
 
@@ -80,7 +80,7 @@ def test_validation_is_the_test_part_where_there_is_no_other(pictures, tmp_path)
             shard.to_parquet(tmp_path / "hub" / "data" / f"{name}-0000{number}-of-00002.parquet")
     for spec in (f"hf:{tmp_path}/saved", f"hf:{tmp_path}/hub", f"parquet:{tmp_path}/hub"):
         again = opened(spec)
-        assert (len(again.train), len(again.test), again.materials) == (45, 10, found.materials)
+        assert (len(again.train), len(again.test), again.data_digests) == (45, 10, found.data_digests)
         assert again.notes[0].endswith("is left out: train and test are read")
 
 

@@ -34,7 +34,7 @@ def test_batch_norm_of_data_is_refused_with_the_ways_out(module, kind):
     message = str(refusal.value)
     assert "module '1.0'" in message
     assert f"is {kind} that normalises by the private batch" in message
-    for method in ("normalisation=group", "public-batch", "sfumato.models.normalised", ".eval()"):
+    for method in ("normalisation=group", "public-batch", "sfumato.models.replace_norms", ".eval()"):
         assert method in message
     assert "\n" not in message
 

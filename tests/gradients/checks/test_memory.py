@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.batches import Batches
+from sfumato.gradients.batch_runner import BatchRunner
 from sfumato.gradients.checks import memory
 from sfumato.gradients.sites.dropout import fresh_keys
 
@@ -49,8 +49,8 @@ def test_a_large_batch_is_cut_into_pieces(monkeypatch):
     gradient = ClippedGradient(net(4), F.cross_entropy, max_norm=0.1)
     x, y = torch.randn(21, 1, 8, 8), torch.arange(21) % 3
     whole, sizes = gradient(x, y), []
-    right = Batches._sum_of_piece
-    monkeypatch.setattr(Batches, "_sum_of_piece", lambda s, i, *a: sizes.append(len(i[0])) or right(s, i, *a))
+    right = BatchRunner._sum_of_piece
+    monkeypatch.setattr(BatchRunner, "_sum_of_piece", lambda s, i, *a: sizes.append(len(i[0])) or right(s, i, *a))
     monkeypatch.setattr(memory, "NEAR", 0)
     pieces = ClippedGradient(net(4), F.cross_entropy, max_norm=0.1)
     pieces._model.load_state_dict(gradient._model.state_dict())

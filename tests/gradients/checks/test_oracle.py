@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.gradients.checks import oracle
-from sfumato.gradients.examples import call
+from sfumato.gradients.examples import call_model
 
 
 def frozen_batch_norm():
@@ -41,7 +41,7 @@ def test_oracle_against_finite_differences(name, views):
     state = {key: value.detach() for key, value in model.named_parameters()}
 
     def loss_at(key, moved):
-        return F.cross_entropy(call(model, {**state, key: moved}, rows), y.expand(views))
+        return F.cross_entropy(call_model(model, {**state, key: moved}, rows), y.expand(views))
 
     assert losses.item() == pytest.approx(loss_at("", torch.zeros(())).item())
     for key, value in gradients.items():

@@ -8,7 +8,7 @@ from torch import nn
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks.synthetic import candidates
-from sfumato.gradients.examples import tensors
+from sfumato.gradients.examples import tree_tensors
 
 
 class FromOne(nn.Module):
@@ -114,7 +114,7 @@ def test_the_call_s_own_values_are_never_looked_at():
         one, other = (list(candidates((alike(v), torch.full((3,), v)), given)) for v in (7, -5))
         assert len(one) == len(other) == (1 if given else 2)
         for first, second in zip(one, other, strict=True):
-            assert all(map(torch.equal, tensors(first), tensors(second)))
+            assert all(map(torch.equal, tree_tensors(first), tree_tensors(second)))
     assert one[0][0]["a"].tolist() == [[1, 2], [1, 2]]
     assert one[0][1].tolist() == [4, 4]
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from sfumato import _devices
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
-from sfumato.gradients.checks.randomless import WithoutRandomness
+from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.methods import contributions, derived
 from sfumato.gradients.methods.contributions import RowFunction
 from sfumato.gradients.methods.derived import Forms, Operands
@@ -61,7 +61,7 @@ def test_what_is_a_function_of_rows_is_found_out(name, dtype):
     function, expected = FUNCTIONS[name]
     shared = {"w": torch.randn(6, 4, 3, 3, dtype=dtype), "g": torch.rand(6, 1, 1, 1, dtype=dtype) + 0.5}
     shared = {key: value.requires_grad_() for key, value in shared.items()}
-    operand = Operands(shared, {}, Forms()).of(function(*shared.values()))
+    operand = Operands(shared, {}, Forms()).operand_of(function(*shared.values()))
     assert (operand.form is not None) == expected
 
 
@@ -78,14 +78,14 @@ def test_functions_of_different_shapes_are_found_together(dtype, monkeypatch):
         "none": shared["none"].tanh(),
     }
     operands = Operands(shared, {}, Forms())
-    met = {name: operands.of(tensor) for name, tensor in functions.items()}
+    met = {name: operands.operand_of(tensor) for name, tensor in functions.items()}
     assert {name: own.form is not None for name, own in met.items()} == {"plain": True, "gain": True, "none": False}
     # On a CPU those of one width together, on a device also those of others.
-    assert calls == ([3] if _devices.has_own_forms(torch.device("cpu")) else [2, 1])
+    assert calls == ([3] if _devices.has_device_forms(torch.device("cpu")) else [2, 1])
     for name in ("plain", "gain"):
         value = torch.randn(shapes[name], dtype=dtype)
         expected = operands.gradients(functions[name], met[name].names, value)
-        found = met[name].form.pulled(functions[name].detach(), value)
+        found = met[name].form.pull_back(functions[name].detach(), value)
         for key, gradient in expected.items():
             assert torch.allclose(found[key].reshape(gradient.shape), gradient, rtol=1e-4, atol=1e-5)
 
@@ -96,7 +96,7 @@ def test_the_sizes_of_a_form_are_those_of_its_map_and_more(name):
     shared = {"w": torch.randn(6, 4, 3, 3).double(), "g": torch.rand(6, 1, 1, 1).double() * 4 + 0.5}
     shared = {key: value.requires_grad_() for key, value in shared.items()}
     operands = Operands(shared, {}, Forms())
-    operand = operands.of(FUNCTIONS[name][0](*shared.values()))
+    operand = operands.operand_of(FUNCTIONS[name][0](*shared.values()))
     for row in range(6):
         basis = torch.zeros(36, 6, 36).double()
         basis[:, row] = torch.eye(36)
@@ -146,7 +146,7 @@ class Activated(nn.Module):
 @pytest.mark.parametrize("views", [1, 2])
 def test_outputs_that_were_written_to_are_not_taken_for_the_convolution_s(compare, monkeypatch, activation, views):
     monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, **k: "gram")
-    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.chosen", lambda *a, **k: "gram")
+    monkeypatch.setattr("sfumato.gradients.tuner.Tuner.known_method", lambda *a, **k: "gram")
     x = torch.randn(3, *([views] if views > 1 else []), 2, 8, 8).double()
     compare(Activated(activation).double(), x, torch.arange(3), views=views)
 
@@ -167,7 +167,7 @@ def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
         for part in parts:
             form = part.operand.form
             numbers = replace(form.numbers, **{change: 1.05 * getattr(form.numbers, change)})
-            part.operand.settle(replace(form, numbers=numbers), None)
+            part.operand.set_form(replace(form, numbers=numbers), None)
         return right(parts, **options)
 
     monkeypatch.setattr(contributions, "bounds", wrong)
@@ -182,7 +182,7 @@ def test_a_norm_has_room_for_numbers_that_are_slightly_wrong(name, dtype, wrong)
     weight, gain = torch.randn(6, 4, 3, 3, dtype=dtype), torch.rand(6, 1, 1, 1, dtype=dtype) + 0.5
     shared = {"w": weight.requires_grad_(), "g": gain.requires_grad_()}
     operands, values = Operands(shared, {}, Forms()), torch.randn(5, 6, 4, 3, 3, dtype=dtype)
-    operand = operands.of(FUNCTIONS[name][0](weight, gain))
+    operand = operands.operand_of(FUNCTIONS[name][0](weight, gain))
     assert operand.form is not None
     found = RowFunction(operand, Instantiated(values), operands).squared_norms().sqrt()
     leaves = [t.detach().double().requires_grad_() for t in (weight, gain)]
@@ -284,7 +284,7 @@ def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):
 
 def test_too_short_rows_and_integers_have_no_form():
     weight = torch.randn(5, 2, requires_grad=True)
-    assert Operands({"w": weight}, {}, Forms()).of(2 * weight).form is None
+    assert Operands({"w": weight}, {}, Forms()).operand_of(2 * weight).form is None
     assert derived._moved_leaf(weight[:3]) is None
 
 
@@ -327,7 +327,7 @@ def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, method):
 
 def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devices):
     """With positive inputs, standardisation removes most of the gradient of its rows."""
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._asynchronous", lambda self, batch: True)
+    monkeypatch.setattr("sfumato.gradients.batch_runner.BatchRunner._asynchronous", lambda self, batch: True)
     model = nn.Sequential(timm.layers.ScaledStdConv2d(8, 16, 3, padding=0), nn.Flatten(), nn.Linear(576, 3))
     x, y = torch.randn(6, 8, 8, 8) + 10, torch.arange(6) % 3
     found = {}
@@ -346,7 +346,7 @@ def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devic
 def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices):
     """Even if products may be TF32, kept gradients are summed number by number, so nothing is computed twice."""
     monkeypatch.setattr("sfumato.gradients.use.unit_roundoff", lambda like, **given: 2.0**-11)
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._asynchronous", lambda self, batch: True)
+    monkeypatch.setattr("sfumato.gradients.batch_runner.BatchRunner._asynchronous", lambda self, batch: True)
     model = create("wrn-10-1", classes=3, channels=3, size=(8, 8))
     gradient = ClippedGradient(model, F.cross_entropy)
     x, y = torch.randn(4, 3, 8, 8), torch.arange(4) % 3
@@ -354,6 +354,8 @@ def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.01)
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._completion", lambda *given: lambda: pytest.fail("again"))
+    monkeypatch.setattr(
+        "sfumato.gradients.batch_runner.BatchRunner._completion", lambda *given: lambda: pytest.fail("again")
+    )
     assert gradient(x, y).norms.isfinite().all()
     assert {method for site, method in gradient.methods.items() if site.startswith("conv")} == {"keep shifted"}

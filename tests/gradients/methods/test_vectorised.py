@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato import SfumatoError
-from sfumato.gradients import ClippedGradient, outputs_alone
+from sfumato.gradients import ClippedGradient, per_example_outputs
 from sfumato.gradients.checks import memory
 
 
@@ -151,7 +151,7 @@ def test_inputs_that_count_no_writes():
 def test_outputs_alone_leaves_its_inputs_as_they_were(how):
     model, x = Writing(WRITES[how]), torch.randn(5, 4)
     before = x.clone()
-    found = outputs_alone(model, x)
+    found = per_example_outputs(model, x)
     assert torch.equal(x, before)
     with torch.no_grad():
         expected = torch.cat([model(row.clone()) for row in x.split(1)])

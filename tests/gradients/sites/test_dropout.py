@@ -37,7 +37,7 @@ def test_an_example_s_masks_depend_on_its_key_alone(name):
     x = torch.randn(1, 3, *shape).expand(8, 3, *shape)
     y, keys = torch.zeros(8, dtype=torch.int64), fresh_keys(8)
     together = gradient(x, y, keys)
-    assert gradient.draws
+    assert gradient.uses_keys
     assert together.norms.unique().numel() > 1
     order = torch.tensor([5, 2, 7])
     torch.testing.assert_close(
@@ -59,7 +59,7 @@ def test_views_and_places_have_masks_of_their_own():
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_the_share_that_is_kept(probability):
     draws = ExampleDraws(4, fresh_keys(4))
-    found = torch.stack([draws.below(probability, (2000,), torch.device("cpu")) for _ in range(5)])
+    found = torch.stack([draws.bernoulli(probability, (2000,), torch.device("cpu")) for _ in range(5)])
     deviation = (probability * (1 - probability) / 40_000) ** 0.5
     assert abs(found.double().mean() - probability) <= 4 * deviation
     assert found.unflatten(0, (5, 1)).flatten(0, 2).unique(dim=0).shape[0] == (20 if 0 < probability < 1 else 1)
@@ -67,12 +67,12 @@ def test_the_share_that_is_kept(probability):
 
 def test_all_256_bits_of_a_key_matter():
     keys = fresh_keys(1)
-    first = ExampleDraws(1, keys).below(0.5, (200,), torch.device("cpu"))
+    first = ExampleDraws(1, keys).bernoulli(0.5, (200,), torch.device("cpu"))
     for word in range(4):
         for bit in (0, 31, 32, 62):
             other = keys.clone()
             other[0, word] ^= 1 << bit
-            assert not torch.equal(ExampleDraws(1, other).below(0.5, (200,), torch.device("cpu")), first)
+            assert not torch.equal(ExampleDraws(1, other).bernoulli(0.5, (200,), torch.device("cpu")), first)
 
 
 def test_the_inverse_of_the_kept_share_scales_what_is_kept(compare):
@@ -86,7 +86,7 @@ def test_evaluation_mode_draws_nothing():
     gradient = ClippedGradient(model, F.cross_entropy)
     x, state = torch.randn(2, 4), torch.get_rng_state()
     gradient(x, torch.arange(2))
-    assert not gradient.draws
+    assert not gradient.uses_keys
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -186,7 +186,7 @@ def rows_and_dense(examples=3, positions=7, rows=5, width=4, dtype=torch.float64
     for example in range(examples):
         for place in range(positions):
             dense[example, indices[example, place]] += values[example, place]
-    return RowsUse.of(indices, values, (rows, width)), dense
+    return RowsUse.from_indices(indices, values, (rows, width)), dense
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -208,7 +208,7 @@ def test_rows_equal_a_dense_gradient(rows, dtype):
 
 def test_joined_rows_add_before_the_norm():
     uses = [rows_and_dense(positions=positions) for positions in (7, 2)]
-    joined, dense = RowsUse.joined([use for use, _ in uses]), uses[0][1] + uses[1][1]
+    joined, dense = RowsUse.join([use for use, _ in uses]), uses[0][1] + uses[1][1]
     torch.testing.assert_close(joined.squared_norms(), dense.square().sum((1, 2)))
     torch.testing.assert_close(joined.instantiate(), dense)
 
@@ -218,7 +218,7 @@ def test_joined_rows_add_before_the_norm():
 def test_a_clipped_example_never_exceeds_its_norm(rows, scale):
     indices, values = torch.randint(rows, (1, 400)), torch.randn(1, 400, 8) * scale
     values[0, ::2] = -values[0, 1::2] * (1 + 1e-6)  # terms that nearly cancel where indices repeat
-    use = RowsUse.of(indices, values, (rows, 8))
+    use = RowsUse.from_indices(indices, values, (rows, 8))
     exact, size = Exact(use.instantiate()), use.instantiate().double().norm()
     assert torch.isinf(use.squared_norms()) == (scale > 1e18) or scale == 1e18
     for form in [exact] if torch.isinf(use.squared_norms()) else [use, exact]:
@@ -227,7 +227,7 @@ def test_a_clipped_example_never_exceeds_its_norm(rows, scale):
 
 
 def test_a_factor_that_float32_cannot_hold_loses_no_digits():
-    use = Exact(RowsUse.of(torch.randint(50, (1, 40)), torch.randn(1, 40, 8) * 1e35, (50, 8)).instantiate())
+    use = Exact(RowsUse.from_indices(torch.randint(50, (1, 40)), torch.randn(1, 40, 8) * 1e35, (50, 8)).instantiate())
     for bound in (1e-4, 1e-7, 1e-10):
         total = use.weighted_sum(bound * use.squared_norms().rsqrt()).double().norm()
         assert bound * (1 - 1e-5) <= total <= bound * (1 + 1e-6)
@@ -236,7 +236,7 @@ def test_a_factor_that_float32_cannot_hold_loses_no_digits():
 def test_an_excluded_example_is_never_multiplied():
     values = torch.randn(2, 3, 4)
     values[0] = torch.nan
-    use = RowsUse.of(torch.zeros(2, 3, dtype=torch.int64), values, (5, 4))
+    use = RowsUse.from_indices(torch.zeros(2, 3, dtype=torch.int64), values, (5, 4))
     assert use.weighted_sum(torch.tensor([0.0, 1.0]).double()).isfinite().all()
     assert use.squared_norms().isfinite().tolist() == [False, True]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from sfumato.gradients import use
 from sfumato.gradients.methods import contributions
-from sfumato.gradients.sites.forms import Instantiated, combined
+from sfumato.gradients.sites.forms import Instantiated, combine
 
 
 class Table(nn.Module):
@@ -36,7 +36,7 @@ class Turned(Table):
 @pytest.mark.parametrize("model", [Table, Turned])
 def test_one_weight_used_in_three_unlike_ways(compare, monkeypatch, model, views):
     met = []
-    monkeypatch.setattr(contributions, "combined", lambda uses: (met.append(len(uses)), combined(uses))[1])
+    monkeypatch.setattr(contributions, "combine", lambda uses: (met.append(len(uses)), combine(uses))[1])
     words = torch.randint(4, (3, 5) if views == 1 else (3, views, 5))
     compare(model().double(), words, torch.arange(3), views=views)
     assert max(met) == 3
@@ -46,7 +46,7 @@ def test_one_weight_used_in_three_unlike_ways(compare, monkeypatch, model, views
 def test_uses_in_the_common_form_are_added(count):
     values = [torch.randn(3, 4, 2) for _ in range(count)]
     before = [value.clone() for value in values]
-    torch.testing.assert_close(combined([*map(Instantiated, values)]).instantiate(), sum(before))
+    torch.testing.assert_close(combine([*map(Instantiated, values)]).instantiate(), sum(before))
     assert all(map(torch.equal, values, before))
 
 

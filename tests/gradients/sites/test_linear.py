@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.gradients.sites.forms import Factored, Tiled, combined
+from sfumato.gradients.sites.forms import Factored, Tiled, combine
 from sfumato.gradients.sites.linear import LinearKernel, OuterProduct
 from sfumato.gradients.use import Exact, Instantiated, RowMap
 
@@ -89,7 +89,7 @@ def test_several_uses_of_one_weight_are_joined():
         Factored(kernel, x[:, 2:], g[:, 2:], "gram", later=True),
     ]
     exact = torch.einsum("btp,btd->bdp", x, g)
-    torch.testing.assert_close(combined(parts).squared_norms(), exact.square().sum((1, 2)))
+    torch.testing.assert_close(combine(parts).squared_norms(), exact.square().sum((1, 2)))
     apart = parts[0].squared_norms() + parts[1].squared_norms()
     assert not torch.allclose(apart, exact.square().sum((1, 2)))
 

@@ -35,7 +35,7 @@ def hostile(kind: str, shape: tuple[int, int, int, int], dtype: torch.dtype, see
 
 def terms(use: TokenGram, factors: torch.Tensor) -> torch.Tensor:
     """(B, d, p) float64: each example's term of the weighted sum, as it is computed."""
-    return products.batched(use.g.transpose(1, 2), products.scaled(use.x, factors)).double()
+    return products.batched_product(use.g.transpose(1, 2), products.scaled(use.x, factors)).double()
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)

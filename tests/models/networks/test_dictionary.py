@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from sfumato import SfumatoError
-from sfumato.gradients import outputs_alone
+from sfumato.gradients import per_example_outputs
 from sfumato.models import create, trunk_of
 from sfumato.models.networks.dictionary import (
     FEATURE_NORM,
@@ -94,7 +94,7 @@ def test_it_is_a_fixed_trunk_and_a_head_from_zero():
     assert trunk is not None
     with torch.no_grad():
         torch.testing.assert_close(
-            outputs_alone(trunk, images(3, 32)), colour.features(images(3, 32)), atol=1e-5, rtol=0
+            per_example_outputs(trunk, images(3, 32)), colour.features(images(3, 32)), atol=1e-5, rtol=0
         )
 
 

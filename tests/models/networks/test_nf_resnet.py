@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sfumato.models import create, registry
-from sfumato.models.name import parse
+from sfumato.models.model_spec import parse
 from sfumato.models.networks import zoo
 
 SMALL = "timm:dm_nfnet_f0,depths=(1,1,1,1),channels=(32,32,32,32),stem_chs=32,group_size=8"

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, SfumatoError
 from sfumato.gradients.checks.oracle import clipped_sum
-from sfumato.models import KINDS, PUBLIC, create, normalised
+from sfumato.models import KINDS, PUBLIC, create, replace_norms
 from sfumato.models.normalisation.layers import JOINT
 from sfumato.models.normalisation.norms import PublicNorm, WSConv2d, standardise
 
@@ -41,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "spelling", "size"), CASES)
 def test_every_kind_is_exact_and_keeps_examples_apart(kind, spelling, size):
-    made = normalised(model(spelling, size), kind, examples(size=size) if kind in PUBLIC else None)
+    made = replace_norms(model(spelling, size), kind, examples(size=size) if kind in PUBLIC else None)
     x, labels = torch.randn(3, 1, size, size), torch.tensor([0, 2, 1])
     found = ClippedGradient(made, functional.cross_entropy, max_norm=0.5)(x, labels).gradients
     slow, *_ = clipped_sum(made, functional.cross_entropy, x, labels, max_norm=0.5)
@@ -54,13 +54,13 @@ def test_every_kind_is_exact_and_keeps_examples_apart(kind, spelling, size):
 
 
 def test_activations_inside_timms_layers_stay():
-    made = normalised(create("timm:efficientnet_b0", classes=3, channels=3, size=32), "none")
+    made = replace_norms(create("timm:efficientnet_b0", classes=3, channels=3, size=32), "none")
     assert not [layer for layer in made.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     assert [layer for layer in made.modules() if isinstance(layer, nn.SiLU)]
 
 
 def test_frozen_statistics_stay_at_other_weights():
-    made = normalised(model(), "frozen-batch", examples())
+    made = replace_norms(model(), "frozen-batch", examples())
     before = made.norm1.mean.clone()
     assert before.any()
     state = {name: value + 1 if name.startswith("conv1") else value for name, value in made.state_dict().items()}
@@ -71,7 +71,7 @@ def test_frozen_statistics_stay_at_other_weights():
 
 def test_standardised_convolutions_keep_their_parameters():
     before = model()
-    made = normalised(model(), "weight-standardised")
+    made = replace_norms(model(), "weight-standardised")
     assert isinstance(made.conv1, WSConv2d)
     assert torch.equal(made.conv1.weight, before.conv1.weight)
     x = torch.randn(2, 1, 28, 28)
@@ -81,7 +81,7 @@ def test_standardised_convolutions_keep_their_parameters():
 
 
 def test_first_weights_are_scaled_layer_by_layer():
-    made = normalised(model("lenet5,activation=relu"), "lsuv", examples(64))
+    made = replace_norms(model("lenet5,activation=relu"), "lsuv", examples(64))
     outputs = {}
     for name in ("conv1", "conv2", "hidden1", "hidden2"):
         getattr(made, name).register_forward_hook(lambda _, __, out, name=name: outputs.update({name: out}))
@@ -104,11 +104,11 @@ def test_first_weights_are_scaled_layer_by_layer():
 )
 def test_what_cannot_be_is_refused(spelling, kind, given, words):
     with pytest.raises(SfumatoError, match=words):
-        normalised(model(spelling), kind, examples() if given else None)
+        replace_norms(model(spelling), kind, examples() if given else None)
 
 
 def test_a_jacobian_that_is_too_large_is_refused_before_a_layer_is_swapped():
     large = create("lenet-300-100,norm=batch", classes=3, channels=1, size=28)
     with pytest.raises(SfumatoError, match=r"Jacobian of 800 moments by 2\d\d,\d{3} parameters.*; give public-batch"):
-        normalised(large, "public-batch-through", examples())
+        replace_norms(large, "public-batch-through", examples())
     assert isinstance(large.norm1, nn.BatchNorm1d)

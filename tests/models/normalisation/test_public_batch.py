@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, SfumatoError
-from sfumato.models import normalised, refresh, renewed
+from sfumato.models import refresh, refreshed_weights, replace_norms
 from sfumato.models.normalisation import public_batch
 from sfumato.models.normalisation.norms import OwnPublicNorm
 
@@ -42,7 +42,7 @@ def shaken(model: nn.Module) -> nn.Module:
 
 
 def made(form: str, public: Tensor, plain: nn.Module) -> nn.Module:
-    return normalised(copy.deepcopy(plain), form, public)
+    return replace_norms(copy.deepcopy(plain), form, public)
 
 
 def logits_by_hand(form: str, plain: nn.Module, x: Tensor, public: Tensor) -> Tensor:
@@ -154,9 +154,9 @@ def test_other_weights_bring_other_moments_and_the_same_ones_none(form, monkeypa
     other = made(form, public, Small())
     other.load_state_dict(stale)
     torch.testing.assert_close(other(x), expected)
-    kept = renewed(made(form, public, Small()), stale)
+    kept = refreshed_weights(made(form, public, Small()), stale)
     assert not torch.equal(kept["norm1.mean"], stale["norm1.mean"])
-    monkeypatch.setattr(public_batch, "take_moments", lambda *_: pytest.fail("the very weights' moments, taken anew"))
+    monkeypatch.setattr(public_batch, "store_moments", lambda *_: pytest.fail("the very weights' moments, taken anew"))
     other.load_state_dict(kept)
     torch.testing.assert_close(other(x), expected)
     model.load_state_dict(stored)
@@ -246,7 +246,7 @@ def test_a_layer_that_is_run_twice_is_refused():
             return self.norm(self.norm(x))
 
     with pytest.raises(SfumatoError, match=r"'norm' runs 2 times per pass.*such as group"):
-        normalised(Twice(), "public-batch", torch.randn(3, 2, 4, 4))
+        replace_norms(Twice(), "public-batch", torch.randn(3, 2, 4, 4))
 
 
 def test_a_constant_channel_of_one_example_stays_finite():

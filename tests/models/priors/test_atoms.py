@@ -2,16 +2,16 @@ import pytest
 import torch
 
 from sfumato.models.priors import stored as learning
-from sfumato.models.priors.stored import EVENNESS, WIDTH, even, learn
+from sfumato.models.priors.stored import EVENNESS, WIDTH, learn, normalise_patches
 
 
 def test_even_patches_have_no_mean_and_a_contrast_near_one():
     patches = torch.rand(50, 108, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    found = even(patches)
+    found = normalise_patches(patches)
     assert found.mean(1).abs().max() < 1e-6
     expected = (patches - patches.mean(1, keepdim=True)) / (patches.var(1, keepdim=True) + EVENNESS).sqrt()
     torch.testing.assert_close(found, expected)
-    assert even(torch.full((1, 108), 0.3)).abs().max() < 1e-4  # a blank patch is not blown up
+    assert normalise_patches(torch.full((1, 108), 0.3)).abs().max() < 1e-4  # a blank patch is not blown up
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_atoms_answer_to_what_they_were_learnt_from(learnt):
     stripes, atoms = learnt
     assert atoms.filters.shape == (WIDTH * WIDTH, 6)
     patches = torch.nn.functional.unfold(stripes, WIDTH).transpose(1, 2)
-    answers = even(patches) @ atoms.filters + atoms.offsets
+    answers = normalise_patches(patches) @ atoms.filters + atoms.offsets
     upright, flat = answers[:60].amax((0, 1)), answers[60:].amax((0, 1))
     assert (upright - flat).abs().min() > 1  # each atom belongs to one direction
     assert (answers.amax(2) > 0).float().mean() > 0.9

@@ -1,10 +1,10 @@
 import numpy as np
 
-from sfumato.models.priors.making import grey, leaves
+from sfumato.models.priors.making import dead_leaves, grey
 
 
 def drawn(count, **how):
-    return leaves(count, processes=1, side=12, **how)
+    return dead_leaves(count, processes=1, side=12, **how)
 
 
 def test_an_image_follows_from_seed_and_place_alone(monkeypatch):

@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from sfumato.models.priors import making
-from sfumato.models.priors.stored import COLOUR, GREY, about, prior_for, read, write
+from sfumato.models.priors.stored import COLOUR, GREY, creation_arguments, prior_for, read, write
 
 
 @pytest.mark.parametrize(("kind", "channels"), [(COLOUR, 3), (GREY, 1)])
 def test_a_stored_dictionary_is_what_its_own_record_says(kind, channels):
-    prior, record = prior_for(channels), about(kind)
+    prior, record = prior_for(channels), creation_arguments(kind)
     assert record["kind"] == kind
     assert [scale.filters.shape for scale in prior.scales] == [(36 * channels, count) for count in record["atoms"]]
     count = sum(record["atoms"])

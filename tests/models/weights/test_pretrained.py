@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import save_file
 
 from sfumato._checks import SfumatoError
-from sfumato.models import create, normalised, public_constants, refresh
+from sfumato.models import create, public_constants, refresh, replace_norms
 
 
 def model_of(classes, name="cnn", **settings):
@@ -122,7 +122,7 @@ def test_public_constants_are_those_of_the_backbone():
 @pytest.mark.parametrize("kind", ["public-batch", "public-batch-own"])
 def test_a_file_with_public_moments_fills_batch_norm(kind, tmp_path):
     public, images = torch.rand(16, 1, 8, 8), torch.rand(4, 1, 8, 8)
-    model = normalised(model_of(5, "tf-tutorial,norm=batch"), kind, public).eval()
+    model = replace_norms(model_of(5, "tf-tutorial,norm=batch"), kind, public).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -132,7 +132,7 @@ def test_a_file_with_public_moments_fills_batch_norm(kind, tmp_path):
     shown = loaded.eval()(images)
     if kind != "public-batch-own":  # whose examples have moments of their own besides
         torch.testing.assert_close(shown, model(images), rtol=1e-4, atol=1e-5)
-    again = normalised(loaded, kind, public).eval()
+    again = replace_norms(loaded, kind, public).eval()
     torch.testing.assert_close(again(images), model(images), rtol=1e-4, atol=1e-5)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sfumato._checks import SfumatoError
-from sfumato.models import create, select
+from sfumato.models import create, select_trainable
 
 
 def trained(model):
@@ -13,26 +13,26 @@ def trained(model):
 def test_words_and_patterns_name_parameters():
     model = create("wrn-16-1", classes=3, channels=3, size=16)
     everything = trained(model)
-    select(model, ["classifier"])
+    select_trainable(model, ["classifier"])
     assert trained(model) == {"head.weight", "head.bias"}
-    select(model, ["first"])
+    select_trainable(model, ["first"])
     assert trained(model) == {"stem.weight", "stem.bias"}
-    select(model, ["norm"])
+    select_trainable(model, ["norm"])
     assert trained(model) == {name for name in everything if "norm" in name}
-    select(model, ["blocks.3.*", "classifier"])
+    select_trainable(model, ["blocks.3.*", "classifier"])
     assert trained(model) == {name for name in everything if name.startswith(("blocks.3.", "head."))}
-    select(model, ["all"])
+    select_trainable(model, ["all"])
     assert trained(model) == everything
 
 
 def test_a_frozen_batch_norm_keeps_to_its_public_statistics():
     model = create("timm:resnet10t", classes=3, channels=3, size=32)
     model.train()
-    select(model, ["classifier"])
+    select_trainable(model, ["classifier"])
     assert not model.bn1.training
     assert trained(model) == {"fc.weight", "fc.bias"}
     model.train()
-    select(model, ["layer1.*"])
+    select_trainable(model, ["layer1.*"])
     assert model.get_submodule("layer1.0.bn1").training
     assert not model.get_submodule("layer2.0.bn1").training
 
@@ -48,4 +48,4 @@ def test_a_frozen_batch_norm_keeps_to_its_public_statistics():
 def test_what_names_nothing_is_refused(patterns, words):
     model = create("linear", classes=3, channels=1, size=8)
     with pytest.raises(SfumatoError, match=words):
-        select(model, patterns)
+        select_trainable(model, patterns)

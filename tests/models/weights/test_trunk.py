@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient
-from sfumato.models import create, select, trunk_of
+from sfumato.models import create, select_trainable, trunk_of
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from sfumato.models import create, select, trunk_of
 def test_the_classifier_on_the_features_is_the_model(name, size):
     model = create(name, classes=7, channels=3, size=size)
     model.train()
-    select(model, ["classifier"])
+    select_trainable(model, ["classifier"])
     modes = {path: module.training for path, module in model.named_modules()}
     trunk = trunk_of(model, (3, size, size))
     assert trunk is not None
@@ -31,7 +31,7 @@ def test_the_classifier_on_the_features_is_the_model(name, size):
 
 def test_the_clipped_gradient_on_features_is_that_of_the_whole_model():
     model = create("wrn-10-1", classes=3, channels=1, size=16)
-    select(model, ["classifier"])
+    select_trainable(model, ["classifier"])
     trunk = trunk_of(model, (1, 16, 16))
     images, targets = torch.randn(5, 1, 16, 16), torch.arange(5) % 3
     whole = ClippedGradient(model, functional.cross_entropy, max_norm=0.1)(images, targets)
@@ -55,7 +55,7 @@ class Rescaled(nn.Module):
 def test_there_is_none_where_more_is_trained_or_something_follows_the_classifier():
     model = create("wrn-10-1", classes=3, channels=1, size=16)
     assert trunk_of(model, (1, 16, 16)) is None
-    select(model, ["classifier", "norm"])
+    select_trainable(model, ["classifier", "norm"])
     assert trunk_of(model, (1, 16, 16)) is None
     assert trunk_of(Rescaled(), (1, 8, 8)) is None
     assert trunk_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), (1, 8, 8)) is None
@@ -88,7 +88,7 @@ class Around(nn.Module):
 @pytest.mark.parametrize("kind", ["tied", "functional", "twice", "negated", "bounded"])
 def test_a_head_of_zeros_hides_nothing(kind):
     model = Around(kind)
-    select(model, ["classifier"])
+    select_trainable(model, ["classifier"])
     state = {name: value.clone() for name, value in model.state_dict().items()}
     assert trunk_of(model, (1, 8, 8)) is None
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -118,8 +118,8 @@ class AlwaysDropout(nn.Module):
 )
 def test_there_is_none_where_randomness_are_thrown_or_large_logits_are_changed(before, after):
     plain = Wrapped()
-    select(plain, ["classifier"])
+    select_trainable(plain, ["classifier"])
     assert trunk_of(plain, (1, 8, 8)) is not None
     model = Wrapped(before, after)
-    select(model, ["classifier"])
+    select_trainable(model, ["classifier"])
     assert trunk_of(model, (1, 8, 8)) is None

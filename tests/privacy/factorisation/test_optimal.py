@@ -95,9 +95,9 @@ def test_no_blt_is_better(workload):
 
 def test_gradients_of_both_searches():
     from sfumato.privacy.factorisation import banded, blt
-    from sfumato.privacy.factorisation.objective import Objective
+    from sfumato.privacy.factorisation.objective import NoiseObjective
 
-    objective = Objective(Workload(steps=40, separation=9, momentum=0.8, rates=schedule("linear", 40)))
+    objective = NoiseObjective(Workload(steps=40, separation=9, momentum=0.8, rates=schedule("linear", 40)))
     for loss, point in [
         (banded._loss, square_root(12, momentum=0.8)),
         (blt._loss, np.array([-2.0, -0.5, 0.3, 1.0])),

@@ -23,7 +23,7 @@ def by_rule(examples: int, epsilon: float = 3.0, delta: float = 1e-5) -> Privacy
 
 def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
     few = by_rule(examples=320)
-    told = remarks.weak_signal(few, 40)
+    told = remarks.weak_signal_note(few, 40)
     assert told is not None
     assert "40 classes of about 8 images each" in told
     found = re.search(r"epsilon ([\d.]+) in place of 3, some (\d+) images of each class", told)
@@ -31,9 +31,9 @@ def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
     richer, larger = by_rule(examples=320, epsilon=1.03 * float(found[1])), by_rule(examples=40 * int(found[2]))
     for enough in (richer, larger):
         assert remarks.signal_per_class(enough, 40) >= remarks.ENOUGH_SIGNAL
-        assert remarks.weak_signal(enough, 40) is None
-    assert remarks.weak_signal(by_rule(examples=1438), 10) is None, "digits"
-    assert "epsilon" not in (remarks.weak_signal(by_rule(examples=320), 100_000) or "epsilon")
+        assert remarks.weak_signal_note(enough, 40) is None
+    assert remarks.weak_signal_note(by_rule(examples=1438), 10) is None, "digits"
+    assert "epsilon" not in (remarks.weak_signal_note(by_rule(examples=320), 100_000) or "epsilon")
 
 
 def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
@@ -44,7 +44,7 @@ def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
         chance = 1 / int(re.findall(r"(\d+) classes", data)[0])
         if epsilon != "1000":
             share = (trial["accuracy"] - chance) / (found[data, "1000"]["accuracy"] - chance)
-            trials.append((remarks.learnt(trial["signal"]), share))
+            trials.append((remarks.expected_gain(trial["signal"]), share))
     for row in remarks.LEARNT:
         shares = [share for which, share in trials if which == row]
         assert len(shares) == row.trials
@@ -56,8 +56,8 @@ def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
     found = by_rule(examples=1438, epsilon=3.0)
     even, rare = (remarks.forecast(found, 4, rarest) for rarest in (0.25, 0.01))
     signal = remarks.signal_per_class(found, 4)
-    assert even.startswith(f"about {remarks.learnt(signal).median:.0%} of")
-    assert rare.startswith(f"about {remarks.learnt(signal * 0.04).median:.0%} of")
+    assert even.startswith(f"about {remarks.expected_gain(signal).median:.0%} of")
+    assert rare.startswith(f"about {remarks.expected_gain(signal * 0.04).median:.0%} of")
     assert even != rare
     assert "for the rarest class, at its declared share of 0.01" in rare
 
@@ -76,9 +76,9 @@ def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
 def test_steps_that_are_no_whole_turns_are_named(steps, told):
     rule = FixedOrder(batch_size=50, assignment="position")
     plan = replace(by_rule(3000), participation=rule, steps=steps, adjacency="zero-out")
-    found = remarks.uneven(plan)
+    found = remarks.uneven_turns_note(plan)
     assert found is None if told is None else re.match(told, found or "")
-    assert remarks.uneven(replace(by_rule(3000), steps=steps)) is None
+    assert remarks.uneven_turns_note(replace(by_rule(3000), steps=steps)) is None
 
 
 def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
@@ -91,12 +91,12 @@ def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
         delta=1e-5,
         unit=User(drawn="clients"),
     )
-    told = remarks.buried(plan, clients=8, parameters=2500)
+    told = remarks.drowned_updates_note(plan, clients=8, parameters=2500)
     assert told is not None
     assert "in 100 rounds of 8 clients the noise in 2,500 parameters is 10 times as long" in told
     assert "of 1 client the noise in 2,500 parameters is 80 times" in (
-        remarks.buried(plan, clients=1, parameters=2500) or ""
+        remarks.drowned_updates_note(plan, clients=1, parameters=2500) or ""
     )
-    assert " is 32,000 times as long" in (remarks.buried(plan, clients=1, parameters=400_000_000) or "")
-    assert remarks.buried(plan, clients=80, parameters=2450) is None
-    assert remarks.buried(replace(plan, steps=10_100), clients=8, parameters=2500) is None
+    assert " is 32,000 times as long" in (remarks.drowned_updates_note(plan, clients=1, parameters=400_000_000) or "")
+    assert remarks.drowned_updates_note(plan, clients=80, parameters=2450) is None
+    assert remarks.drowned_updates_note(replace(plan, steps=10_100), clients=8, parameters=2500) is None

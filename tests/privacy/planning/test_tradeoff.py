@@ -14,7 +14,7 @@ from sfumato import PrivacyPlan, SfumatoError
 from sfumato.privacy.planning.tradeoff import (
     Frontier,
     Point,
-    chosen,
+    best_point,
     frontier,
     steps_by_rule,
 )
@@ -73,7 +73,7 @@ def test_the_steps_of_a_full_batch_have_a_closed_form():
     for point in found.points:
         if point.rule is None:
             assert point.plan.steps == math.floor((point.plan.noise_multiplier * mu) ** 2)
-    assert found.flat_from is None
+    assert found.plateau is None
 
 
 # -- what is lost ------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_the_frontier_of_cifar_rises_and_flattens_towards_the_full_batch(cifar):
         sigma = point.plan.noise_multiplier
         predicted = 1 / (sigma * math.sqrt(math.expm1(1 / sigma**2)))
         assert predicted * (0.99 if point.plan.steps > 2000 else 0.85) < cifar.share(point) < predicted
-    assert cifar.flat_from is cifar.best
+    assert cifar.plateau is cifar.best
     assert cifar.share(cifar.best) == pytest.approx(0.954, abs=1e-3)
 
 
@@ -149,8 +149,8 @@ def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
 
     frontiers = [single(batch_size) for batch_size in (16_384, 512, 4096, 1024)]
     for epochs, taken in ((None, 16_384), (1000.0, 16_384), (150.0, 4096)):
-        assert chosen(frontiers, epochs).plan.expected_batch_size == taken
-    assert chosen(frontiers[:2], 1.0).plan.expected_batch_size == 512, "nearest to 2,048, in proportion"
+        assert best_point(frontiers, epochs).plan.expected_batch_size == taken
+    assert best_point(frontiers[:2], 1.0).plan.expected_batch_size == 512, "nearest to 2,048, in proportion"
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -27,10 +27,10 @@ def test_both_ways_meet_the_same_promise_and_the_figures_are_the_formulas(rule):
     assert examples.orthogonal == examples.parallel == examples.plan.noise_multiplier / 18_000
     assert users.parallel == users.plan.noise_multiplier / 2000 == pytest.approx(examples.parallel, rel=1e-4)
     assert users.orthogonal == pytest.approx(users.plan.noise_multiplier / (2000 * 3))
-    assert users.between == pytest.approx(math.sqrt(users.orthogonal * users.parallel))
-    assert rule.taken.drawn == "users"
+    assert users.mean_noise == pytest.approx(math.sqrt(users.orthogonal * users.parallel))
+    assert rule.better.drawn == "users"
     taken = next(row for row in rule.rows() if row["taken"])
-    assert taken["drawn"] == rule.taken.drawn
+    assert taken["drawn"] == rule.better.drawn
     assert taken["between"] == min(row["between"] for row in rule.rows())
     assert sum(row["taken"] for row in rule.rows()) == 1
     assert {"noise_multiplier", "batch_size", "epsilon", "orthogonal", "parallel"} <= set(taken)
@@ -48,7 +48,7 @@ def test_the_geometric_mean_decides_and_both_cosines_make_it_sure(rule):
         (1.1, 3.0, "examples", True),
     ):
         found = with_users(orthogonal, parallel)
-        assert (found.taken.drawn, found.sure) == (taken, sure)
+        assert (found.better.drawn, found.is_certain) == (taken, sure)
 
 
 def test_fewer_kept_records_than_every_user_could_have_are_shared_out_among_all(rule):

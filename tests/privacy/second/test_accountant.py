@@ -20,7 +20,7 @@ from sfumato.privacy import (
     CyclicPoisson,
     FixedOrder,
     PrivateSelection,
-    Quantile,
+    QuantileClipping,
     Tree,
     TruncatedPoisson,
     User,
@@ -109,7 +109,7 @@ OTHERS = {
     "bands in turns": plan(
         population=1000, participation=CyclicPoisson(batch_size=10, groups=8), steps=230, mechanism=BANDS
     ),
-    "a quantile": plan(clipping=Quantile(count_noise=7.0)),
+    "a quantile": plan(clipping=QuantileClipping(count_noise=7.0)),
     "zero-out": plan(adjacency="zero-out"),
 }
 

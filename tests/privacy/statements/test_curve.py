@@ -13,8 +13,8 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import CandidateCount, PrivateSelection, detections
-from sfumato.privacy.statements.curve import EPSILONS, beyond_one_point, dominating_mu, gaussian_deltas, up_to_digits
+from sfumato.privacy import CandidateCount, PrivateSelection, true_positive_rates
+from sfumato.privacy.statements.curve import EPSILONS, curve_fields, dominating_mu, gaussian_deltas, up_to_digits
 
 PLAN = PrivacyPlan(
     population=50_000,
@@ -27,20 +27,20 @@ FULL = replace(PLAN, participation=FullBatch(), steps=60, mechanism=Gaussian(noi
 
 
 def test_a_published_plan_has_the_figures_that_are_known_of_it():
-    said = beyond_one_point(PLAN)
+    said = curve_fields(PLAN)
     assert said["true_positives"] == {"0.001": 0.0023, "0.01": 0.0187, "0.1": 0.1497}
     assert [one["epsilon"] for one in said["curve"]] == list(EPSILONS)
 
 
 def test_each_pair_of_the_curve_holds_and_is_not_far_from_what_holds():
     for plan in (PLAN, FULL):
-        for one in beyond_one_point(plan)["curve"]:
+        for one in curve_fields(plan)["curve"]:
             delta = plan.loss.delta(one["epsilon"])
             assert delta <= one["delta"] <= max(1.05 * delta, 1e-9)
 
 
 def test_a_gaussian_is_its_own_mu():
-    said = beyond_one_point(FULL)["mu"]
+    said = curve_fields(FULL)["mu"]
     assert said == {"mu": math.ceil(math.sqrt(60) * 1000) / 10_000, "except_with": 0.0, "gap": 0.0}
 
 
@@ -55,17 +55,17 @@ def test_mu_dominates_everywhere_and_a_little_less_does_not(spared):
 
 
 def test_the_gaussian_has_more_true_positives_by_no_more_than_the_gap():
-    said = beyond_one_point(PLAN)["mu"]
+    said = curve_fields(PLAN)["mu"]
     rates = [0.0003, 0.004, 0.03, 0.2, 0.7]
     allowed = ndtr(ndtri(rates) + said["mu"]) + said["except_with"]
-    found = np.array(detections(PLAN, rates))
+    found = np.array(true_positive_rates(PLAN, rates))
     assert (found <= allowed * (1 + 1e-9) + 1e-9).all()
     assert (allowed - found <= said["gap"] + 1e-5).all()
 
 
 def test_a_search_has_pairs_and_no_mu():
     selection = PrivateSelection(plan=FULL, draws=CandidateCount(mean=5), score_noise=None)
-    said = beyond_one_point(selection)
+    said = curve_fields(selection)
     assert said["mu"] is None
     for one in said["curve"][::6]:
         assert selection.epsilon(one["delta"]) <= one["epsilon"]
@@ -89,7 +89,7 @@ def full_batches(sigma: float, steps: int = 1) -> PrivacyPlan:
 @given(sigma=st.floats(0.2, 20), rate=st.floats(1e-4, 0.5))
 @settings(max_examples=20)
 def test_a_gaussian_s_bound_is_just_above_its_closed_form(sigma, rate):
-    (bound,) = detections(full_batches(sigma), [rate])
+    (bound,) = true_positive_rates(full_batches(sigma), [rate])
     truth = norm.cdf(norm.ppf(rate) + 1 / sigma)
     assert truth * (1 - 1e-9) <= bound <= truth * 1.01
 
@@ -104,22 +104,22 @@ def test_no_threshold_on_what_a_sampled_run_releases_does_better():
     def score(seen):
         return np.log1p(half * np.expm1(seen - 0.5)).sum(axis=1)
 
-    for rate, bound in zip((0.01, 0.1), detections(plan, [0.01, 0.1]), strict=True):
+    for rate, bound in zip((0.01, 0.1), true_positive_rates(plan, [0.01, 0.1]), strict=True):
         found = (score(used) > np.quantile(score(without), 1 - rate)).mean()
         assert 0.93 * bound < found < bound * 1.03
-    (too_small,) = detections(plan.with_noise(1.2), [0.1])
+    (too_small,) = true_positive_rates(plan.with_noise(1.2), [0.1])
     assert found > too_small * 1.03, "a bound for more noise than there was would have been noticed"
 
 
 def test_a_selection_is_worth_less_than_its_plan_and_hardly_any_noise_is_worth_nothing():
     selection = PrivateSelection(plan=SAMPLED, draws=CandidateCount(mean=10), score_noise=None)
-    of_all, of_one = detections(selection, RATES), detections(SAMPLED, RATES)
+    of_all, of_one = true_positive_rates(selection, RATES), true_positive_rates(SAMPLED, RATES)
     assert all(whole > single for whole, single in zip(of_all, of_one, strict=True))
-    assert detections(full_batches(1e-3), RATES) == [1.0] * 4
-    assert detections(full_batches(1e4), RATES) == pytest.approx(RATES, rel=0.01)
+    assert true_positive_rates(full_batches(1e-3), RATES) == [1.0] * 4
+    assert true_positive_rates(full_batches(1e4), RATES) == pytest.approx(RATES, rel=0.01)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, float("nan")])
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(SfumatoError, match="false_alarms"):
-        detections(SAMPLED, [rate])
+        true_positive_rates(SAMPLED, [rate])

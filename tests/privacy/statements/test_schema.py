@@ -21,7 +21,7 @@ from sfumato.privacy import (
     BufferedToeplitz,
     CandidateCount,
     Circumstances,
-    ClippedAlone,
+    ClippedWithoutNoise,
     CyclicPoisson,
     DisprovedClaim,
     Entry,
@@ -30,7 +30,7 @@ from sfumato.privacy import (
     NoPromise,
     NothingPrivate,
     PrivateSelection,
-    Quantile,
+    QuantileClipping,
     Search,
     Tree,
     TruncatedPoisson,
@@ -40,7 +40,7 @@ from sfumato.privacy import (
 from sfumato.privacy.mechanism import MECHANISMS
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.participation import PARTICIPATIONS, DriftingPoisson
-from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements.process_counts import ProcessCounts
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 EVERYTHING = Circumstances(
@@ -95,14 +95,16 @@ PLANS = {
     "groups that take turns": plan(participation=CyclicPoisson(batch_size=50, groups=4)),
     "a cut": plan(participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out"),
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
-    "a quantile": plan(clipping=Quantile(count_noise=5.0)),
+    "a quantile": plan(clipping=QuantileClipping(count_noise=5.0)),
     "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
     "persons on one image": plan(unit=User(drawn="examples", at_most=2, users=500, shared=True), adjacency="zero-out"),
     "persons in clients": plan(unit=User(drawn="clients")),
 }
 STATEMENTS = {
     **{name: Statement(plan=one, circumstances=Circumstances()) for name, one in PLANS.items()},
-    "all there is to say": Statement(plan=plan(), circumstances=EVERYTHING, computed=Computed(processes=2, machines=1)),
+    "all there is to say": Statement(
+        plan=plan(), circumstances=EVERYTHING, computed=ProcessCounts(processes=2, machines=1)
+    ),
     "by a seed": Statement(plan=plan(), circumstances=Circumstances(seeded=True)),
     "a search by a seed": Statement(
         plan=plan(),
@@ -117,7 +119,7 @@ STATEMENTS = {
 }
 NO_PROMISES = {
     "nothing": NoPromise(published=True),
-    "clipped alone": ClippedAlone(published=True, method="fedavg"),
+    "clipped alone": ClippedWithoutNoise(published=True, method="fedavg"),
     "disproved": DisprovedClaim(published=True, method="a method", claimed=(1.0, 1e-5), reason="it does not"),
     "nothing private": NothingPrivate(published=False, origins=("timm",), read=("size",)),
 }

@@ -26,7 +26,7 @@ from sfumato.privacy import (
     TruncatedPoisson,
     User,
 )
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 PLAN = PrivacyPlan(
     population=1000,

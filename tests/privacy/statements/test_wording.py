@@ -9,7 +9,7 @@ import pytest
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
 from sfumato.privacy import Circumstances, User, group_epsilon
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 UNITS = {
     "examples": User(drawn="examples", at_most=10, users=3400),

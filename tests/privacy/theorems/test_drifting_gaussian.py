@@ -220,6 +220,6 @@ def test_many_drifting_runs_count_as_one_sequence_that_dominates_both_groups(mon
 
     few, many = ((0.9, 1),), ((0.3, 6),)
     one = replace(plan().loss, parts=(DriftingGaussians(sigma=1.0, groups=(few, many)),))
-    exact = one.with_(one).epsilon(DELTA, grid=GRID)
+    exact = one.composed_with(one).epsilon(DELTA, grid=GRID)
     monkeypatch.setattr(loss, "MOST_CHOICES", 1)
-    assert exact < one.with_(one).epsilon(DELTA, grid=GRID * 1.0000001) < 2 * exact
+    assert exact < one.composed_with(one).epsilon(DELTA, grid=GRID * 1.0000001) < 2 * exact

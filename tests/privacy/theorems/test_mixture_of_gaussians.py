@@ -62,7 +62,7 @@ def test_one_record_is_an_example(q, sigma, steps, epsilon):
     assert alone.epsilon_rdp == as_example.epsilon_rdp
     mixed = MixedGaussians(sigma=sigma, probability=q, records=1, steps=steps)
     assert replace(alone.loss, parts=(mixed,)).epsilon(1e-5) == pytest.approx(alone.epsilon(), rel=2e-4)
-    assert mixed.repeats_like(0.3) == pytest.approx(as_example.theorem.steps_like(as_example, 0.3), rel=1e-9)
+    assert mixed.equivalent_steps(0.3) == pytest.approx(as_example.theorem.equivalent_steps(as_example, 0.3), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_calibration_meets_the_budget_and_a_little_less_would_not(records, steps
 def test_the_most_steps_are_found_and_steps_add_up():
     known = plan(0.01, 4.0, 500, 4)
     assert known.most_steps(0.86) == pytest.approx(508, abs=6)
-    halves = known.theorem.loss(known, 200).with_(known.theorem.loss(known, 300))
+    halves = known.theorem.loss(known, 200).composed_with(known.theorem.loss(known, 300))
     assert halves == known.loss
     other = plan(0.01, 4.0, 500, 5).loss
-    assert len(known.loss.with_(other).parts) == 2
+    assert len(known.loss.composed_with(other).parts) == 2
 
 
 @pytest.mark.parametrize(

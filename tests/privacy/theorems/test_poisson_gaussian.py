@@ -52,10 +52,12 @@ def test_every_cut_is_answered(largest, sigma):
 
 
 def test_steps_compose():
-    halves = plan(4224, steps=300).loss.with_(plan(4224, steps=575).loss)
+    halves = plan(4224, steps=300).loss.composed_with(plan(4224, steps=575).loss)
     assert halves == plan(4224).loss
-    assert len(plan(4224, steps=300).loss.with_(plan(4160, steps=575).loss).parts) == 2, "another cut is another step"
-    mixed = plan(4224, steps=300).loss.with_(replace(UNCUT, steps=575).loss)
+    assert len(plan(4224, steps=300).loss.composed_with(plan(4160, steps=575).loss).parts) == 2, (
+        "another cut is another step"
+    )
+    mixed = plan(4224, steps=300).loss.composed_with(replace(UNCUT, steps=575).loss)
     assert len(mixed.parts) == 2
     assert UNCUT.epsilon() < mixed.epsilon(1e-5) < plan(4224).epsilon()
 
@@ -64,9 +66,9 @@ def test_it_holds_for_zero_out_alone():
     with pytest.raises(SfumatoError, match="adjacency must be zero-out under truncated sampling"):
         replace(plan(4352), adjacency="add-or-remove")
     with pytest.raises(SfumatoError, match="do not compose"):
-        plan(4352).loss.with_(replace(UNCUT, adjacency="add-or-remove").loss)
+        plan(4352).loss.composed_with(replace(UNCUT, adjacency="add-or-remove").loss)
     everything = replace(UNCUT, participation=FullBatch(), steps=1)
-    assert plan(4352, steps=1).loss.with_(everything.loss).epsilon(1e-5) > everything.epsilon()
+    assert plan(4352, steps=1).loss.composed_with(everything.loss).epsilon(1e-5) > everything.epsilon()
 
 
 def test_it_has_no_renyi_divergence():

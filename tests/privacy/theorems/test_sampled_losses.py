@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from sfumato.privacy.composition import Composition, Repeated
+from sfumato.privacy.composition import Composition, RepeatedLosses
 from sfumato.privacy.theorems.sampled_losses import sampled_gaussian
 
 
@@ -33,7 +33,7 @@ def test_hardly_any_noise_has_losses_beyond_all_numbers():
         1e-3, sampling_prob=0.3, value_discretization_interval=51.0
     )
     assert found.get_epsilon_for_delta(1e-5) == pytest.approx(known.get_epsilon_for_delta(1e-5), rel=1e-12)
-    removed = Composition([Repeated.of(found._pmf_remove, 1)], 51.0)
+    removed = Composition([RepeatedLosses.from_curve(found._pmf_remove, 1)], 51.0)
     near = [1.0, 100.0, 600.0]
     np.testing.assert_allclose(removed.deltas(near), known.get_delta_for_epsilon(near), rtol=1e-8)
     far = removed.deltas([1e3, 4e5, 1e9])  # of which dp-accounting's own are not numbers

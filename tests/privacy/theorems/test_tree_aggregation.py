@@ -91,7 +91,7 @@ def test_the_dp_ftrl_command_for_cifar_10():
     assert completed.theorem.squared_sensitivity(completed, 10_000) == 4 * 926 + 425
     assert completed.theorem.squared_sensitivity(completed, 10_001) >= 5 * 926
     last = OneGaussian(precision=(926 - 425) / 46.3**2)
-    all_five = completed.loss.with_(replace(completed.loss, parts=(last,)))
+    all_five = completed.loss.composed_with(replace(completed.loss, parts=(last,)))
     assert all_five.epsilon(1e-5) == pytest.approx(6.88, abs=0.005)
 
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
-from sfumato.privacy import gaussian_detections
+from sfumato.privacy import gaussian_true_positive_rates
 from sfumato.report import RATES, Attack
 from sfumato.report.sections.numbers import percent_up
 
 
 def attack(epsilon: float = 3.0, **changes) -> Attack:
     described = {
-        "detections": gaussian_detections(epsilon, 1e-5, RATES),
+        "detections": gaussian_true_positive_rates(epsilon, 1e-5, RATES),
         "delta": 1e-5,
         "subject": "person, with all of their images,",
         "others": "all images of the other persons",
@@ -35,8 +35,8 @@ def test_a_bound_is_never_printed_below_itself(share):
 @pytest.mark.parametrize("epsilon", [0.1, 3.0, 30.0])
 def test_words_and_picture_hold_the_bounds_of_this_plan(epsilon):
     found = attack(epsilon)
-    at = [float(share) / 100 for share in re.findall(r"at most ([\d.]+)%", found.words)]
-    bounds = gaussian_detections(epsilon, 1e-5, [1e-3, 1e-2])
+    at = [float(share) / 100 for share in re.findall(r"at most ([\d.]+)%", found.description)]
+    bounds = gaussian_true_positive_rates(epsilon, 1e-5, [1e-3, 1e-2])
     assert at == pytest.approx(bounds, rel=0.15)
     assert all(printed >= bound - 1e-9 for printed, bound in zip(at, bounds, strict=True))
     texts = ["".join(text.itertext()) for text in ElementTree.fromstring(found.picture).iter("text")]
@@ -47,7 +47,7 @@ def test_words_and_picture_hold_the_bounds_of_this_plan(epsilon):
 
 
 def test_the_words_speak_of_the_unit():
-    words = attack().words
+    words = attack().description
     assert words.startswith("For every single person, with all of their images: an attacker")
     assert "all images of the other persons included, and who asks whether a person's images were used" in words
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from sfumato import SfumatoError
-from sfumato.report import swept
+from sfumato.report import sweep_panels
 from sfumato.report.plots.comparisons import _positions, check, frontiers
 
 ROWS = [
@@ -15,9 +15,9 @@ ROWS = [
 
 
 def test_the_same_rows_give_the_same_bytes():
-    first = swept(ROWS, ["learning_rate", "model", "flip"])
-    assert first == swept(ROWS, ["learning_rate", "model", "flip"])
-    assert first != swept(ROWS[1:], ["learning_rate", "model", "flip"])
+    first = sweep_panels(ROWS, ["learning_rate", "model", "flip"])
+    assert first == sweep_panels(ROWS, ["learning_rate", "model", "flip"])
+    assert first != sweep_panels(ROWS[1:], ["learning_rate", "model", "flip"])
     text = "".join(ElementTree.fromstring(first).itertext())
     assert text  # well-formed
 
@@ -25,7 +25,7 @@ def test_the_same_rows_give_the_same_bytes():
 def test_there_is_a_panel_for_each_setting():
     count = 4
     varied = ["learning_rate", "model", "flip", "accuracy"][:count]
-    assert swept(ROWS, varied).count('id="axes_') == count
+    assert sweep_panels(ROWS, varied).count('id="axes_') == count
 
 
 def test_many_numbers_stand_at_themselves_and_few_side_by_side():

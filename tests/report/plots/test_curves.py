@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from sfumato.report.plots.curves import curve, epsilon_ticks, heat_map, receiver, roc, surer_of_mistakes
+from sfumato.report.plots.curves import curve, epsilon_ticks, heat_map, overconfident_from, recall_curve, roc_curves
 
 ROWS = [
     {"step": step, "epsilon": 0.3 * math.sqrt(step), "accuracy": step / 200, "loss": 2 - step / 100}
@@ -87,7 +87,7 @@ def test_a_heat_map_of_many_classes_is_small(classes):
 )
 def test_a_model_becomes_surer_of_mistakes_only_where_it_makes_some(losses, accuracies, step):
     rows = [{"step": n, "loss": a, "accuracy": b} for n, (a, b) in enumerate(zip(losses, accuracies, strict=True), 1)]
-    assert surer_of_mistakes(rows) == step
+    assert overconfident_from(rows) == step
 
 
 CURVE = [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]
@@ -96,15 +96,15 @@ CURVE = [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]
 def test_the_curves_of_the_classes_hardest_to_tell_apart_are_drawn():
     names = ["a", "b", "c", "d", "e", "f"]
     areas = dict(zip(names, (0.99, 0.7, 0.95, 0.6, 0.8, 0.97), strict=True))
-    drawn = receiver(dict.fromkeys(names, CURVE), areas)
+    drawn = roc_curves(dict.fromkeys(names, CURVE), areas)
     assert "areas 60.0% of d, 70.0% of b, 80.0% of e, 95.0% of c." in drawn
     assert "f  " not in drawn
-    assert drawn == receiver(dict.fromkeys(names, CURVE), areas)
+    assert drawn == roc_curves(dict.fromkeys(names, CURVE), areas)
 
 
 def test_names_are_text_whatever_they_hold():
     names = ("<script>alert(1)</script>", '--><b onload="x">', "_hidden", "$x^2$")
-    drawn = receiver(dict.fromkeys(names, CURVE), dict.fromkeys(names, 0.8))
+    drawn = roc_curves(dict.fromkeys(names, CURVE), dict.fromkeys(names, 0.8))
     found = ElementTree.fromstring(drawn)
     assert {one.tag.rpartition("}")[2] for one in found.iter()} <= {
         "svg",
@@ -129,12 +129,12 @@ def texts(svg):
 
 
 def test_rates_stand_on_a_logarithmic_axis_and_the_marked_recall_is_written_down():
-    svg = roc(POINTS, marked=1e-3)
+    svg = recall_curve(POINTS, marked=1e-3)
     root = ElementTree.fromstring(svg)
     assert (root.tag, root.get("role")) == ("svg", "img")
     assert root.get("aria-label") == (
         "Line: recall against the false accept rate, 50.0% at 10⁻⁵, 70.0% at 0.001, 100% at 1."
     )
     assert {"false accept rate", "10⁻⁵", "10⁻⁴", "0.001", "0.01", "0.1", "1", "100%", "70.0%"} <= texts(svg)
-    assert "70.0%" not in texts(roc(POINTS))
-    assert svg == roc(POINTS, marked=1e-3)
+    assert "70.0%" not in texts(recall_curve(POINTS))
+    assert svg == recall_curve(POINTS, marked=1e-3)

@@ -21,7 +21,7 @@ from sfumato.privacy import (
 )
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
-from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.report.sections.not_covered import FURTHER, HEADINGS, grouped
 
 PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=5, noise_multiplier=4.0, delta=1e-6)
@@ -96,6 +96,6 @@ def test_what_can_be_mended_comes_first_and_says_how():
 
 @pytest.mark.parametrize(("machines", "heading"), [(1, "What is technical"), (2, "What you can change")])
 def test_processes_of_one_machine_are_not_told_to_compute_on_one(machines, heading):
-    ((found, (entry,)),) = grouped([Computed(processes=8, machines=machines).not_covered])
+    ((found, (entry,)),) = grouped([ProcessCounts(processes=8, machines=machines).not_covered])
     assert found == heading
     assert ("compute on one machine" in entry.remedy) is (machines > 1)

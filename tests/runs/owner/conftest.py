@@ -7,7 +7,7 @@ import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def use(whole):
     def use(run: str, data: str = "a", *, sigma: float = 8.0, count: int = 3, users: str = "", **others) -> None:
         codes = np.full((count, 32), len(run), np.uint8)
         made = {"use": whole(sigma), "name": f"runs/{run}"} | others
-        uses.record(Data((data,), users=users, codes=lambda: codes), run=run, **made)
+        uses.record(DataIdentity((data,), users=users, codes=lambda: codes), run=run, **made)
 
     return use
 

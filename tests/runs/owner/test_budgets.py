@@ -12,7 +12,7 @@ import pytest
 from sfumato import PrivacyPlan, SfumatoError, open_source, read_budget, record_use, set_budget
 from sfumato.privacy import FullBatch, User
 from sfumato.runs.owner import budgets, sentences, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def reserved(name: str = "faces") -> list[str]:
 def test_a_budget_is_set_once_and_found_again(lines):
     made = set_budget("faces", epsilon=8, delta=1e-5)
     assert read_budget("faces") == made == set_budget("faces", epsilon=8, delta=1e-5, unit="example")
-    assert (made.used, made.epsilon, made.in_advance()) == (0, 0, None)
+    assert (made.used, made.epsilon, made.epsilon_in_advance()) == (0, 0, None)
     assert len(lines()) == 1
     assert budgets.names() == ["faces"]
 
@@ -74,7 +74,7 @@ def test_a_budget_that_there_is_not_is_refused_with_those_that_there_are(use):
     set_budget("letters", epsilon=8, delta=1e-5)
     with pytest.raises(SfumatoError, match="there is no budget faces; there is letters"):
         use("a", budget="faces")
-    assert uses.earlier(Data(("a",))).plans == []
+    assert uses.earlier_uses(DataIdentity(("a",))).plans == []
 
 
 def test_the_history_says_what_each_took_and_what_choosing_one_after_the_other_costs(use, whole):
@@ -87,7 +87,7 @@ def test_the_history_says_what_each_took_and_what_choosing_one_after_the_other_c
     assert rows[0]["epsilon"] == whole().epsilon()
     assert rows[-1]["used"] == found.used == pytest.approx(3 * rows[0]["share"])
     in_advance = whole(8.0 / 3**0.5).epsilon()
-    assert found.in_advance() == pytest.approx(in_advance)
+    assert found.epsilon_in_advance() == pytest.approx(in_advance)
     assert found.epsilon > in_advance, "the price"
     assert found.to_dict()["history"] == rows
     json.dumps(found.to_dict())
@@ -100,7 +100,9 @@ def test_plans_are_reserved_until_one_does_not_fit(faces, use, whole):
     with pytest.raises(SfumatoError, match="the budget faces has epsilon 3 at delta 1e-05") as refused:
         use("one more", sigma=4.0, budget=faces)
     found = read_budget(faces)
-    assert len(found.reservations) == number + 1 == len(uses.earlier(Data(("a",))).plans), "one refused is no use"
+    assert len(found.reservations) == number + 1 == len(uses.earlier_uses(DataIdentity(("a",))).plans), (
+        "one refused is no use"
+    )
     assert found.used <= 1
     words = re.search(
         r"of which \d+ runs took ([\d.]+)%; this one needs ([\d.]+)% and would bring it to epsilon ([\d.]+); plan for "
@@ -185,10 +187,10 @@ def test_users_who_were_told_apart_otherwise_do_not_add_up(use, whole):
 
 
 def test_what_does_not_count_in_a_budget_is_said(faces, use, whole):
-    data = Data(("m",))
+    data = DataIdentity(("m",))
 
     def said(budget: str | None = faces, sigma: float = 8.0) -> list[str]:
-        return [*sentences.before(data, whole(sigma), seeded=False, budget=budget)]
+        return [*sentences.notes_before(data, whole(sigma), seeded=False, budget=budget)]
 
     assert len(said()) == 1
     use("earlier", "m", sigma=3.0)
@@ -204,9 +206,9 @@ def test_what_does_not_count_in_a_budget_is_said(faces, use, whole):
 
 
 def test_several_plans_are_refused_together(faces, whole):
-    budgets.refuse_beyond(faces, [whole()] * 3)
+    budgets.refuse_over_budget(faces, [whole()] * 3)
     with pytest.raises(SfumatoError, match=r"the budget faces has 100% left, and 100 runs need"):
-        budgets.refuse_beyond(faces, [whole()] * 100)
+        budgets.refuse_over_budget(faces, [whole()] * 100)
 
 
 def test_a_loop_of_ones_own_is_reserved_too(faces, whole):

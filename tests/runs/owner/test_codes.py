@@ -21,7 +21,7 @@ def opened(path, images, labels=LABELS, **options):
 
 
 def extend(now) -> None:
-    with store.held() as held:
+    with store.locked() as held:
         codes.extend(held, codes.USED, "a", now)
 
 
@@ -51,7 +51,7 @@ def test_a_list_with_a_record_twice_takes_new_ones(home):
     """As many as are there twice: the list would be as long as before."""
     extend(CODES[[0, 0, 1, 1]])
     extend(CODES[[2, 3]])
-    found = codes.listed(codes.USED, "a")
+    found = codes.read_list(codes.USED, "a")
     assert found is not None
     assert {*map(bytes, found)} == {*map(bytes, CODES[:4])}
     before = store.read().entries
@@ -88,7 +88,7 @@ def test_lists_that_lose_something_and_a_store_that_is_older_are_named(home):
     path.unlink()
     assert [*codes.disagreements()] == ["used-records/a.npy is gone"]
     path.write_bytes(three)
-    with store.held() as held:
+    with store.locked() as held:
         codes.extend(held, codes.TRAINED_ON, "b", CODES)
     for one, content in kept.items():  # an old copy of the store and its count
         one.write_bytes(content)

@@ -18,23 +18,23 @@ def test_plans_of_both_adjacencies_are_composed_for_zero_out(plan):
     other = replace(one, participation=by_position, adjacency="zero-out")
     both = replace(one, participation=FullBatch(), steps=10).epsilon()
     for many in ([one, other], [other, one]):
-        assert composition.together(many) == (pytest.approx(both), 1e-5)
+        assert composition.joint_cost(many) == (pytest.approx(both), 1e-5)
         assert composition.adjacency_of(many) == "zero-out"
-    assert "for zero-out adjacency, which each of them holds for" in sentences.summary([one], other)
-    assert "for add-or-remove adjacency" in sentences.summary([one], one)
-    assert "for zero-out adjacency" in sentences.summary([other], other)
+    assert "for zero-out adjacency, which each of them holds for" in sentences.earlier_runs_note([one], other)
+    assert "for add-or-remove adjacency" in sentences.earlier_runs_note([one], one)
+    assert "for zero-out adjacency" in sentences.earlier_runs_note([other], other)
     assert (composition.adjacency_of([one, one]), composition.adjacency_of([other])) == ("add-or-remove", "zero-out")
 
 
 def test_together_is_one_long_run_for_equal_plans(plan):
-    epsilon, delta = composition.together([plan(50), plan(100)])
+    epsilon, delta = composition.joint_cost([plan(50), plan(100)])
     assert epsilon == pytest.approx(plan(150).epsilon(), rel=1e-3)
     assert delta == 1e-5
 
 
 def test_together_is_more_than_each_and_less_than_the_sum(plan):
     parts = [plan(50), plan(30, sigma=1.5), plan(80, batch_size=50)]
-    epsilon, _ = composition.together(parts)
+    epsilon, _ = composition.joint_cost(parts)
     assert max(part.epsilon() for part in parts) < epsilon < sum(part.epsilon() for part in parts)
 
 
@@ -44,17 +44,17 @@ def test_selections_and_runs_share_one_delta_equally(plan):
     noisy = PrivateSelection(plan=plan(20, sigma=3.0), draws=CandidateCount(mean=10), score_noise=25.0)
     share = 1e-5 / 3
     expected = public.epsilon(share) + noisy.epsilon(share) + plan(150).epsilon(share)
-    assert composition.together([public, plan(50), noisy, plan(100)]) == (pytest.approx(expected, rel=1e-3), 1e-5)
-    assert composition.together([public, noisy]) == (pytest.approx(public.epsilon(5e-6) + noisy.epsilon(5e-6)), 1e-5)
+    assert composition.joint_cost([public, plan(50), noisy, plan(100)]) == (pytest.approx(expected, rel=1e-3), 1e-5)
+    assert composition.joint_cost([public, noisy]) == (pytest.approx(public.epsilon(5e-6) + noisy.epsilon(5e-6)), 1e-5)
 
 
 def test_what_the_owner_is_told_holds_at_the_largest_delta(plan):
     strict = replace(plan(30), delta=1e-7)
     both = plan(80).epsilon(1e-5)
     for order in ([strict, plan(50)], [plan(50), strict]):
-        assert composition.together(order) == (pytest.approx(both, rel=1e-3), 1e-5)
+        assert composition.joint_cost(order) == (pytest.approx(both, rel=1e-3), 1e-5)
     chosen = PrivateSelection(plan=strict, draws=CandidateCount(mean=5), score_noise=None)
-    assert composition.together([chosen, plan(50)])[1] == composition.together([plan(50), chosen])[1] == 1e-5
+    assert composition.joint_cost([chosen, plan(50)])[1] == composition.joint_cost([plan(50), chosen])[1] == 1e-5
 
 
 def test_many_different_plans_are_still_bounded(plan):
@@ -62,8 +62,8 @@ def test_many_different_plans_are_still_bounded(plan):
     full = PrivacyPlan(
         population=1000, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=9.0), steps=2, delta=1e-5
     )
-    epsilon, delta = composition.together([*parts, full])
-    exact = full.loss.with_(*(part.loss for part in parts)).epsilon(delta, grid=1e-3)
+    epsilon, delta = composition.joint_cost([*parts, full])
+    exact = full.loss.composed_with(*(part.loss for part in parts)).epsilon(delta, grid=1e-3)
     assert exact <= epsilon <= sum(part.epsilon(delta / 11, grid=1e-3) for part in (*parts, full))
     assert epsilon < 1.2 * exact, "Renyi DP adds them up with little loss"
 
@@ -80,11 +80,11 @@ def test_full_batch_plans_are_composed_exactly_however_many_they_are(plan):
         for place in range(12)
     ]
     noise = sum(one.steps / one.noise_multiplier**2 for one in whole) ** -0.5
-    assert composition.together(whole)[0] == pytest.approx(dp_accounting.get_epsilon_gaussian(noise, 1e-5), rel=1e-9)
+    assert composition.joint_cost(whole)[0] == pytest.approx(dp_accounting.get_epsilon_gaussian(noise, 1e-5), rel=1e-9)
     sampled = [plan(10, sigma=2.0 + 0.1 * place) for place in range(7)]
-    mixed = composition.together([*whole, *sampled])[0]
+    mixed = composition.joint_cost([*whole, *sampled])[0]
     assert mixed == pytest.approx(
-        whole[0].loss.with_(*(one.loss for one in (*whole[1:], *sampled))).epsilon(1e-5), rel=1e-3
+        whole[0].loss.composed_with(*(one.loss for one in (*whole[1:], *sampled))).epsilon(1e-5), rel=1e-3
     )
 
 
@@ -93,5 +93,5 @@ def test_many_plans_that_are_each_free_at_delta_are_not_free_together(plan):
     parts = [plan(1, sigma=9000.0 + place, batch_size=999) for place in range(9)]
     assert {part.epsilon(1e-4) for part in parts} == {0.0}
     assert min(part.loss.delta(0) for part in parts) > 2e-5
-    epsilon, _ = composition.together([replace(part, delta=1e-4) for part in parts])
+    epsilon, _ = composition.joint_cost([replace(part, delta=1e-4) for part in parts])
     assert epsilon > 0

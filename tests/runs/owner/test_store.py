@@ -12,13 +12,13 @@ import pytest
 from sfumato import SfumatoError, _systems, owner_key, read_budget, set_budget
 from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.codes import disagreements
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 
-A = Data(("a",))
+A = DataIdentity(("a",))
 
 
 def runs() -> list[str]:
-    return list(uses.earlier(A).runs)
+    return list(uses.earlier_uses(A).runs)
 
 
 def test_a_line_cut_short_had_not_begun(use, home, lines, write):
@@ -67,7 +67,7 @@ def test_a_line_that_was_changed_is_gone_or_is_forged_is_refused(use, lines, wri
     ):
         write(changed)
         with pytest.raises(SfumatoError, match=r"line \d of the list of runs .* cannot be read"):
-            uses.earlier(A)
+            uses.earlier_uses(A)
         with pytest.raises(SfumatoError, match=r"line \d of the list of runs .* cannot be read"):
             use("z")
         assert lines() == changed
@@ -233,7 +233,7 @@ def test_a_file_system_without_locks_is_refused_before_a_line_is_written(use, ho
 def test_a_full_disk_is_said_and_the_run_is_counted_once_when_it_goes_on(use, monkeypatch):
     set_budget("faces", epsilon=8, delta=1e-5)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "durable", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+        patch.setattr(store, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
         with pytest.raises(SfumatoError, match=r"No space left.*free some space"):
             use("x", budget="faces")
     use("x", budget="faces")
@@ -249,8 +249,8 @@ def test_one_run_has_one_plan(use, whole):
     use("x")
     with pytest.raises(SfumatoError, match="run x is on the list of uses with another plan"):
         use("x", "b", sigma=9.0)
-    with store.held() as held:
+    with store.locked() as held:
         (*_, line) = held.lines
         held.append(type(line)(run="x", use=whole(9.0), data=("a",)))
     with pytest.raises(SfumatoError, match="an earlier line of its run has another plan"):
-        uses.earlier(A)
+        uses.earlier_uses(A)

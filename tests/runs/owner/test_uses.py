@@ -13,19 +13,19 @@ from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key, record_us
 from sfumato.data import hold_out
 from sfumato.privacy import CandidateCount, PrivateChoice, PrivateSelection, User
 from sfumato.runs.owner import codes, sentences, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
 
 
 def steps(*materials: str, places=()) -> list[int]:
-    return [found.steps for found in uses.earlier(Data(materials, tuple(places))).plans]
+    return [found.steps for found in uses.earlier_uses(DataIdentity(materials, tuple(places))).plans]
 
 
 @pytest.fixture
 def record(plan):
     def record(materials: tuple[str, ...], run: str, steps: int, *places: str, **others) -> None:
-        uses.record(Data(materials, places), plan(steps), run=run, **others)
+        uses.record(DataIdentity(materials, places), plan(steps), run=run, **others)
 
     return record
 
@@ -71,29 +71,35 @@ def test_figures_and_choices_about_test_images_are_added_up(record):
     record(("a",), "run4", 70, figures=0.75)
     record(("a",), "run4", 70)
     for _ in range(2):
-        uses.record_choice(Data(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
-    found = uses.earlier(Data(("a",)))
+        uses.record_choice(DataIdentity(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
+    found = uses.earlier_uses(DataIdentity(("a",)))
     assert found.figures == (0.5, 0.75, 0.25, 0.25), "a line that says less takes nothing back"
     assert (len(found.plans), found.apart) == (3, 0), "a choice is no run"
-    (line,) = sentences.of_figures(found.figures)
+    (line,) = sentences.figures_sentences(found.figures)
     assert line.startswith("4 releases of yours are about test images")
     assert "(1.750, 0)-differentially private" in line
-    assert uses.earlier(Data(("c",), ("folder:/pictures",))).figures == (4.0,), "changed data at one place"
-    assert sentences.of_figures([4.0]) == []
+    assert uses.earlier_uses(DataIdentity(("c",), ("folder:/pictures",))).figures == (4.0,), "changed data at one place"
+    assert sentences.figures_sentences([4.0]) == []
 
 
 def test_users_who_were_told_apart_otherwise_count_apart(plan):
     of_users = replace(plan(), unit=User(drawn="users"))
-    one, other = Data(("a",), ("folder:/a",), users="one"), Data(("a",), ("folder:/a",), users="other")
+    one, other = DataIdentity(("a",), ("folder:/a",), users="one"), DataIdentity(("a",), ("folder:/a",), users="other")
     uses.record(one, of_users, run="x", seeded=True)
-    assert (uses.earlier(one).runs, uses.earlier(one).seeded) == ({"x": of_users}, 1)
-    assert (uses.earlier(other).runs, uses.earlier(other).seeded, uses.earlier(other).apart) == ({}, 0, 1)
+    assert (uses.earlier_uses(one).runs, uses.earlier_uses(one).seeded) == ({"x": of_users}, 1)
+    assert (uses.earlier_uses(other).runs, uses.earlier_uses(other).seeded, uses.earlier_uses(other).apart) == (
+        {},
+        0,
+        1,
+    )
     uses.record(other, of_users, run="y")
-    assert [total["runs"] for total in uses.spent(one)["together"]] == [1, 1]
-    changed = Data(("b",), ("folder:/a",), users="third")
-    assert list(uses.earlier(changed).runs) == ["x", "y"], "of changed data whose they are is taken for said in one way"
+    assert [total["runs"] for total in uses.uses_report(one)["together"]] == [1, 1]
+    changed = DataIdentity(("b",), ("folder:/a",), users="third")
+    assert list(uses.earlier_uses(changed).runs) == ["x", "y"], (
+        "of changed data whose they are is taken for said in one way"
+    )
     uses.record(other, of_users, run="x")
-    assert [list(uses.earlier(data).runs) for data in (one, other)] == [["x"], ["x", "y"]], "it counts for both"
+    assert [list(uses.earlier_uses(data).runs) for data in (one, other)] == [["x"], ["x", "y"]], "it counts for both"
 
 
 def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
@@ -101,9 +107,9 @@ def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
     record(("a",), "run1", 50, "folder:/a", name="runs/1", seeded=True)
     record(("a",), "run1", 50, "folder:/b", name="runs/1", seeded=True)
     selection = PrivateSelection(plan=plan(1), draws=CandidateCount(mean=2), score_noise=None)
-    uses.record(Data(("a",)), selection, run="run2", budget="faces")
-    uses.record_choice(Data(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
-    found = uses.spent(Data(("a",)))
+    uses.record(DataIdentity(("a",)), selection, run="run2", budget="faces")
+    uses.record_choice(DataIdentity(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
+    found = uses.uses_report(DataIdentity(("a",)))
     known = [(one["kind"], one["seeded"], one["budgets"]) for one in found["uses"]]
     assert known == [("run", True, []), ("search", False, ["faces"]), ("choice", False, [])]
     assert [(one["runs"], one["seeded"]) for one in found["together"]] == [(2, 1)]
@@ -112,11 +118,11 @@ def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
 
 
 def test_an_opening_tells_copies_of_a_run_apart():
-    assert uses.opened("run", None, "01")
-    assert uses.opened("run", "01", "02")
-    assert not uses.opened("run", "01", "03")
-    assert uses.opened("run", "03", "04")
-    assert uses.opened("other", "99", "05"), "of an opening before the list nothing is known"
+    assert uses.record_opening("run", None, "01")
+    assert uses.record_opening("run", "01", "02")
+    assert not uses.record_opening("run", "01", "03")
+    assert uses.record_opening("run", "03", "04")
+    assert uses.record_opening("other", "99", "05"), "of an opening before the list nothing is known"
 
 
 def opened(path, images, **options):
@@ -125,11 +131,11 @@ def opened(path, images, **options):
 
 
 def used(source, run, **options):
-    uses.record(Data.of(source), PLAN, run=run, name=f"runs/{run}", **options)
+    uses.record(DataIdentity.from_source(source), PLAN, run=run, name=f"runs/{run}", **options)
 
 
 def notes(source, **options):
-    return [*sentences.of_others(uses.earlier(Data.of(source)), **options)]
+    return [*sentences.overlap_notes(uses.earlier_uses(DataIdentity.from_source(source)), **options)]
 
 
 def test_a_part_and_a_changed_copy_of_an_earlier_data_set_are_noticed(images, tmp_path):
@@ -171,11 +177,11 @@ def test_of_one_data_set_those_runs_are_told_of_that_no_total_has(images, tmp_pa
     """The place of one is the place of these data; the other one ran on a copy elsewhere."""
     (tmp_path / "b").mkdir()
     first, copy = opened(tmp_path / "a.npz", images), opened(tmp_path / "b" / "copy.npz", images)
-    assert first.materials == copy.materials
+    assert first.data_digests == copy.data_digests
     used(first, "here")
     used(copy, "elsewhere")
     changed = opened(tmp_path / "a.npz", images[:30])
-    assert len(uses.earlier(Data.of(changed)).plans) == 1
+    assert len(uses.earlier_uses(DataIdentity.from_source(changed)).plans) == 1
     (note,) = notes(changed)
     assert "1 run of yours on another data set (runs/elsewhere)" in note
 
@@ -223,4 +229,4 @@ def test_only_the_owner_reads_the_codes_and_public_data_have_none(images, tmp_pa
 
 def test_a_source_by_which_nothing_could_be_known_again_is_refused(plan):
     with pytest.raises(SfumatoError, match="the source has no material"):
-        uses.record(Data(()), plan(), run="run1")
+        uses.record(DataIdentity(()), plan(), run="run1")

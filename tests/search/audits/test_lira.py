@@ -9,7 +9,7 @@ from scipy import stats
 
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.search.audits import lira
-from sfumato.search.audits.lira import attack, fitted, phi
+from sfumato.search.audits.lira import attack, fit_gaussians, phi
 
 RECORDS, SHADOWS = 2000, 100
 
@@ -54,9 +54,9 @@ def test_what_moves_no_more_than_the_promise_allows_stays_beneath_it(promise):
 
 def test_few_shadow_models_share_one_variance():
     _, found, trained_with, _ = scores(3.0, shadows=20)
-    assert len(np.unique(fitted(found, trained_with)[1])) == 1
+    assert len(np.unique(fit_gaussians(found, trained_with)[1])) == 1
     _, found, trained_with, _ = scores(3.0, shadows=lira.OWN_VARIANCE)
-    mean, deviation = fitted(found, trained_with)
+    mean, deviation = fit_gaussians(found, trained_with)
     assert len(np.unique(deviation)) == RECORDS
     own = found[trained_with[:, 7], 7]
     assert mean[7] == pytest.approx(own.mean())

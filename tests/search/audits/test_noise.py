@@ -15,15 +15,15 @@ from sfumato import Noise, PrivacyPlan, RunKey, audit_run, train
 from sfumato.data import Images
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import User
-from sfumato.privacy.planning.requested import requested
+from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.randomness.noise import blocks
-from sfumato.runs import audited
+from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
-from sfumato.runs.audited import Audited
+from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import RunDirectory
 from sfumato.search.audits.step import audit_step
 from sfumato.search.audits.subject import Residuals, Subject
-from sfumato.training.conclusion import audits_shown
+from sfumato.training.conclusion import audit_results
 from sfumato.training.preparation.building import noise_of
 
 
@@ -37,7 +37,7 @@ def subject(**further) -> Subject:
     return Subject(plan=plan, views=1, classes=4, **known | further)
 
 
-def found(it: Subject | None = None, observations: int = 300) -> Audited:
+def found(it: Subject | None = None, observations: int = 300) -> AuditOutcome:
     return audit_step(it or subject(), observations=observations)
 
 
@@ -50,24 +50,24 @@ def test_right_noise_has_no_fault_and_what_would_have_been_noticed_is_said():
     assert right.noise.weakest == "4.bias"
     assert right.noise.scale[1] > 0.99
     assert right.noise.cut[1] > 4
-    printed = " ".join(audits_shown.lines(names.STEP_AUDIT, right))
+    printed = " ".join(audit_results.terminal_lines(names.STEP_AUDIT, right))
     assert "The noise of each of the 4 parameters was checked in 600 steps of two runs" in printed
     assert "with probability at most 1e-06" in printed
     assert "ALARM" not in printed
-    assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))).noise == right.noise
+    assert AuditOutcome.from_dict(json.loads(json.dumps(right.to_dict()))).noise == right.noise
 
 
 @pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
 def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     """Where it is like independent noise; no epsilon is proven."""
     more = {"bands": 3, "order": "position"} if mechanism == "banded" else {}
-    request = requested(examples=60, momentum=0.0, mechanism=mechanism, **more)._asdict()
+    request = request_by_names(examples=60, momentum=0.0, mechanism=mechanism, **more)._asdict()
     plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=6, noise_multiplier=2.0, delta=1e-4, **request)
     right = found(subject(plan=plan), 100)
     assert not right.refuted
     assert right.bounds == right.sure == ()
-    assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))) == right
-    told = " ".join(audits_shown.lines(names.STEP_AUDIT, right))
+    assert AuditOutcome.from_dict(json.loads(json.dumps(right.to_dict()))) == right
+    told = " ".join(audit_results.terminal_lines(names.STEP_AUDIT, right))
     assert "the first step of its own run: noise is correlated between steps" in told
     assert "was checked in the first steps of 200 runs: its scale, its largest values, and repeats between runs" in told
     monkeypatch.setattr(RunKey, "generator", one_for_all)
@@ -91,7 +91,7 @@ def test_secure_noise_users_and_models_that_draw_are_audited_as_what_they_are(ch
         "dropout": {"layer": nn.Dropout(0.5)},
         "users": {"plan": people},
     }
-    assert not found(subject(**its[choice]), 100).noise.broken
+    assert not found(subject(**its[choice]), 100).noise.has_fault
 
 
 DRAW = blocks.draw
@@ -151,7 +151,7 @@ def test_a_fault_of_the_noise_is_an_alarm(what, monkeypatch):
     wrong = found()
     assert wrong.refuted
     assert any(words in one for one in wrong.noise.faults), wrong.noise.faults
-    assert "ALARM: the noise is not the plan's. Do not rely on the promise." in audits_shown.lines("", wrong)
+    assert "ALARM: the noise is not the plan's. Do not rely on the promise." in audit_results.terminal_lines("", wrong)
 
 
 def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch):
@@ -164,14 +164,14 @@ def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch
     bias = next(name for name in one_run.load().module.state_dict() if name.endswith("bias"))
     monkeypatch.setattr(*changed(lambda name, z: 0 * z if name == bias else z))
     wrong = audit_run(path, observations=100)
-    assert audited.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == wrong.to_dict()
+    assert audit_outcomes.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == wrong.to_dict()
     page = (path / names.REPORT).read_text()
     assert "Warning: the noise is not the plan" in page
     assert f"{bias}: the noise has 0.00% of its scale" in page
 
 
 def test_the_page_of_a_run_with_correlated_noise_has_no_bounds(spots, tmp_path):
-    request = requested(examples=200, momentum=0.0, mechanism="blt")._asdict()
+    request = request_by_names(examples=200, momentum=0.0, mechanism="blt")._asdict()
     plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=4, noise_multiplier=2.0, delta=1e-4, **request)
     run = train("linear", spots, plan, directory=tmp_path / "run", learning_rate=0.5, threads=1)
     assert audit_run(run.directory, observations=100).bounds == ()
@@ -193,7 +193,7 @@ def test_what_is_collected_is_what_was_released_less_the_sum():
             residuals.add(run, step, private, total, scale=10, unit=3)
             for name, values in noise.items():
                 values.append(drawn[name].flatten().double())
-    for one in residuals.seen:
+    for one in residuals.parameter_noise:
         values = torch.stack(noise[one.name])
         assert (one.coordinates, one.steps) == (values.shape[1], 2 * steps)
         assert one.squares == pytest.approx(float(values.square().sum()), rel=1e-5)

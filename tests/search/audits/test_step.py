@@ -19,14 +19,14 @@ from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, ClippedSum
 from sfumato.models.losses import multilabel_cross_entropy
 from sfumato.models.shares import answer_weights
-from sfumato.privacy import FullBatch, Quantile, User
+from sfumato.privacy import FullBatch, QuantileClipping, User
 from sfumato.randomness.noise.secure import SecureNoise
-from sfumato.runs import audited
+from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
-from sfumato.search.audits.step import WhiteBox, audit_step, composed
-from sfumato.search.audits.subject import Subject, of_run
+from sfumato.search.audits.step import WhiteBox, audit_step, composed_epsilon
+from sfumato.search.audits.subject import Subject, from_run
 from sfumato.training.preparation.building import noise_of
 
 FORM = Images(size=6, channels=1)
@@ -67,7 +67,7 @@ def test_poisson_steps_are_composed_from_the_mu_of_one_in_which_the_canary_takes
     assert 0.8 / 1.2 < found.bounds[0].mu < 1 / 1.2
     assert 0.7 * plan.epsilon() < found.bounds[0].epsilon < plan.epsilon()
     assert "probability 0.1" in found.bounds[0].assumption
-    assert composed(plan, 1 / 1.2)[0] == pytest.approx(plan.epsilon(), rel=0.04)
+    assert composed_epsilon(plan, 1 / 1.2)[0] == pytest.approx(plan.epsilon(), rel=0.04)
 
 
 def test_what_is_proven_of_steps_with_the_canary_alone_is_no_alarm_where_it_need_not_take_part():
@@ -82,7 +82,7 @@ def test_what_is_proven_of_steps_with_the_canary_alone_is_no_alarm_where_it_need
 def test_observations_are_standard_normal_with_and_without_the_canary(of_users):
     plan = full(3.0, unit=User(drawn="users")) if of_users else full(3.0)
     box = WhiteBox(subject=subject(plan, views=3), merged=plan.steps)
-    seen = np.array([[box.observed(2 * i + side, canary=bool(side)) for i in range(600)] for side in (0, 1)])
+    seen = np.array([[box.observe(2 * i + side, canary=bool(side)) for i in range(600)] for side in (0, 1)])
     mu = math.sqrt(plan.steps) / plan.noise_multiplier
     assert box.reach == 1
     assert abs(seen[0].mean()) < 0.17, "the others are taken off"
@@ -96,9 +96,9 @@ def test_without_noise_autograd_and_the_step_agree(views):
         examples=50, batch_size=50, steps=1, noise_multiplier=1e-3, delta=1e-5, max_norm=0.5, participation=FullBatch()
     )
     box = WhiteBox(subject=subject(plan, views=views), merged=1)
-    assert abs(box.of_others) > 0.03 * plan.max_norm, "the others have something in the canary's direction"
-    assert box.observed(0, canary=False) * plan.noise_multiplier == pytest.approx(0, abs=6e-3)
-    assert box.observed(1, canary=True) * plan.noise_multiplier == pytest.approx(1, abs=6e-3)
+    assert abs(box.others_component) > 0.03 * plan.max_norm, "the others have something in the canary's direction"
+    assert box.observe(0, canary=False) * plan.noise_multiplier == pytest.approx(0, abs=6e-3)
+    assert box.observe(1, canary=True) * plan.noise_multiplier == pytest.approx(1, abs=6e-3)
 
 
 RIGHT = ClippedGradient.__call__
@@ -136,7 +136,7 @@ def test_a_fault_in_the_step_is_seen(monkeypatch):
 
 def test_what_single_steps_say_nothing_of_is_refused():
     with pytest.raises(SfumatoError, match="follows a quantile"):
-        subject(replace(full(1.0), clipping=Quantile(max_norm=1.0, quantile=0.5, count_noise=5.0)))
+        subject(replace(full(1.0), clipping=QuantileClipping(max_norm=1.0, quantile=0.5, count_noise=5.0)))
 
 
 def test_texts_and_embeddings_of_words_are_audited_too():
@@ -152,9 +152,9 @@ def test_a_run_is_audited_by_its_own_files_and_reads_no_data(one_run, tmp_path):
     shutil.copytree(one_run.directory, path)
     found = audit_run(path, observations=100)
     assert found.nominal == one_run.statement.epsilon
-    assert audited.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == found.to_dict()
+    assert audit_outcomes.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == found.to_dict()
     assert "Its own step, in a white box" in (path / "report.html").read_text()
-    assert of_run(path).views == 2
+    assert from_run(path).views == 2
     (path / "settings.json").unlink()
     with pytest.raises(SfumatoError, match="without its record"):
         audit_run(path)
@@ -173,13 +173,13 @@ def test_several_labels_are_weighted_as_in_the_run(one_run, tmp_path):
     classes = load(place).classes
     record["settings"]["class_prevalence"] = dict.fromkeys(reversed(classes), 1 / len(classes))
     (place / names.SETTINGS).write_text(json.dumps(record))
-    assert tuple(of_run(place).prevalence or ()) == tuple(classes), "in the order of the outputs"
+    assert tuple(from_run(place).prevalence or ()) == tuple(classes), "in the order of the outputs"
 
 
 def test_secure_noise_is_audited_as_what_it_is(monkeypatch):
     settings, drawn = Settings(model="linear", learning_rate=0.1, noise="secure"), []
-    inner = SecureNoise.ahead
-    monkeypatch.setattr(SecureNoise, "ahead", lambda noise, *a, **k: drawn.append(noise) or inner(noise, *a, **k))
+    inner = SecureNoise.prepare
+    monkeypatch.setattr(SecureNoise, "prepare", lambda noise, *a, **k: drawn.append(noise) or inner(noise, *a, **k))
     found = audit_step(subject(full(3.0), noise=partial(noise_of, settings)), observations=200)
     assert len(drawn) == 400
     assert not found.refuted

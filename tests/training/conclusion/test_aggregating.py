@@ -19,13 +19,13 @@ from sfumato.experiment.settings import Settings
 from sfumato.models import Ensemble
 from sfumato.privacy import FixedOrder, PrivateChoice, Tree
 from sfumato.privacy.factorisation import tree_covariance
-from sfumato.runs import aggregated, kept
+from sfumato.runs import aggregated, kept_weights
 from sfumato.runs.aggregated import Recipe
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures.uncertain import spacing_of
+from sfumato.runs.figures.prediction_intervals import spacing_of
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.training.conclusion import aggregating
 
 SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -47,10 +47,10 @@ def run(once, tmp_path):
     return tmp_path / "run"
 
 
-def kept_weights(run) -> list[dict[str, torch.Tensor]]:
+def stored_weights(run) -> list[dict[str, torch.Tensor]]:
     directory = RunDirectory(run)
-    recorded = aggregated.kept_of(directory)
-    return [kept.load(directory, step, code) for step, code in recorded.items()]
+    recorded = aggregated.kept_hashes(directory)
+    return [kept_weights.load(directory, step, code) for step, code in recorded.items()]
 
 
 @pytest.mark.parametrize("method", ["upa", "opa", "omv"])
@@ -61,7 +61,7 @@ def test_the_best_number_of_the_last_weights_on_public_data_is_taken(run, digits
     assert (
         made.recipe
         == made.candidates[best]
-        == Recipe(method=method, steps=tuple(aggregated.kept_of(RunDirectory(run)))[-best - 1 :])
+        == Recipe(method=method, steps=tuple(aggregated.kept_hashes(RunDirectory(run)))[-best - 1 :])
     )
     images = [digits.test.images[i] for i in range(len(digits.test))]
     loaded = load(made.path)
@@ -73,7 +73,7 @@ def test_the_best_number_of_the_last_weights_on_public_data_is_taken(run, digits
 
 def test_an_aggregate_is_what_its_name_says(run, digits):
     images = [digits.test.images[i] for i in range(20)]
-    weights = kept_weights(run)[-3:]
+    weights = stored_weights(run)[-3:]
     loaded = load(run)
 
     def said(state):
@@ -94,7 +94,7 @@ def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, digi
     made = aggregate(run, "ema", score_on=digits)
     assert [one.decay for one in made.candidates] == list(aggregating.DECAYS)
     assert len(made.recipe.steps) == 8
-    weights = kept_weights(run)
+    weights = stored_weights(run)
     steps = made.recipe.steps
     shares = [0.5 ** (steps[-1] - step) for step in steps]
     expected = sum(share * one["head.weight"].double() for share, one in zip(shares, weights, strict=True)) / sum(
@@ -116,14 +116,14 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
 
     monkeypatch.setattr(aggregating, "choose", choosing)
     made = aggregate(run, score_on=private, epsilon=0.5)
-    assert uses.earlier(Data(private.materials)).figures == (0.5,), "it is on the owner's list of uses"
-    assert uses.earlier(Data(("others",), private.places)).figures == (0.5,), (
+    assert uses.earlier_uses(DataIdentity(private.data_digests)).figures == (0.5,), "it is on the owner's list of uses"
+    assert uses.earlier_uses(DataIdentity(("others",), private.places)).figures == (0.5,), (
         "and known by its place where images are changed"
     )
     assert given["choice"] == PrivateChoice(epsilon=0.5, candidates=8)
     assert made.recipe == made.candidates[5]
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"
-    about = aggregated.about(made.path)
+    about = aggregated.recipe_entry(made.path)
     assert about["choice"] == {"candidates": 8, "epsilon": 0.5, "public": False}
     told = load(made.path).statement.plain
     assert told[:-1] == load(run).statement.plain
@@ -137,7 +137,7 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
     assert right.classes == digits.classes
     first = given["key"]
     aggregate(run, score_on=private, epsilon=0.5)
-    assert given["key"].words("x", 0).tolist() != first.words("x", 0).tolist(), "a fresh key each time"
+    assert given["key"].uint64_words("x", 0).tolist() != first.uint64_words("x", 0).tolist(), "a fresh key each time"
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ def test_verify_computes_an_aggregate_again(run, damage):
         content[-1] ^= 1
         made.path.write_bytes(content)
     elif damage == "another step":
-        steps = aggregated.kept_of(RunDirectory(run))
-        place = kept.place(RunDirectory(run), list(steps)[-1])
-        place.write_bytes(kept.place(RunDirectory(run), next(iter(steps))).read_bytes())
+        steps = aggregated.kept_hashes(RunDirectory(run))
+        place = kept_weights.path_of(RunDirectory(run), list(steps)[-1])
+        place.write_bytes(kept_weights.path_of(RunDirectory(run), next(iter(steps))).read_bytes())
     else:
-        kept.place(RunDirectory(run), list(aggregated.kept_of(RunDirectory(run)))[-1]).unlink()
+        kept_weights.path_of(RunDirectory(run), list(aggregated.kept_hashes(RunDirectory(run)))[-1]).unlink()
         assert verify(run).holds, "what is given away may come without the kept weights"
         return
     assert not verify(run).holds
@@ -206,10 +206,10 @@ def test_intervals_are_students_over_weights_of_the_second_half(run, digits):
     images = [digits.test.images[i] for i in range(5)]
     found = intervals(run, images, confidence=0.9)
     loaded, values = load(run), []
-    steps = [step for step in aggregated.kept_of(RunDirectory(run)) if step > 12]
+    steps = [step for step in aggregated.kept_hashes(RunDirectory(run)) if step > 12]
     assert list(found.steps) == steps
     for step in steps:
-        one = kept.load(RunDirectory(run), step, aggregated.kept_of(RunDirectory(run))[step])
+        one = kept_weights.load(RunDirectory(run), step, aggregated.kept_hashes(RunDirectory(run))[step])
         loaded.module.load_state_dict(one)
         values.append(loaded.logits(images).double().numpy())
     each = np.stack(values)
@@ -256,7 +256,7 @@ def test_intervals_of_tree_noise_are_as_much_wider_as_its_last_prefix_sum_varies
     images, run = [digits.test.images[0], digits.test.images[1]], RunDirectory(tmp_path / "run")
     found = intervals(run.path, images)
     loaded, values = load(run.path), []
-    for one in aggregated.weights_of(run, found.steps).values():
+    for one in aggregated.load_weights(run, found.steps).values():
         loaded.module.load_state_dict(one)
         values.append(loaded.logits(images).double())
     whole, k = torch.stack(values), len(found.steps)
@@ -272,18 +272,18 @@ def test_intervals_of_tree_noise_are_as_much_wider_as_its_last_prefix_sum_varies
 
 
 def _pair(examples: int):
-    from sfumato.privacy.planning.requested import requested
+    from sfumato.privacy.planning.by_name import request_by_names
 
-    return requested(examples=examples, mechanism="blt", participation="full-batch", momentum=0.0)._asdict()
+    return request_by_names(examples=examples, mechanism="blt", participation="full-batch", momentum=0.0)._asdict()
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "banded", "blt", "tree"])
 def test_the_rule_knows_the_noise_of_every_mechanism(digits, mechanism):
     """The noise's covariance over steps: of the sum of all steps it gives what `noise_in_weights` says."""
-    from sfumato.privacy.planning.requested import requested
+    from sfumato.privacy.planning.by_name import request_by_names
     from sfumato.training.conclusion.aggregating import _noise
 
-    pair = requested(examples=digits.examples, mechanism=mechanism, participation="full-batch", momentum=0.0)
+    pair = request_by_names(examples=digits.examples, mechanism=mechanism, participation="full-batch", momentum=0.0)
     whole = PrivacyPlan.calibrate(examples=digits.examples, steps=16, epsilon=8.0, delta=1e-5, **pair._asdict())
     found = _noise(whole, 16)
     of_sum = found.sum()
@@ -302,13 +302,13 @@ def test_by_rule_as_many_as_the_weights_themselves_say(run, monkeypatch):
 
     monkeypatch.setattr(denoising, "last_k", last_k)
     made = aggregate(run)
-    steps = tuple(aggregated.kept_of(RunDirectory(run)))
+    steps = tuple(aggregated.kept_hashes(RunDirectory(run)))
     assert made.recipe == Recipe(method="upa", steps=steps[-3:])
     assert asked["steps"] == steps
     assert asked["rates"] == [2.0] * 24
     assert set(asked["noise"].tolist()) == {(4.0 / 64) ** 2}
     assert (asked["parameters"], asked["momentum"]) == (650, 0.0)
-    first, *_, last = kept_weights(run)
+    first, *_, last = stored_weights(run)
     apart = sum(float((first[name].double() - last[name].double()).square().sum()) for name in first)
     assert asked["distances"][0, -1] == pytest.approx(apart)
 
@@ -353,7 +353,7 @@ def test_a_decay_by_rule_makes_weights_as_old_as_those_of_the_mean(run, monkeypa
 
     monkeypatch.setattr(denoising, "last_k", lambda *given, **facts: 6)
     made = aggregate(run, "ema")
-    steps = tuple(aggregated.kept_of(RunDirectory(run)))
+    steps = tuple(aggregated.kept_hashes(RunDirectory(run)))
     age = sum(24 - step for step in steps[-6:]) / 6
     assert made.recipe.steps == steps
     decay = made.recipe.decay
@@ -395,7 +395,7 @@ def test_nothing_but_an_aggregate_is_overwritten(run, name):
 
 def test_kept_weights_that_were_exchanged_are_not_averaged(run):
     directory = RunDirectory(run)
-    kept.place(directory, 24).write_bytes(kept.place(directory, 23).read_bytes())
+    kept_weights.path_of(directory, 24).write_bytes(kept_weights.path_of(directory, 23).read_bytes())
     with pytest.raises(sfumato.SfumatoError, match="is not the file that the ledger ends with"):
         aggregate(run, last=2)
 
@@ -426,7 +426,7 @@ def test_intervals_take_the_second_half_of_the_steps_that_were_taken(run, digits
     (run / "plan.json").write_text(json.dumps({**plan, "steps": 40}))
     found = intervals(run, [digits.test.images[0]])
     assert (spacing_of(24), spacing_of(79), spacing_of(400)) == (1, 1, 10)
-    assert list(found.steps) == [step for step in aggregated.kept_of(RunDirectory(run)) if step > 12]
+    assert list(found.steps) == [step for step in aggregated.kept_hashes(RunDirectory(run)) if step > 12]
 
 
 def test_a_mean_of_the_last_weights_that_is_released_is_noted(run, digits):

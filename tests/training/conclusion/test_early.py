@@ -12,7 +12,7 @@ from torch import nn
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError, Stop, finish, train, verify
 from sfumato.observers import Observer
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.privacy import ledger
 from sfumato.runs.directory import file_hash
 from sfumato.training import loop
@@ -39,16 +39,16 @@ class Leaves(Observer):
     def __init__(self, when, at=3):
         self.when, self.at, self.told = when, at, []
 
-    def begin(self, step, steps):
+    def on_train_begin(self, step, steps):
         self._note("begin", step)
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         self._note("stepped", step)
 
-    def scored(self, row):
+    def on_metrics(self, row):
         self._note("scored", row["step"])
 
-    def ended(self):
+    def on_train_end(self):
         self.told.append("ended")
 
     def _note(self, what, step):
@@ -139,7 +139,7 @@ def test_figures_of_a_run_that_was_ended_are_those_of_its_last_step(arrays, tmp_
     """It was measured after the second step, and ends after the third."""
     monkeypatch.setattr(loop, "EVALUATIONS", 3)
     heard: list[str] = []
-    progress = Silence()
+    progress = NoProgress()
     monkeypatch.setattr(progress, "report", heard.append)
     run = trained(tmp_path / "run", arrays, observers=[Leaves("stepped")], averaging=None, progress=progress)
     assert "an observer ended the run after 3 of 6 steps; its statement gives the epsilon of the whole plan" in heard
@@ -177,7 +177,7 @@ def _killed(*_, **__):
 def test_workers_hear_of_it(arrays, tmp_path, monkeypatch):
     """Those that don't lead have no observers, and end by what the leader says."""
     said = []
-    monkeypatch.setattr(Workers, "said", lambda self, message: said.append(message) or dict(message))
+    monkeypatch.setattr(Workers, "broadcast", lambda self, message: said.append(message) or dict(message))
     trained(tmp_path / "run", arrays, observers=[Leaves("stepped", 2)])
     assert [message["stop"] for message in said if "stop" in message] == [False, True]
     assert sfumato.Stop is Stop

@@ -15,10 +15,10 @@ from sfumato.privacy import (
     PrivateSelection,
     TruncatedPoisson,
     User,
-    detections,
+    true_positive_rates,
 )
 from sfumato.report import RATES
-from sfumato.training.conclusion.run_page import _attack
+from sfumato.training.conclusion.run_report import _attack
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def test_the_attacker_of_a_selected_model_may_have_seen_the_choice():
     alone, chosen = (
         _attack(Statement(plan=plan, circumstances=Circumstances(), selection=one)) for one in (None, selection)
     )
-    assert alone.detections == pytest.approx(detections(plan, RATES))
-    assert chosen.detections == pytest.approx(detections(selection, RATES))
+    assert alone.detections == pytest.approx(true_positive_rates(plan, RATES))
+    assert chosen.detections == pytest.approx(true_positive_rates(selection, RATES))
     assert all(more > less for more, less in zip(chosen.detections[:40], alone.detections, strict=False))
 
 

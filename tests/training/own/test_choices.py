@@ -48,7 +48,7 @@ def test_secure_noise_is_that_of_the_grid_and_the_statement_says_so(data, tmp_pa
     run, model = begun(data, tmp_path / "a", noise="secure", seed=None)
     list(run)
     reference, (inputs, targets) = network(), data
-    key = run._key.opened(openings(read(tmp_path / "a" / "ledger.jsonl")))
+    key = run._key.with_salts(openings(read(tmp_path / "a" / "ledger.jsonl")))
     noise = SecureNoise(run.plan.mechanism, max_norm=1.0, key=key)
     gradient = sfumato.ClippedGradient(reference, functional.cross_entropy)
     private = sfumato.PrivateStep(plan=run.plan, gradient=gradient, noise=noise)
@@ -95,7 +95,7 @@ def test_what_cannot_have_secure_noise_is_refused_before_there_is_a_run(data, tm
 def test_half_precision_is_recorded_and_has_a_key_of_its_own_under_one_seed(data, tmp_path):
     plain, exact = begun(data, tmp_path / "a")
     half, coarse = begun(data, tmp_path / "b", precision="bfloat16")
-    assert bytes(plain._key.words("noise", 0)) != bytes(half._key.words("noise", 0))
+    assert bytes(plain._key.uint64_words("noise", 0)) != bytes(half._key.uint64_words("noise", 0))
     assert len(list(half)) == 3
     assert half.performance.precision == "bfloat16"
     assert half.statement.sentence == (list(plain), plain.statement)[1].sentence

@@ -14,7 +14,7 @@ from sfumato import PrivacyPlan, SfumatoError, open_source, train, verify
 from sfumato.gradients.checks import selfcheck
 from sfumato.privacy import ledger
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.search.audits.subject import of_run
+from sfumato.search.audits.subject import from_run
 from sfumato.training import loop
 from sfumato.training.own.code import OwnCode
 
@@ -60,7 +60,7 @@ def test_its_record_names_them_and_its_statement_leaves_them_out(spots, tmp_path
     assert "NAdam" in page
     assert "CrossEntropyLoss" in page
     with pytest.raises(SfumatoError, match="was trained with a custom loss"):
-        of_run(run.directory)
+        from_run(run.directory)
 
 
 OTHERS = {
@@ -236,7 +236,7 @@ def test_a_rule_without_a_plan_takes_them(arrays, tmp_path):
         "linear", arrays, noise_multiplier=8.0, delta=1e-3, batch_size=20, steps=2, directory=tmp_path / "run", **own
     )
     assert run.statement.circumstances.own_code == ("loss", "optimizer")
-    assert OwnCode.taken(None, {"loss": "sigmoid"}) == (OwnCode(), None, {"loss": "sigmoid"})
+    assert OwnCode.from_arguments(None, {"loss": "sigmoid"}) == (OwnCode(), None, {"loss": "sigmoid"})
 
 
 class Late(torch.optim.SGD):
@@ -259,7 +259,7 @@ class Copies:
     def __init__(self, place):
         self.place = place
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         if step == 4:
             self.content = self.place.read_bytes()
 

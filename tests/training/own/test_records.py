@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 import sfumato
 from sfumato import SfumatoError
-from sfumato.data.readers.recognised import asked_for
+from sfumato.data.readers.reader_choice import choose_reader
 from sfumato.training.own.records import own_records
 
 KEY = bytes(32)
@@ -47,7 +47,7 @@ def test_pictures_are_opened_as_train_opens_them(given):
     data = given()
     opened = sfumato.open_source(data, owner_key=KEY)
     found = own_records(data if isinstance(data, Pictures) or isinstance(data[0], Pictures) else opened, KEY)
-    assert found.materials == opened.materials
+    assert found.materials == opened.data_digests
     assert found.count == found.examples == len(opened.train)
     assert found.facts.read == opened.read == ("examples", "classes", "size", "channels")
     inputs, targets = found.take(np.arange(4))
@@ -62,7 +62,7 @@ def test_data_sets_of_hugging_face_are_opened_or_taken_by_their_transform():
     whole = datasets.Dataset.from_dict({"image": pictures, "label": LABELS.tolist()}, features=features)
     parts = datasets.DatasetDict(train=whole.select(range(45)), test=whole.select(range(45, 60)))
     assert own_records(parts, KEY).count == 45
-    assert own_records(whole, KEY).materials == sfumato.open_source(whole, owner_key=KEY).materials
+    assert own_records(whole, KEY).materials == sfumato.open_source(whole, owner_key=KEY).data_digests
 
     def made(rows):
         images = [torch.tensor(np.asarray(one)).permute(2, 0, 1) / 255 for one in rows["image"]]
@@ -105,7 +105,7 @@ def test_what_a_source_declares_is_the_plans_and_what_it_read_is_in_the_statemen
     ("data", "words"),
     [
         (3, "source must be data, got int"),
-        (asked_for, "source must be data, got function"),
+        (choose_reader, "source must be data, got function"),
         ([{"pixel_values": torch.zeros(2)}], "or dicts of tensors with 'labels'"),
     ],
 )

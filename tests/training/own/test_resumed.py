@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError
-from sfumato.privacy.planning.requested import requested
+from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.training.own.records import own_records
 
 STEPS = 6
@@ -45,7 +45,7 @@ def taken(data, directory, *, until=None, **choices):
 @pytest.mark.parametrize("name", CORRELATED)
 def test_correlated_noise_goes_on_after_an_interruption(data, tmp_path, name):
     """To the same bytes: what the noise remembers of earlier steps is in the checkpoint."""
-    request = requested(examples=60, momentum=0.0, **CORRELATED[name])._asdict()
+    request = request_by_names(examples=60, momentum=0.0, **CORRELATED[name])._asdict()
     plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=STEPS, noise_multiplier=1.0, delta=1e-4, **request)
     given = {"plan": plan, "noise_multiplier": None, "batch_size": None, "steps": None}
     whole = taken(data, tmp_path / "whole", **given)

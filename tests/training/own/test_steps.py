@@ -19,7 +19,7 @@ from sfumato.randomness import Noise, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.training.own import steps as own_steps
 from sfumato.training.own.records import own_records
 
@@ -139,7 +139,7 @@ def test_it_is_on_the_owners_list_once_and_public_data_are_not(data, tmp_path):
     run, _ = taken(data, tmp_path / "a")
     key = sfumato.owner_key()
     materials = own_records(data, key).materials
-    assert uses.earlier(Data(materials)).plans == [run.plan]
+    assert uses.earlier_uses(DataIdentity(materials)).plans == [run.plan]
     other, _ = taken(data, tmp_path / "b", seed=2)
     assert "1 earlier run" in other.note or "2 runs" in other.note
     shuffled = data[0].flip(0), data[1].flip(0)
@@ -147,7 +147,7 @@ def test_it_is_on_the_owners_list_once_and_public_data_are_not(data, tmp_path):
     for same in ((data[0], 1 - data[1]), (data[0].double(), data[1])):  # another question about the same people
         assert set(own_records(same, key).materials) & set(materials)
     taken((data[0] + 1, data[1]), tmp_path / "c", public=True)
-    assert uses.earlier(Data(own_records((data[0] + 1, data[1]), key).materials)).plans == []
+    assert uses.earlier_uses(DataIdentity(own_records((data[0] + 1, data[1]), key).materials)).plans == []
 
 
 OTHERS = {
@@ -167,7 +167,7 @@ def test_another_run_does_not_go_on_with_its_key(data, tmp_path, what):
 def test_seeded_runs_that_differ_have_keys_of_their_own(data, tmp_path):
     keys = [begun(data, tmp_path / "a")[0]._key]
     keys += [begun(**{"data": data, "directory": tmp_path / "b", **other(data)})[0]._key for other in OTHERS.values()]
-    drawn = {bytes(key.words("noise", 0)) for key in keys}
+    drawn = {bytes(key.uint64_words("noise", 0)) for key in keys}
     assert len(drawn) == len(keys)
 
 

@@ -12,14 +12,14 @@ import torch
 from sfumato import Noise, PrivacyPlan, RunKey, Sampler, SfumatoError, load, open_source, train, verify
 from sfumato.privacy import FixedOrder, Gaussian, Poisson, TruncatedPoisson, User, ledger
 from sfumato.randomness import owner_key
-from sfumato.runs import audited
+from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import loop
-from sfumato.training.parts import directions as part_of_audit
+from sfumato.training.parts import canary_audits as part_of_audit
 from sfumato.training.parts.canaries import COINS, synthetic
-from sfumato.training.parts.part import Asked
-from sfumato.training.preparation import recorded
+from sfumato.training.parts.part import RunRequest
+from sfumato.training.preparation import from_record
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import execute
 from sfumato.training.step import PrivateStep
@@ -84,7 +84,7 @@ def test_canaries_that_are_in_are_drawn_like_all_others_and_move_none_of_these(
     train("linear", spots, small_plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1)
     key, canaries = found[-1], synthetic(CANARIES, spots)
     coins = canaries.coins(key)
-    key = key.opened(ledger.openings(ledger.read(tmp_path / "run" / "ledger.jsonl")))
+    key = key.with_salts(ledger.openings(ledger.read(tmp_path / "run" / "ledger.jsonl")))
     labels = np.concatenate([spots.train.labels, canaries.records.labels[coins]])
     sampler, alone = (Sampler(small_plan, key, records=count) for count in (len(labels), 200))
     taken = 0
@@ -113,12 +113,16 @@ def test_nothing_is_measured_or_counted_on_canaries(spots, small_plan, tmp_path)
     job = prepare(None, spots, small_plan, _settings(run), audit=CANARIES)
     assert job.source is spots
     assert (len(job.source.train), job.source.examples) == (200, 200)
-    assert len(job.draws) == 0
+    assert len(job.sampler_inputs) == 0
 
 
 def test_scores_are_of_the_released_model_alone(spots, small_plan, tmp_path):
     run = train("linear", spots, small_plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1, ema=0.9)
-    found, loaded, canaries = audited.read(RunDirectory(run.directory)), load(run.directory), synthetic(CANARIES, spots)
+    found, loaded, canaries = (
+        audit_outcomes.read(RunDirectory(run.directory)),
+        load(run.directory),
+        synthetic(CANARIES, spots),
+    )
     logits = loaded.module(loaded.transform(torch.from_numpy(canaries.records.images))).double()
     losses = torch.nn.functional.cross_entropy(logits, torch.from_numpy(canaries.records.labels), reduction="none")
     assert found.details["scores"] == pytest.approx((-losses).tolist(), rel=1e-4)
@@ -166,7 +170,7 @@ def test_the_number_of_canaries_is_pinned_and_a_seed_s_key_depends_on_it(spots, 
             train("linear", spots, small_plan, **given, **other)
     train("linear", spots, small_plan, audit=CANARIES, **given)
     found = [
-        prepare(None, spots, small_plan, _settings(None), **asked).key.words("noise", 0).tolist()
+        prepare(None, spots, small_plan, _settings(None), **asked).key.uint64_words("noise", 0).tolist()
         for asked in ({}, {"audit": 40}, {"audit": 41})
     ]
     assert len({tuple(words) for words in found}) == 3, "other sums have other noise"
@@ -178,7 +182,7 @@ def test_a_resumed_run_of_the_command_line_has_its_canaries_again(arrays, tmp_pa
         patch.setattr(loop, "descend", _stop)
         with pytest.raises(StopError):
             train("linear", arrays, audit=CANARIES, **given)
-    job, run = recorded.job(str(tmp_path / "run"), trust_code=False)
+    job, run = from_record.job_from_record(str(tmp_path / "run"), trust_code=False)
     assert job.circumstances.audit == CANARIES
     execute(job, run)
     assert (tmp_path / "run" / names.AUDIT).is_file()
@@ -189,7 +193,7 @@ def test_canaries_catch_noise_that_is_far_too_small(spots, tmp_path, monkeypatch
     right = Noise.standard_deviation.fget
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: 0.02 * right(noise)))
     run = train("linear", spots, plan, directory=tmp_path / "wrong", audit=100, learning_rate=2.0, seed=1, keep=0)
-    found = audited.read(RunDirectory(run.directory))
+    found = audit_outcomes.read(RunDirectory(run.directory))
     assert found.refuted or found.doubtful
     assert found.bounds[0].epsilon > plan.epsilon(), "without any assumption"
 
@@ -199,7 +203,7 @@ def test_each_canary_is_a_user_of_its_own(tmp_path):
     users = np.array([f"u{place % 50}" for place in range(len(digits.train))])
     source = replace(digits, train=replace(digits.train, users=users), users=50)
     key, canaries = RunKey.from_seed(1), synthetic(CANARIES, source)
-    behind = canaries.behind(source, key)
+    behind = canaries.appended_to(source, key)
     assert len(set(behind.train.users)) == 50 + canaries.coins(key).sum()
     assert sorted(set(behind.train.users))[:50] == sorted(set(users)), "the persons keep their places"
     plan = PrivacyPlan(
@@ -211,7 +215,7 @@ def test_each_canary_is_a_user_of_its_own(tmp_path):
         unit=User(drawn="users"),
     )
     run = train("linear", source, plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1)
-    assert len(audited.read(RunDirectory(run.directory)).details["scores"]) == CANARIES
+    assert len(audit_outcomes.read(RunDirectory(run.directory)).details["scores"]) == CANARIES
 
 
 @pytest.mark.parametrize(
@@ -236,9 +240,9 @@ def test_plans_that_canaries_would_move_others_in_are_refused(spots, small_plan)
         ),
     ):
         with pytest.raises(SfumatoError, match="Poisson sampling or full batches"):
-            part_of_audit.Audit.of(_asked(spots, plan))
+            part_of_audit.Audit.from_request(_asked(spots, plan))
     with pytest.raises(SfumatoError, match="candidate of a private selection"):
-        part_of_audit.Audit.of(_asked(spots, small_plan, candidate=True))
+        part_of_audit.Audit.from_request(_asked(spots, small_plan, candidate=True))
 
 
 def test_canaries_that_are_private_records_are_refused(digits, tmp_path):
@@ -250,11 +254,13 @@ def test_canaries_that_are_private_records_are_refused(digits, tmp_path):
     source = open_source(f"npz:{tmp_path / 'private.npz'}", owner_key=owner_key())
     plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=3, noise_multiplier=4.0, delta=1e-3)
     with pytest.raises(SfumatoError, match="records of the private source") as refused:
-        part_of_audit.Audit.of(_asked(source, plan, audit=20, audit_source="digits"))
+        part_of_audit.Audit.from_request(_asked(source, plan, audit=20, audit_source="digits"))
     assert "\n" not in str(refused.value)
-    part = part_of_audit.Audit.of(_asked(source, plan, audit=20, audit_source=f"npz:{tmp_path / 'public.npz'}"))
+    part = part_of_audit.Audit.from_request(
+        _asked(source, plan, audit=20, audit_source=f"npz:{tmp_path / 'public.npz'}")
+    )
     assert len(part.canaries) == 20
-    assert part.keyed["audit"]["source"].startswith("npz:")
+    assert part.key_facts["audit"]["source"].startswith("npz:")
 
 
 class StopError(BaseException):
@@ -265,9 +271,9 @@ def _stop(*_):
     raise StopError
 
 
-def _asked(source, plan, *, candidate=False, **options) -> Asked:
+def _asked(source, plan, *, candidate=False, **options) -> RunRequest:
     options = options or {"audit": CANARIES}
-    return Asked(source=source, plan=plan, settings=_settings(None), candidate=candidate, options=options)
+    return RunRequest(source=source, plan=plan, settings=_settings(None), candidate=candidate, options=options)
 
 
 def _settings(run):

@@ -17,9 +17,9 @@ from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.search import Trial
-from sfumato.training.conclusion.run_page import report
+from sfumato.training.conclusion.run_report import report
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0)
 
@@ -92,7 +92,7 @@ def test_a_run_reserves_its_whole_plan_before_its_first_step(private, plan, tmp_
     (only,) = read_budget("faces").reservations
     assert (only.use, only.name, only.figures) == (plan, f"{tmp_path.name}/run", None)
     assert only.run == RunDirectory(run.directory).identity
-    assert only.data == tuple(private.materials)
+    assert only.data == tuple(private.data_digests)
     assert only.cost == read_budget("faces").filter.cost(plan)
     assert "Budget faces: " in report(RunDirectory(run.directory))
     assert "faces" not in report(RunDirectory(run.directory), public=True), "linkage is the owner's own"
@@ -105,7 +105,7 @@ def test_a_run_that_does_not_fit_leaves_nothing_behind(private, plan, tmp_path):
         trained(private, plan.with_noise(0.5), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     assert reserved() == []
-    assert uses.earlier(Data(private.materials)).plans == []
+    assert uses.earlier_uses(DataIdentity(private.data_digests)).plans == []
 
 
 def test_a_run_that_was_cut_after_its_line_counts_and_takes_no_step(private, plan, tmp_path, monkeypatch):
@@ -171,8 +171,8 @@ def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, tri
         lambda: train(
             None, private, plan, directory=tmp_path / "run", settings=replace(SETTINGS, seed=1), budget="faces"
         ),
-        lambda: search.open(seeded, space, directory=tmp_path / "open", search="uncovered"),
-        lambda: search.private(seeded, space, directory=tmp_path / "won"),
+        lambda: search.open_search(seeded, space, directory=tmp_path / "open", search="uncovered"),
+        lambda: search.private_selection(seeded, space, directory=tmp_path / "won"),
     ]
     for begin in begun:
         with pytest.raises(SfumatoError, match="seed is 1, but a seeded run promises nothing, so it cannot count in"):
@@ -208,20 +208,20 @@ def trial() -> Trial:
 
 def test_each_run_of_an_uncovered_search_is_reserved(trial, tmp_path):
     space = {"learning_rate": Choice(values=(0.1, 0.5))}
-    search.open(trial, space, directory=tmp_path / "sweep", search="uncovered")
+    search.open_search(trial, space, directory=tmp_path / "sweep", search="uncovered")
     assert [one.name for one in read_budget("faces").reservations] == ["sweep/1", "sweep/2"]
     set_budget("little", epsilon=0.02, delta=1e-5)
     six = {"learning_rate": Choice(values=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6))}
     little = replace(trial, options={"budget": "little"})
     with pytest.raises(SfumatoError, match="the budget little has 100% left, and 6 runs need"):
-        search.open(little, six, directory=tmp_path / "more", search="uncovered")
+        search.open_search(little, six, directory=tmp_path / "more", search="uncovered")
     assert not (tmp_path / "more" / "1").exists()
 
 
 def test_a_private_selection_is_reserved_as_a_whole_and_its_candidates_are_not(trial, tmp_path):
     given = {"directory": tmp_path / "won", "draws": CandidateCount(mean=1.5)}
     space = {"learning_rate": Choice(values=(0.1, 0.5))}
-    found = search.private(trial, space, **given)
+    found = search.private_selection(trial, space, **given)
     (only,) = read_budget("faces").reservations
     assert (only.use, only.name) == (found.selection, f"{tmp_path.name}/won")
     assert only.cost == read_budget("faces").filter.cost(found.selection)

@@ -37,7 +37,7 @@ def logits_of(run, digits, weights) -> torch.Tensor:
 def test_accuracies_and_deviations_are_those_of_the_kept_weights(run, digits):
     found = json.loads((run / "evaluation.json").read_text())["over_steps"]
     labels = torch.from_numpy(digits.test.labels)
-    kept = list(aggregated.weights_of(RunDirectory(run), (21, 22, 23, 24)).values())
+    kept = list(aggregated.load_weights(RunDirectory(run), (21, 22, 23, 24)).values())
     outputs = [logits_of(run, digits, one) for one in kept]
     shares = [(one.argmax(1) == labels).double().mean().item() for one in outputs]
     pairs = [(0, 1), (1, 2), (2, 3)]
@@ -74,9 +74,9 @@ def test_each_sample_has_the_interval_of_its_first_class(run, digits):
     found = evaluation["over_steps"]
     assert len(found["intervals"]) == len(evaluation["samples"])
     assert found["notes"] == []
-    steps = tuple(step for step in aggregated.kept_of(RunDirectory(run)) if step > 12)
+    steps = tuple(step for step in aggregated.kept_hashes(RunDirectory(run)) if step > 12)
     each = torch.stack(
-        [logits_of(run, digits, one) for one in aggregated.weights_of(RunDirectory(run), steps).values()]
+        [logits_of(run, digits, one) for one in aggregated.load_weights(RunDirectory(run), steps).values()]
     ).double()
     first = logits_of(run, digits, {}).argmax(1, keepdim=True)
     k = len(steps)
@@ -94,11 +94,11 @@ def test_each_sample_has_the_interval_of_its_first_class(run, digits):
 def test_a_public_page_of_private_data_has_none_of_it(planned, digits, tmp_path):
     private = open_source("npz:" + str(written(digits, tmp_path)), owner_key=bytes(32))
     train(None, private, planned, directory=tmp_path / "run", settings=SETTINGS, threads=1, device="cpu", keep=8)
-    from sfumato.training.conclusion import run_page
+    from sfumato.training.conclusion import run_report
 
     run = RunDirectory(tmp_path / "run")
-    assert "The last steps" in run_page.report(run)
-    public = run_page.report(run, public=True)
+    assert "The last steps" in run_report.report(run)
+    public = run_report.report(run, public=True)
     assert "The last steps" not in public
     assert 'class="interval"' not in public
 

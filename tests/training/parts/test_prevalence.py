@@ -12,7 +12,7 @@ import torch
 from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, train, verify
 from sfumato.experiment.settings import Settings
 from sfumato.models.losses import probabilities
-from sfumato.models.shares import correction
+from sfumato.models.shares import logit_offsets
 from sfumato.privacy import Gaussian, Ledger, NoisyTable, Poisson
 from sfumato.privacy import ledger as ledgers
 from sfumato.privacy.noisy_table import FINE
@@ -20,10 +20,10 @@ from sfumato.runs import aggregated
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import choice
+from sfumato.runs.figures import point_choice
 from sfumato.runs.figures import published as records
 from sfumato.training.conclusion import finish
-from sfumato.training.conclusion.run_page import report
+from sfumato.training.conclusion.run_report import report
 from sfumato.training.parts import published
 
 pytestmark = pytest.mark.usefixtures("one_secret")
@@ -100,7 +100,7 @@ def test_by_rule_the_table_moves_the_model_and_every_figure_speaks_of_it(finishe
 
 
 def test_the_shares_that_scores_hold_for_are_those_of_the_noisy_table_and_not_exact(finished, source):
-    noisy, exact = choice.shares_of(finished.published), float((source.test.labels == 1).mean())
+    noisy, exact = point_choice.estimate_shares(finished.published), float((source.test.labels == 1).mean())
     assert finished.load().reading.shares == pytest.approx(noisy, rel=1e-12)
     assert noisy["pneumonia"] != pytest.approx(exact, rel=1e-9)
 
@@ -151,13 +151,13 @@ def test_an_operating_point_is_a_function_of_the_noisy_table_alone(tmp_path, mon
     for place in range(3):
         outputs, labels = torch.randn(200, 2, generator=generator), torch.randint(2, (200,), generator=generator)
         with Ledger(tmp_path / f"{place}.jsonl") as ledger:
-            given = published.Predicted(outputs=outputs, labels=labels, classes=CLASSES, loss="softmax")
+            given = published.Predictions(outputs=outputs, labels=labels, classes=CLASSES, loss="softmax")
             (tmp_path / f"{place}").mkdir()
             run = RunDirectory(tmp_path / f"{place}")
             key = RunKey.from_seed(place)
             for rule in ("shares", "balanced", "pneumonia=0.6"):
                 (run / names.FIGURES).unlink(missing_ok=True)
-                out = published.released(table, run, ledger, 3, given, temperature=1.0, key=key, rule=rule)
+                out = published.release_table(table, run, ledger, 3, given, temperature=1.0, key=key, rule=rule)
                 found.append(out.operating)
     assert found[0:3] == found[3:6] == found[6:9]
     assert None not in found
@@ -181,10 +181,10 @@ def test_what_is_asked_for_is_kept_when_a_run_is_resumed(rays, source, tmp_path,
         trained(
             rays, tmp_path / "run", operating_point="pneumonia=0.8", prevalence=TRAINED, training_prevalence=TRAINED
         )
-    from sfumato.training.preparation import recorded
+    from sfumato.training.preparation import from_record
 
     record = RunDirectory(tmp_path / "run").read_json(names.SETTINGS)
-    assert recorded.registry.recorded(record, "run") == {
+    assert from_record.registry.recorded_options(record, "run") == {
         "report_epsilon": 3.0, "operating_point": "pneumonia=0.8", "keep": 20, **shares,
     }  # fmt: skip
     run = trained(rays, tmp_path / "run", operating_point="pneumonia=0.8", **shares)
@@ -200,9 +200,11 @@ def test_declared_shares_move_the_scores_and_stand_in_the_statement(source, tmp_
                   training_prevalence=TRAINED)  # fmt: skip
     loaded, images = run.load(), list(source.test.take(slice(0, 50)))
     assert torch.equal(loaded.logits(images), plain.logits(images)), "the weights are the same"
-    moved = torch.tensor(correction((0.26, 0.74), (0.9, 0.1), loss="softmax"))
+    moved = torch.tensor(logit_offsets((0.26, 0.74), (0.9, 0.1), loss="softmax"))
     assert torch.allclose(loaded.predict(images), (plain.logits(images) + moved).softmax(1))
-    assert torch.equal(plain.used_at(loaded.reading.prevalence, TRAINED).predict(images), loaded.predict(images))
+    assert torch.equal(
+        plain.with_prevalence(loaded.reading.prevalence, TRAINED).predict(images), loaded.predict(images)
+    )
     lines = [line for line in run.statement.not_covered if "which scores are adjusted" in line]
     assert "from which scores are adjusted (normal 0.26, pneumonia 0.74): the owner's word alone says" in lines[0]
     assert "to which scores are adjusted (normal 0.9, pneumonia 0.1)" in lines[1]
@@ -224,8 +226,8 @@ def test_with_weights_scores_hold_where_all_classes_are_as_frequent(source, tmp_
     loaded, images = run.load(), list(source.test.take(slice(0, 20)))
     assert run.published.operating is None, "weights are what the owner has asked for"
     assert loaded.reading.shares == {"normal": 0.5, "pneumonia": 0.5}
-    there = loaded.used_at(USED)
-    expected = torch.tensor(correction((0.5, 0.5), (0.38, 0.62), loss="softmax"))
+    there = loaded.with_prevalence(USED)
+    expected = torch.tensor(logit_offsets((0.5, 0.5), (0.38, 0.62), loss="softmax"))
     scaled = loaded.logits(images) / (loaded.reading.temperature or 1.0)
     assert torch.allclose(there.predict(images), (scaled + expected).softmax(1))
     with pytest.raises(SfumatoError, match="training_prevalence and class_prevalence are both given"):
@@ -233,10 +235,10 @@ def test_with_weights_scores_hold_where_all_classes_are_as_frequent(source, tmp_
 
 
 def test_an_aggregate_has_the_declared_shares_and_no_operating_point(finished, tmp_path):
-    recorded = aggregated.kept_of(RunDirectory(finished.directory))
-    recipe = aggregated.Recipe(method="upa", steps=tuple(recorded)[-3:])
+    from_record = aggregated.kept_hashes(RunDirectory(finished.directory))
+    recipe = aggregated.Recipe(method="upa", steps=tuple(from_record)[-3:])
     path = tmp_path / "aggregate.safetensors"
-    path.write_bytes(aggregated.written(RunDirectory(finished.directory), recipe))
+    path.write_bytes(aggregated.model_bytes(RunDirectory(finished.directory), recipe))
     assert finished.load().reading.operating_point is not None
     assert load(path).reading.operating_point is None
 

@@ -21,7 +21,7 @@ from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, Trun
 from sfumato.randomness import NoiseState, Sampler, owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
-from sfumato.training.parts.part import Asked
+from sfumato.training.parts.part import RunRequest
 from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.preparation import prepare
 
@@ -111,7 +111,7 @@ def test_aggregates_have_statistics_of_their_own_weights(finished, tmp_path, met
 def test_statistics_are_taken_where_each_gradient_is(source, plan, choices, tmp_path, monkeypatch):
     """At the average, where a run trains over it: not at the last weights, and not once for all steps."""
     seen, means = [], []
-    of_step = steps.PrivateSteps.__call__
+    of_step = steps.PrivateTrainingSteps.__call__
 
     def looking(self, step, state):
         module = self._inputs._job.module
@@ -121,7 +121,7 @@ def test_statistics_are_taken_where_each_gradient_is(source, plan, choices, tmp_
         means.append(own["norm.mean"])
         return of_step(self, step, state)
 
-    monkeypatch.setattr(steps.PrivateSteps, "__call__", looking)
+    monkeypatch.setattr(steps.PrivateTrainingSteps, "__call__", looking)
     trained(source, plan, replace(choices, aggregate="ema"), tmp_path / "run", keep=0)
     assert seen == [True] * STEPS
     assert not torch.equal(means[0], means[-1])
@@ -142,7 +142,7 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
     source, plan, choices, tmp_path, heard
 ):
     job = prepare.prepare(None, source, plan, choices, threads=1)
-    assert job.draws["excluded"].sum() == 3
+    assert job.sampler_inputs["excluded"].sum() == 3
     assert len(job.source.train) == 57
     assert {image.tobytes() for image in job.source.train.images}.isdisjoint(
         image.tobytes() for part in job.parts if part.examples is not None for image in part.examples.images
@@ -161,16 +161,16 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
 
 def test_the_larger_images_of_records_that_are_left_out_are_left_out_too(plan, choices, archives):
     source = open_source(f"npz:{archives / 'private.npz'}", owner_key=owner_key(), size=6, zoom=1.3)
-    asked = Asked(source=source, plan=plan, settings=choices, candidate=False, options={})
-    part = PublicNormalisation.of(asked)
+    asked = RunRequest(source=source, plan=plan, settings=choices, candidate=False, options={})
+    part = PublicNormalisation.from_request(asked)
     assert part is not None
-    kept = part.kept_from(source)
+    kept = part.exclude_records(source)
     assert len(kept.zoomed) == len(kept.train) == 57 < len(source.zoomed)
     assert np.array_equal(kept.zoomed.labels, source.zoomed.labels[~part.excluded])
 
 
 def test_test_images_among_the_public_ones_are_told_to_the_owner(source, plan, choices, tmp_path, heard):
-    seen = replace(source, test=source.train.chosen(np.arange(60) >= 55))
+    seen = replace(source, test=source.train.select(np.arange(60) >= 55))
     trained(seen, plan, choices, tmp_path / "run", keep=0, progress=heard)
     assert any(line.startswith("note: 3 of your test images are among the public examples") for line in heard.lines)
 
@@ -179,7 +179,7 @@ def test_test_images_among_the_public_ones_are_told_to_the_owner(source, plan, c
 def test_which_public_examples_are_taken_hangs_on_nothing_private(source, plan, choices, archives, fewer, seed):
     """Neither on private records nor on a seed: a public draw among the public ones, prepared as a model takes them."""
     kept = np.arange(60) >= 20 * fewer
-    some = replace(source, train=source.train.chosen(kept))
+    some = replace(source, train=source.train.select(kept))
     settings = replace(choices, public_examples=20, seed=seed)
     module = prepare.prepare(None, some, plan, settings, threads=1).module
     drawn = np.sort(np.random.default_rng(0).permutation(93)[:20])
@@ -192,7 +192,7 @@ def test_the_same_pixels_are_known_again_however_they_are_stored(source, plan, c
     arrays = dict(np.load(archives / "public.npz"))
     np.savez(tmp_path / "floats.npz", **{**arrays, "x_train": arrays["x_train"] / np.float32(255)})
     floats = replace(choices, public_data=f"npz:{tmp_path / 'floats.npz'}")
-    assert prepare.prepare(None, source, plan, floats, threads=1).draws["excluded"].sum() == 3
+    assert prepare.prepare(None, source, plan, floats, threads=1).sampler_inputs["excluded"].sum() == 3
 
 
 @pytest.mark.parametrize("rule", ["poisson", "position", "time", "truncated", "drifting"])
@@ -226,7 +226,7 @@ def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp
     def seen(name, count):
         public = replace(choices, public_data=f"npz:{name}", public_examples=count)
         job = prepare.prepare(None, source, plan, public, threads=1, key=RunKey.from_seed(1, "test"), clock=clock)
-        private, found = steps.PrivateSteps(job, job.key), []
+        private, found = steps.PrivateTrainingSteps(job, job.key), []
 
         def looking(key, step, participants, workers):
             found.append({job.source.train.images[row].tobytes() for row in participants})
@@ -247,7 +247,7 @@ def test_which_records_are_left_out_depends_on_each_alone(source, plan, choices)
     whole = prepare.prepare(None, source, plan, choices, threads=1).source.train.images
     for removed in (0, 58):
         kept = np.arange(60) != removed
-        fewer = replace(source, train=source.train.chosen(kept))
+        fewer = replace(source, train=source.train.select(kept))
         left = prepare.prepare(None, fewer, plan, choices, threads=1).source.train.images
         expected = [image for place, image in enumerate(source.train.images[:57]) if place != removed]
         assert np.array_equal(left, np.stack(expected))
@@ -315,9 +315,9 @@ def test_what_cannot_be_is_refused(source, plan, choices, given, words, tmp_path
 
 def test_canaries_come_behind_the_records_that_are_left_out(source, choices, plan, monkeypatch):
     job, key = prepare.prepare(None, source, plan, choices, audit=20), RunKey.from_seed(1)
-    (excluded,) = job.draws.values()
+    (excluded,) = job.sampler_inputs.values()
     seen = []
-    private = steps.PrivateSteps(job, key)
+    private = steps.PrivateTrainingSteps(job, key)
     monkeypatch.setattr(private._inputs, "micro_batches", lambda key, step, rows, workers: seen.append(rows) or ())
     within = private._inputs.units - len(job.source.train)
     kept = np.flatnonzero(np.append(~excluded, np.ones(within, bool)))

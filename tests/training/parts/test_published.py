@@ -26,10 +26,10 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published as records
 from sfumato.search import Trial
 from sfumato.training.conclusion import finish
-from sfumato.training.conclusion.run_page import report
+from sfumato.training.conclusion.run_report import report
 from sfumato.training.parts import published
+from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.preparation.recorded import finish_early
 from sfumato.training.preparation.start import recorded_key, recorded_performance
 from sfumato.training.steps import Scorer
 
@@ -85,7 +85,7 @@ def synthetic(records=400, seed=0):
 
 def predicted(outputs, labels):
     """What a model says of records."""
-    return published.Predicted(outputs=outputs, labels=labels, classes=("no", "yes"), loss="softmax")
+    return published.Predictions(outputs=outputs, labels=labels, classes=("no", "yes"), loss="softmax")
 
 
 def released(place, table=TABLE, *, key=None, step=3, records=400, temperature=1.0, outputs=None):
@@ -93,7 +93,7 @@ def released(place, table=TABLE, *, key=None, step=3, records=400, temperature=1
     place.mkdir(exist_ok=True)
     given, labels = synthetic(records)
     with Ledger(place / names.LEDGER) as ledger:
-        return published.released(
+        return published.release_table(
             table,
             RunDirectory(place),
             ledger,
@@ -143,8 +143,8 @@ def test_the_exact_number_of_test_records_is_nowhere_given_away(finished, privat
     whole = finished.published.counts.sum()
     assert finished.published.records.value == whole
     # What is counted, and how, is the same for any number of test records.
-    fewer = replace(private, test=private.test.chosen(np.arange(exact) < 100))
-    tables = [published.planned(2.5, source, plan, candidate=False, calibrated=False) for source in (private, fewer)]
+    fewer = replace(private, test=private.test.select(np.arange(exact) < 100))
+    tables = [published.plan_table(2.5, source, plan, candidate=False, calibrated=False) for source in (private, fewer)]
     assert tables[0] == tables[1] == finished.published.table
 
 
@@ -200,7 +200,7 @@ def test_of_other_counts_the_noise_is_another(tmp_path):
     changed = outputs.clone()
     changed[0] = changed[0].flip(0)
     one, other = (released(tmp_path / f"{place}", outputs=given) for place, given in enumerate((outputs, changed)))
-    counts = [published.counted(TABLE, given.double(), labels, loss="softmax") for given in (outputs, changed)]
+    counts = [published.count_cells(TABLE, given.double(), labels, loss="softmax") for given in (outputs, changed)]
     noise = [found.counts - exact for found, exact in zip((one, other), counts, strict=True)]
     assert (noise[0] != noise[1]).any(), "with one noise the difference of both would be exact"
 
@@ -210,24 +210,24 @@ def test_without_the_run_key_nothing_is_released(tmp_path, monkeypatch):
     place.mkdir()
     given, lost = predicted(*synthetic()), {"temperature": None, "key": None}
     with Ledger(place / names.LEDGER) as ledger:
-        assert published.released(TABLE, RunDirectory(place), ledger, 3, given, **lost) is None
+        assert published.release_table(TABLE, RunDirectory(place), ledger, 3, given, **lost) is None
         assert not ledger.entries
         ledger.append(records.ENTRY, records.body(TABLE, 3))
         with pytest.raises(SfumatoError, match="the run key is lost"):
-            published.released(TABLE, RunDirectory(place), ledger, 3, given, **lost)
+            published.release_table(TABLE, RunDirectory(place), ledger, 3, given, **lost)
 
 
 def test_a_record_is_in_one_cell(tmp_path):
     outputs, labels = synthetic(50)
-    whole = published.counted(TABLE, outputs.double(), labels, loss="softmax")
+    whole = published.count_cells(TABLE, outputs.double(), labels, loss="softmax")
     assert whole.sum() == 50
     for place in range(50):
         rest = torch.arange(50) != place
-        change = whole - published.counted(TABLE, outputs[rest].double(), labels[rest], loss="softmax")
+        change = whole - published.count_cells(TABLE, outputs[rest].double(), labels[rest], loss="softmax")
         assert change.sum() == change.max() == 1
         assert change.min() == 0
     sure = torch.tensor([[0.0, 0.0], [0.0, 50.0]]).double()
-    found = published.counted(replace(TABLE, edges=(0.0, 0.5, 1.0)), sure, torch.tensor([0, 1]), loss="softmax")
+    found = published.count_cells(replace(TABLE, edges=(0.0, 0.5, 1.0)), sure, torch.tensor([0, 1]), loss="softmax")
     assert found[0, 0, 1] == found[1, 1, 1] == 1, "one on an edge is in the bin above, and 1 in the last"
 
 
@@ -247,7 +247,7 @@ def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
     sharp = 3.0 * outputs
     with Ledger(tmp_path / names.LEDGER) as ledger:
         place, key = RunDirectory(tmp_path), RunKey.from_seed(1)
-        found = published.released(table, place, ledger, 3, predicted(sharp, labels), temperature=None, key=key)
+        found = published.release_table(table, place, ledger, 3, predicted(sharp, labels), temperature=None, key=key)
     confidence, chosen = (sharp / found.temperature).softmax(1).max(1)
     assert abs(confidence.mean() - (chosen == labels).double().mean()) < 0.02
     assert abs(sharp.softmax(1).amax(1).mean() - (chosen == labels).double().mean()) > 0.05
@@ -376,14 +376,14 @@ def test_what_no_theorem_covers_is_refused(private, plan, arrays):
     given = {"candidate": False, "calibrated": False}
     persons = replace(plan, unit=User(at_most=None, drawn="users"))
     with pytest.raises(SfumatoError, match="protects users"):
-        published.planned(1.0, private, persons, **given)
+        published.plan_table(1.0, private, persons, **given)
     with pytest.raises(SfumatoError, match="candidate of a private selection"):
         prepare(None, private, plan, SETTINGS, candidate=1, report_epsilon=1.0, threads=1)
     with pytest.raises(SfumatoError, match="the data are public"):
-        published.planned(1.0, replace(private, public=True), plan, **given)
+        published.plan_table(1.0, replace(private, public=True), plan, **given)
     for wrong in (0.0, -1.0, math.nan):
         with pytest.raises(SfumatoError, match="epsilon"):
-            published.planned(wrong, private, plan, **given)
+            published.plan_table(wrong, private, plan, **given)
 
 
 def test_several_runs_publish_nothing(arrays, tmp_path):
@@ -392,9 +392,9 @@ def test_several_runs_publish_nothing(arrays, tmp_path):
     calls = (
         lambda: search.repeat(trial, seeds=2, directory=tmp_path / "a"),
         lambda: search.repeat(trial, epsilons=(1.0, 3.0), directory=tmp_path / "b"),
-        lambda: search.open(trial, space, directory=tmp_path / "c"),
+        lambda: search.open_search(trial, space, directory=tmp_path / "c"),
         lambda: search.one_at_a_time(trial, space, directory=tmp_path / "d"),
-        lambda: search.private(trial, space, directory=tmp_path / "e"),
+        lambda: search.private_selection(trial, space, directory=tmp_path / "e"),
     )
     for call in calls:
         with pytest.raises(SfumatoError, match="the figures of each would cost it"):
@@ -440,12 +440,12 @@ def test_a_record_moves_one_count_whatever_a_model_makes_of_a_batch(private, pla
     whole = replace(private.test, images=images)
     plan = replace(plan, steps=1)
     seen = []
-    counted = published.counted
+    counted = published.count_cells
     monkeypatch.setattr(finish, "report", lambda *_, **__: "")
     monkeypatch.setattr(
-        published, "counted", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
+        published, "count_cells", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
     )
-    for name, part in (("whole", whole), ("less", whole.chosen(np.arange(len(whole)) > 0))):
+    for name, part in (("whole", whole), ("less", whole.select(np.arange(len(whole)) > 0))):
         source = replace(private, test=part)
         train(
             Whispering(), source, plan, directory=tmp_path / name, settings=replace(SETTINGS, model="module"),
@@ -466,10 +466,10 @@ def test_not_even_rounding_tells_how_many_test_records_there_are(private, plan, 
     settings = replace(SETTINGS, model="module", trainable=(trained,))
     outputs = []
     for count in (129, 257, 320):
-        source = replace(private, test=private.test.chosen(np.arange(len(private.test)) < count))
+        source = replace(private, test=private.test.select(np.arange(len(private.test)) < count))
         job = prepare(module, source, plan, settings, keep=0, threads=1, device="cpu")
         assert (job.trunk is None) == (trained == "all")
-        outputs.append(Scorer(job).outputs_alone(module.state_dict()))
+        outputs.append(Scorer(job).per_example_outputs(module.state_dict()))
     assert torch.equal(outputs[0], outputs[2][:129])
     assert torch.equal(outputs[1], outputs[2][:257])
 
@@ -482,4 +482,4 @@ def test_a_model_that_keeps_something_of_test_records_is_refused():
             return super().forward(images) + next(calls)
 
     with pytest.raises(SfumatoError, match="so it stores something"):
-        accuracy.logits_alone(Counting(), torch.zeros(2, 3, 64))
+        accuracy.per_example_logits(Counting(), torch.zeros(2, 3, 64))

@@ -8,9 +8,9 @@ import pytest
 
 from sfumato import PrivacyPlan
 from sfumato.experiment.settings import Settings
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.preparation import estimate as estimates
-from sfumato.training.preparation.estimate import estimate, idle_words
+from sfumato.training.preparation.estimate import estimate, idle_warning
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.workers import Workers
 
@@ -26,7 +26,7 @@ def job(spots):
 def test_of_several_processes_the_one_with_the_most_counts(job, processes, examples):
     """By a clock by which eight examples, and the whole noise, take eight seconds each."""
     with (
-        mock.patch.object(together, "own", return_value=Workers(rank=0, count=processes)),
+        mock.patch.object(launch, "current_workers", return_value=Workers(rank=0, count=processes)),
         mock.patch.object(estimates, "seconds_of", return_value=8.0),
     ):
         found = estimate(job)
@@ -35,7 +35,7 @@ def test_of_several_processes_the_one_with_the_most_counts(job, processes, examp
 
 
 def test_processes_that_have_nothing_to_do_are_named(job):
-    assert [idle_words(job, count) for count in (1, 2, 7)] == [None] * 3
+    assert [idle_warning(job, count) for count in (1, 2, 7)] == [None] * 3
     expected = "1 of 8 processes is idle in most steps, which have only 7 micro-batches: start fewer, or begin with "
-    assert idle_words(job, 8) == f"{expected}a smaller --micro-batch"
-    assert "2 of 9 processes are idle" in (idle_words(job, 9) or "")
+    assert idle_warning(job, 8) == f"{expected}a smaller --micro-batch"
+    assert "2 of 9 processes are idle" in (idle_warning(job, 9) or "")

@@ -84,11 +84,11 @@ def test_each_step_of_a_run_has_the_noise_that_was_asked_for(tmp_path, spots, mo
     drawn = {Noise: [], SecureNoise: []}
     for kind, steps in drawn.items():
 
-        def ahead(self, like, step, *given, ahead=kind.ahead, steps=steps, **known):
+        def ahead(self, like, step, *given, ahead=kind.prepare, steps=steps, **known):
             steps.append(step)
             return ahead(self, like, step, *given, **known)
 
-        monkeypatch.setattr(kind, "ahead", ahead)
+        monkeypatch.setattr(kind, "prepare", ahead)
     train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN)
     assert drawn == {Noise: [], SecureNoise: list(range(PLAN.steps))}
 
@@ -154,7 +154,7 @@ def test_a_step_releases_the_rounded_sum_plus_rounded_gaussians_over_the_divisor
         for name, value in gradient(*one).gradients.items():
             total[name] += (value.double() / STEP).round() * STEP
     for name, value in total.items():
-        drawn = rounded_gaussians(key.extendable("secure noise 0", 1, name), value.numel(), scale_of(1.5, elements))
+        drawn = rounded_gaussians(key.xof_seed("secure noise 0", 1, name), value.numel(), scale_of(1.5, elements))
         rounded = (value / 2.0**exponent + 0.5).floor() + torch.from_numpy(drawn).view(value.shape)
         assert torch.equal(found[name], (rounded * 2.0**exponent).float() / 20)
 

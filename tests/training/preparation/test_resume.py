@@ -13,8 +13,8 @@ from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import file_hash
 from sfumato.training import loop
-from sfumato.training.preparation import recorded
-from sfumato.training.preparation.recorded import finish_early
+from sfumato.training.preparation import from_record
+from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.step import PrivateStep
 
 STEPS = 3
@@ -137,7 +137,7 @@ def test_a_run_does_not_go_on_with_other_constants_of_its_optimizer(
         begin(place, arrays, poisson, options, kind)
     assert "end the run with what it has (sfumato finish), or start another run" in refused.value.remedy
     assert (place / "ledger.jsonl").read_bytes() == lines
-    ended = finish_early(*recorded.job(place, trust_code=False))
+    ended = finish_early(*from_record.job_from_record(place, trust_code=False))
     assert ended.steps == 1
 
 

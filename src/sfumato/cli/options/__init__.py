@@ -1,1 +1,1 @@
-"""Options that several verbs share, and recipes, which give them in a file."""
+"""Options that several verbs share, and recipes, which set options in a file."""

@@ -1,4 +1,4 @@
-"""Options that several verbs share: what shapes the model, where the images are, where and how to compute."""
+"""Options that several verbs share: model, source, run directory and computation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._checks import SfumatoError
-from sfumato._choices import asked, choices_of
+from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
 from sfumato.cli.options.spellings import (
     Device,
@@ -25,7 +25,7 @@ from sfumato.cli.options.spellings import (
     Text,
     Whole,
     WholeByRule,
-    spelt,
+    with_spellings,
 )
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
@@ -55,14 +55,14 @@ class PrintsJson:
 
 @dataclass(frozen=True, kw_only=True)
 class EndsWithJson:
-    """The same of a verb that reports what it does meanwhile."""
+    """The same option for a verb that also reports its progress."""
 
     json: bool = False
     """End with one JSON object on standard output."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRun(PrintsJson):
+class RunArgument(PrintsJson):
     """Options of a verb about one run."""
 
     run_directory: Directory
@@ -70,7 +70,7 @@ class OfRun(PrintsJson):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfModel(OfRun):
+class ModelOptions(RunArgument):
     """Options of a verb that uses a run's model."""
 
     model: Own = None
@@ -78,7 +78,7 @@ class OfModel(OfRun):
     is not trusted."""
 
 
-@spelt
+@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
@@ -103,19 +103,19 @@ class RunChoices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
-    """Who does the work of a verb."""
+class ProcessesOption:
+    """The option of a verb that several processes can run together."""
 
     processes: Processes = None
     """Number of processes on this machine that share the work, each on its own GPU or with a share of the CPU cores.
     The model has the same bytes with any number of them."""
 
-    def refuse_together(self) -> None:
-        """Refuse several processes for what they can't do together, before any of them is started."""
+    def check_processes(self) -> None:
+        """Refuse several processes for work that they cannot share, before any of them starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begins(EndsWithJson, RunChoices, SourceChoices):
+class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
     source: Text = None
@@ -134,7 +134,7 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
         }
 
     def resumes(self, what: str) -> bool:
-        """Whether `what` is a run directory, which goes on as it began: options that would change it are refused."""
+        """Whether `what` is a run directory to resume. Refuses options that would change the run."""
         from sfumato.runs import directory as names
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
@@ -149,11 +149,11 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
         return True
 
     def with_recipe(self, what: str) -> Self:
-        """These options over those of the recipe, where `what` is one."""
+        """These options, completed by those of the recipe if `what` is one."""
         from sfumato.data import refuse_absent
-        from sfumato.embedding.choices import unread
+        from sfumato.embedding.choices import unused_choices
 
-        if not recipe.named_by(what):
+        if not recipe.is_recipe(what):
             if self.source is not None:
                 raise SfumatoError(
                     f"--source {self.source} and the source {what} are both given",
@@ -166,17 +166,17 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
         options = recipe.read(what, given, known, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
-                recipe.trusted(model, recipe.title(what), trust_code=self.trust_code)
-        if {"source", "private"} & set(given):  # that a recipe's data are public says nothing of others
+                recipe.check_trusted(model, recipe.title(what), trust_code=self.trust_code)
+        if {"source", "private"} & set(given):  # the recipe's `public` is about its own source
             options.pop("public", None)
         if "public" in given:
             options.pop("private", None)
         if "pretrained" in given and not FilePath(given["pretrained"]).is_dir():
-            options.pop("pretrained_weights", None)  # a choice between the weights of a run, not of a file or of timm's
-        if {"method", "client_loss"} & set(given):  # of a method that reads less than the recipe's
+            options.pop("pretrained_weights", None)  # only a run has several weights to choose from
+        if {"method", "client_loss"} & set(given):  # drop options that the given method or loss does not use
             method, loss = (given.get(name, options.get(name)) for name in ("method", "client_loss"))
-            options = {name: value for name, value in options.items() if name not in unread(method, loss)}
-        if {"bit_depth", "window"} & set(given):  # of which there can be only one
+            options = {name: value for name, value in options.items() if name not in unused_choices(method, loss)}
+        if {"bit_depth", "window"} & set(given):  # only one of the two can be given
             options = {name: value for name, value in options.items() if name not in ("bit_depth", "window")}
         merged = replace(self, **{**options, **given})
         if merged.source is None:
@@ -186,12 +186,12 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
 
     @property
     def spec(self) -> SourceSpec:
-        """The source as these options name and declare it."""
+        """The source, as these options name and declare it."""
         return source_spec(self, self.source or "")
 
     @property
-    def first(self) -> FilePath:
-        """runs/NAME."""
+    def default_output(self) -> FilePath:
+        """The default run directory, runs/NAME."""
         kind, _, argument = without_pattern(self.source or "").partition(":")
         stem = (
             FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
@@ -199,9 +199,9 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
         return FilePath("runs") / stem
 
     def directory(self) -> RunDirectory:
-        """The directory given; else the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
+        """The given directory; otherwise the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
 
-        Errors: `SfumatoError` for a place where no run can begin.
+        Errors: `SfumatoError` if no run can begin there.
         """
         from sfumato.runs import directory as names
 
@@ -211,42 +211,46 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
                 run.require_free()
             return run
         for number in itertools.count(1):
-            run = names.RunDirectory(f"{self.first}-{number}" if number > 1 else self.first)
+            run = names.RunDirectory(f"{self.default_output}-{number}" if number > 1 else self.default_output)
             if not run.path.exists():
                 run.require_free()
                 break
             if run.exists and not run.finished:
-                break  # it is resumed, or refused with the difference named
+                break  # it is resumed, or an error names the difference
         return run
 
     def notes_on(self, run: RunDirectory) -> list[str]:
-        """What to say of a run that begins where none was asked for, and another one stands there already."""
+        """A note if another directory was chosen because the default one holds a finished run."""
         from sfumato.runs import directory as names
 
-        if self.output is not None or run.path == self.first or not names.RunDirectory(self.first).finished:
+        if (
+            self.output is not None
+            or run.path == self.default_output
+            or not names.RunDirectory(self.default_output).finished
+        ):
             return []
-        return [f"note: {self.first} holds a finished run; this is another one, in {run.path}"]
+        return [f"note: {self.default_output} holds a finished run; this is another one, in {run.path}"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextChoices(Begins, asked(Texts)):
+class TextChoices(NewRunChoices, all_optional(Texts)):
     """Options of a verb that trains on texts too."""
 
 
-@spelt
+@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class TrainingChoices(TextChoices, Choices):
     """Options of a verb that trains a classifier."""
 
-    def as_pretrained(self) -> tuple[Self, list[str]]:
-        """With the model, the size and the channels of the run that the weights come from, where none were given."""
+    def with_pretrained(self) -> tuple[Self, list[str]]:
+        """Take over missing model, size and channels from the pre-trained weights. Returns the options and notes."""
         if self.pretrained in (None, "timm"):
             return self, []
         from sfumato import models
 
         weights, which = self.pretrained, self.pretrained_weights
-        file = models.file_of(weights if which is None else models.weights_file(weights, which))
-        about = models.stored_about(file) or {}
+        file = models.resolve_weights(weights if which is None else models.weights_file(weights, which))
+        about = models.read_description(file) or {}
         if about.get("features"):
             raise SfumatoError(
                 f"{self.pretrained} is a head on the features of a fixed backbone",
@@ -255,12 +259,12 @@ class TrainingChoices(TextChoices, Choices):
         taken = {name: about[name] for name in ("model", "size", "channels") if name in about}
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
-            recipe.trusted(taken["model"], file, trust_code=self.trust_code)
+            recipe.check_trusted(taken["model"], file, trust_code=self.trust_code)
         notes = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
         return replace(self, **taken), notes
 
 
-@spelt
+@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Normalisation, TrainingChoices):
     """Options of a verb that trains privately."""
@@ -281,7 +285,7 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
 
     @property
     def experiment(self) -> Experiment:
-        """What was chosen of a single training; several budgets are refused."""
+        """The experiment of a single training. Refuses several budgets."""
         if isinstance(self.epsilon, tuple):
             raise SfumatoError(
                 f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one, or use sfumato train"
@@ -289,10 +293,10 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
         return Experiment(**{one.name: getattr(self, one.name) for one in fields(Experiment)})
 
     def trial(self) -> Trial:
-        """One training as it is requested here, with what is taken over from pre-trained weights."""
+        """The requested training, with values taken over from pre-trained weights."""
         from sfumato.search import Trial
 
-        chosen, notes = self.as_pretrained()
+        chosen, notes = self.with_pretrained()
         return Trial(
             experiment=chosen.experiment,
             source=chosen.spec,
@@ -306,11 +310,7 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
 
 
 def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec:
-    """The source of that spelling, as these options declare it.
-
-    Args:
-        by_rule: declarations in place of those that were left out.
-    """
+    """The source with this name, as the options declare it; `by_rule` replaces missing declarations."""
     from sfumato.data import SourceSpec
 
     declared = {one.name: getattr(options, one.name) for one in fields(options) if one.name in choices_of(Declared)}
@@ -322,21 +322,25 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
 
 
 def refuse_several(asked: Mapping[str, bool]) -> None:
-    """Refuse several processes for what is not one private run: the names of what is asked for."""
+    """Refuse several processes for anything but one private run.
+
+    Args:
+        asked: for each feature that processes cannot share, by name, whether it was requested.
+    """
     for what in [name for name, given in asked.items() if given]:
         raise SfumatoError(
             f"several processes take the steps of one private run, and {what} is asked for", "use one process"
         )
 
 
-def refuse_seeds_foreseen(*, dry_run: bool) -> None:
-    """Refuse a dry run of several runs, which are all alike."""
+def refuse_dry_seeds(*, dry_run: bool) -> None:
+    """Refuse a dry run with `--seeds`, since all of its runs are alike."""
     if dry_run:
         raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
 
 
 def stem_of(what: str) -> str:
-    """What a directory of several runs is named after: the source's argument or the recipe, without folders and suffix.
+    """The name for a directory of several runs: the source's argument or the recipe, without folders and suffix.
 
     >>> stem_of("folder:data/pictures/"), stem_of("mine/small.toml"), stem_of("recipe:de2022/table13")
     ('pictures', 'small', 'table13')

@@ -1,4 +1,4 @@
-"""Which options a page of help shows, and in which order: all of them by group and topic, and the common ones."""
+"""The options on the help pages, in their order: all options by group and topic, and the common options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     },
 }
 GROUPS = {group: {topic: tuple(names.split()) for topic, names in topics.items()} for group, topics in _TOPICS.items()}
-"""The groups in their order, their topics, and the options of each in theirs. Those of no group here are the run's."""
+"""Groups, topics and options in the order of the help pages. Options without a group belong to `RUN`."""
 _NAMED = {name for topics in GROUPS.values() for names in topics.values() for name in names} | {*choices_of(Purpose)}
 GROUPS["data"]["declared data"] += tuple(name for name in choices_of(Declared) if name not in _NAMED)
 
@@ -70,4 +70,4 @@ COMMON = {
         "evaluate": "part public user_from test_fraction positive threshold plot device json",
     }.items()
 }
-"""Of each verb with many options, those that most of its users need; `--help all` shows the others as well."""
+"""For each verb with many options, those that most users need. `--help all` shows all of them."""

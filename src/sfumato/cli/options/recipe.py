@@ -1,7 +1,7 @@
-"""Recipes: options of a verb that trains in a TOML file, which may have a row for each of several epsilons.
+"""Recipes: TOML files with the options of a training, and optionally with rows, such as one for each epsilon.
 
-What all rows share stands first, and each `[[row]]` begins with its label: the option whose value chooses it on the
-command line.
+Options that all rows share come first. Each `[[row]]` begins with its label: the option whose value selects the row on
+the command line.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
-from sfumato._files import ordinary
+from sfumato._files import regular_file
 from sfumato.data.declared import Declared
 from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.experiment.elsewhere import answer
 from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.foreign_options import foreign_hint
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -47,16 +47,16 @@ LISTS = (*_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )
-"""A file for a single row, as scripts of others name it."""
+"""The path of a recipe for a single row, in the naming scheme of other projects' scripts."""
 
 
-def named_by(what: str) -> bool:
-    """Whether `what` names a recipe: one that comes with the program, or any TOML file."""
+def is_recipe(what: str) -> bool:
+    """Whether `what` names a recipe: a built-in one, or any TOML file."""
     return what.startswith(SCHEME) or what.endswith(".toml")
 
 
 def title(what: str) -> str:
-    """The recipe as a refusal names it.
+    """The recipe, as error messages name it.
 
     >>> title("mine.toml"), title("recipe:digits")
     ('the recipe mine.toml', 'recipe:digits')
@@ -65,32 +65,32 @@ def title(what: str) -> str:
 
 
 def names() -> list[str]:
-    """The recipes that come with the program, as they stand after `recipe:`."""
+    """The names of the built-in recipes, as used after `recipe:`."""
     return list(_names_in(FOLDER))
 
 
 @functools.cache
 def _names_in(folder: Path) -> tuple[str, ...]:
-    """The program's own, which stay as they are while it runs."""
+    """The names of the recipes in a folder. Cached, since built-in recipes do not change."""
     return tuple(sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")))
 
 
 def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str | None = None) -> dict[str, Any]:
-    """The options of a recipe, by their Python names: those of all rows, and those of the row that was requested.
+    """The options of a recipe, by their Python names: those that all rows share, and those of the selected row.
 
-    The table [about] is for readers, [sweep] for sfumato sweep; what [search] says goes into the statement
+    The table [about] is for human readers, and [sweep] for sfumato sweep. The table [search] goes into the statement
     (`uncovered_search`).
 
     Args:
         what: `recipe:NAME`, or the path of a TOML file.
-        given: options of the command line, among which the label of a row is looked for. Several labels choose none:
-            each is then known to have a row, and the options are those that all rows share.
-        known: names of the options that the verb has.
-        verb: whose recipe it must be.
+        given: the options on the command line, which select the row by its label. Several labels select no row: each
+            must have one, and the result holds only the options that all rows share.
+        known: the names of the verb's options.
+        verb: the verb that the recipe must be for.
     """
     data = table_of(what)
     command = _command_of(data)
-    own = ("pretrain", "embed")  # whose options are their own; all other verbs share theirs
+    own = ("pretrain", "embed")  # these have their own options; all other verbs share theirs
     if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
@@ -98,13 +98,13 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
 
 
 def _command_of(data: Mapping[str, Any]) -> list[str]:
-    """The command that a recipe names as its own, in words."""
+    """The words of the command in the recipe's table [about]."""
     return str(data.get(ABOUT, {}).get("command", "")).split()
 
 
-def embeds(what: str) -> bool:
-    """Whether the recipe is of a training of embeddings: by its command, or by options that nothing else has."""
-    if not named_by(what):
+def is_embedding(what: str) -> bool:
+    """Whether the recipe trains embeddings, according to its command, or to options that only embeddings have."""
+    if not is_recipe(what):
         return False
     own, others = ({*choices_of(kind)} for kind in _KINDS[:2])
     data = table_of(what)
@@ -112,38 +112,38 @@ def embeds(what: str) -> bool:
     return _command_of(data)[1:2] == ["embed"] or bool((own - others) & options)
 
 
-def label_of(what: str) -> str | None:
-    """The option by which a row of this recipe is chosen; None where it has no rows."""
+def row_option(what: str) -> str | None:
+    """The option that selects a row of the recipe; None if it has no rows."""
     rows = _rows(what, table_of(what))
     return next(iter(rows[0])) if rows else None
 
 
-def trusted(model: str, where: str | Path, *, trust_code: bool) -> None:
-    """Refuse a model by which a file names code, unless the user trusts that."""
+def check_trusted(model: str, where: str | Path, *, trust_code: bool) -> None:
+    """Refuse a model spec in a file that names code, unless the user trusts the code."""
     if ":" in model and not trust_code:
         from sfumato import models
 
         remedy = "if you trust that code, give --trust-code, or name it: --model {}"
-        models.trusted(model, None, where=where, remedy=remedy)
+        models.check_trusted(model, None, where=where, remedy=remedy)
 
 
-def budget_of(what: str) -> float | tuple[float, ...] | None:
+def epsilon_of(what: str) -> float | tuple[float, ...] | None:
     """The privacy budget, or budgets, that all rows of the recipe share."""
     value = table_of(what).get("epsilon")
     return tuple(value) if isinstance(value, list) else value
 
 
 def uncovered_search(what: str, spec: str | None, source: Source) -> Search | None:
-    """The search that the recipe's settings came from, where it looked at these very data and no promise covers it.
+    """The uncovered search on these private data that chose the recipe's settings; None if there is none.
 
     Args:
-        what: names the recipe; anything else has none.
-        spec: how the source was named: the recipe's own counts as the same data even where they have changed.
-        source: the data to be trained on, known by their material however they are named.
+        what: the name of the recipe; anything else has no search.
+        spec: the name of the source. The recipe's own source counts as the same data, even if the data have changed.
+        source: the data to train on, recognised by their digests under any name.
     """
     from sfumato.privacy import Search
 
-    data = table_of(what) if named_by(what) else {}
+    data = table_of(what) if is_recipe(what) else {}
     table = data.get(SEARCH)
     if table is None or source.public:
         return None
@@ -154,14 +154,14 @@ def uncovered_search(what: str, spec: str | None, source: Source) -> Search | No
             f"the table [search] of {title(what)} must hold runs, epsilon and delta", "restore it as sweep wrote it"
         ) from None
     searched = {table[name] for name in MATERIALS if name in table}
-    same = data.get("source") == spec or not searched or bool(searched & set(source.materials))
+    same = data.get("source") == spec or not searched or bool(searched & set(source.data_digests))
     return search if same else None
 
 
 def table_of(what: str) -> dict[str, Any]:
-    """Everything that the recipe holds."""
+    """The contents of the recipe."""
     try:
-        text = ordinary(_path(what)).read_bytes()
+        text = regular_file(_path(what)).read_bytes()
     except FileNotFoundError:
         raise SfumatoError(f"the recipe {what} does not exist", _instead(what) or "check the path") from None
     except OSError as error:
@@ -170,7 +170,7 @@ def table_of(what: str) -> dict[str, Any]:
         return tomllib.loads(text.decode("utf-8"))
     except RecursionError:
         raise SfumatoError(f"the recipe {what} is nested too deeply", "write it with fewer brackets") from None
-    except ValueError as error:  # no UTF-8, no TOML, or a number of more digits than Python reads
+    except ValueError as error:  # not UTF-8, not TOML, or a number with too many digits
         reason = str(error).partition(";")[0]
         raise SfumatoError(f"the recipe {what} is not valid TOML ({reason})", "correct that place") from None
 
@@ -189,7 +189,7 @@ def _path(what: str) -> str | Path:
 
 
 def _first(known: Collection[str]) -> list[str]:
-    """Of each folder one recipe, and those in none.
+    """The recipes outside folders, and one recipe of each folder.
 
     >>> _first(["a/x", "a/y", "digits"])
     ['digits', 'a/x and others of a']
@@ -200,7 +200,7 @@ def _first(known: Collection[str]) -> list[str]:
 
 
 def _instead(path: str) -> str | None:
-    """The command for a row that is named as a file of its own."""
+    """The command for a row, given the path of a recipe for that row alone; None if there is no such row."""
     found = SINGLE.fullmatch(path)
     name = found and f"{found['table']}{found['pld'] or ''}"
     if not found or name not in names():
@@ -227,7 +227,7 @@ def _rows(what: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The row whose label was given."""
+    """The options of the selected row; empty if there are no rows, or several labels are given."""
     if not rows:
         return {}
     label = next(iter(rows[0]))
@@ -249,7 +249,7 @@ def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict
     unknown = sorted(set(options) - set(known))
     if unknown:
         sizes = {name: options.get(name) for name in ("examples", "batch_size")}
-        answers = [answer(name, known, given=options[name], **sizes) for name in unknown]
+        answers = [foreign_hint(name, known, given=options[name], **sizes) for name in unknown]
         remedy = "; ".join(words for words in answers if words is not None)
         raise SfumatoError(
             f"{title(what)} has unknown options: {', '.join(unknown)}",
@@ -261,7 +261,7 @@ def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict
 
 
 def check_type(name: str, value: Any, *, where: str = "") -> None:
-    """Refuse a value that an option of this name cannot have, whoever gave it."""
+    """Refuse a value of the wrong type for the option `name`."""
     right, what = _is_number, "a number"
     if name in TEXTS:
         right, what = (lambda one: isinstance(one, str)), "text in quotation marks"

@@ -1,4 +1,4 @@
-"""What a search varies: rules for options, from `--vary NAME=VALUES` and from a recipe's table [sweep]."""
+"""The search space of a sweep: rules for options, from `--vary NAME=VALUES` and from a recipe's table [sweep]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import UnclearError
+from sfumato.cli.options.spellings import UsageError
 from sfumato.search.space import check
 
 if TYPE_CHECKING:
@@ -19,25 +19,24 @@ LISTS = ("trainable",)
 
 
 def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: bool) -> dict[str, Dimension]:
-    """The space: {option: rule}, from the recipe's table (where `what` is one), then from the command line.
+    """The search space {option: rule}, from the recipe's table if `what` is a recipe, then from the command line.
 
-    `NAME=A,B,C` lists values; `NAME=LOW..HIGH` is any number between, `NAME=log:LOW..HIGH` one whose logarithm is
-    uniform.
+    `NAME=A,B,C` lists values. `NAME=LOW..HIGH` is a uniform range, `NAME=log:LOW..HIGH` a log-uniform one.
     """
     from sfumato.randomness import Choice
 
     space: dict[str, Dimension] = {}
     chosen_by, named = None, set()
-    if recipe.named_by(what):
-        chosen_by, table = recipe.label_of(what), recipe.table_of(what).get(TABLE, {})
+    if recipe.is_recipe(what):
+        chosen_by, table = recipe.row_option(what), recipe.table_of(what).get(TABLE, {})
         space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
         models = space.get("model")
         for model in models.values if isinstance(models, Choice) else ():
-            recipe.trusted(f"{model}", f"the table [{TABLE}] of {recipe.title(what)}", trust_code=trust_code)
+            recipe.check_trusted(f"{model}", f"the table [{TABLE}] of {recipe.title(what)}", trust_code=trust_code)
     for text in given:
         name, equals, rule = text.partition("=")
         if not equals or not rule:
-            raise UnclearError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
+            raise UsageError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
         option = name.strip("-").replace("-", "_")
         if option in named:
             raise SfumatoError(f"--vary names {name} twice", "list all of its values in one place")
@@ -47,7 +46,7 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
         option = chosen_by.replace("_", "-")
         raise SfumatoError(f"--{option} chooses the row of {recipe.title(what)}, so it cannot vary", "search each row")
     if not space:
-        raise UnclearError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
+        raise UsageError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
     check(space, known)
     space = {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
     for name, rule in space.items():
@@ -60,7 +59,7 @@ def _from_text(name: str, rule: str) -> Dimension:
     from sfumato.randomness import Choice, LogUniform, Uniform
 
     low, dots, high = rule.removeprefix("log:").partition("..")
-    numbers = bool(dots) and (_is_number(low) or _is_number(high))  # paths have dots as well
+    numbers = bool(dots) and (_is_number(low) or _is_number(high))  # paths contain dots too
     if not (numbers or rule.startswith("log:")):
         return Choice(values=tuple(_value(part) for part in rule.split(",")))
     kind = LogUniform if rule.startswith("log:") else Uniform
@@ -69,7 +68,7 @@ def _from_text(name: str, rule: str) -> Dimension:
     except SfumatoError as error:
         raise SfumatoError(f"--vary {name}: {error.problem}", error.remedy) from None
     except ValueError:
-        raise UnclearError(
+        raise UsageError(
             f"--vary {name}={rule}: {low!r} and {high!r} are no two numbers", "write a range as in log:0.1..10"
         ) from None
 
@@ -87,7 +86,7 @@ def _from_table(name: str, rule: Any) -> Dimension:
 
 
 def _listed(rule: Dimension) -> Dimension:
-    """Values of an option that is itself a list: `norm+classifier` is both."""
+    """The rule for an option whose values are lists: `norm+classifier` is a list of two names."""
     from sfumato.randomness import Choice
 
     if not isinstance(rule, Choice):

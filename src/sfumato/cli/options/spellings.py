@@ -1,4 +1,4 @@
-"""How options are spelt and explained, where several verbs share them. Help reads it; the parser alone imports tyro."""
+"""The spelling of options that several verbs share, for the help pages and the parser. Only the parser imports tyro."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sfumato._checks import SfumatoError
 Verb = TypeVar("Verb")
 
 
-class UnclearError(SfumatoError):
-    """A command that cannot be understood, though the parser lets it pass: something is missing, or cannot be read."""
+class UsageError(SfumatoError):
+    """A command that the parser accepts but that cannot be understood: a value is missing or unreadable."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Spelling:
     """How a value is written.
 
     Args:
-        metavar: what stands for it in help.
-        default: what stands in for it where it is left out, in words.
-        positional: whether it is given without its option's name.
-        again: whether the option may be given several times, which adds to it.
-        read: makes one value, or several, of a single word; by its type where there is none.
-        kinds: the types that a default of such an option may have, besides a tuple.
+        metavar: its placeholder in the help.
+        default: a description of the default value.
+        positional: whether it is given without the name of the option.
+        again: whether the option may be repeated, which appends to its values.
+        read: converts a single word to one or several values; None converts by type.
+        kinds: the types, besides tuple, of a default of an option with `read`.
     """
 
     metavar: str
@@ -38,18 +38,18 @@ class Spelling:
 
 
 def positional(metavar: str) -> Spelling:
-    """An argument that is given without a name."""
+    """The spelling of a positional argument."""
     return Spelling(metavar, positional=True)
 
 
 def spelling_of(hint: Any) -> Spelling | None:
-    """What an annotation says of how its values are written."""
+    """The spelling in an annotation; None if there is none."""
     return next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Spelling)), None)
 
 
 @functools.cache
-def for_parser(verb: type) -> type:
-    """The verb's dataclass, in which the parser finds the same as help does."""
+def annotate_for_tyro(verb: type) -> type:
+    """Convert the spellings of a verb's dataclass to annotations for tyro, in place. Returns the class."""
     import tyro
 
     def read_by_parser(hint: Any) -> Any:
@@ -69,7 +69,7 @@ def for_parser(verb: type) -> type:
 
 
 def _of_one_word(spelling: Spelling) -> Any:
-    """One argument that holds several values."""
+    """The tyro annotation of an option that reads its values from a single word."""
     import tyro
 
     read = spelling.read
@@ -83,11 +83,11 @@ def _of_one_word(spelling: Spelling) -> Any:
     )
 
 
-def spelt(verb: type[Verb], **by_default: str) -> type[Verb]:
-    """The options of a verb's class that it has from an experiment's fields, spelt as these fields' metadata say.
+def with_spellings(verb: type[Verb], **by_default: str) -> type[Verb]:
+    """Add spellings to the options of a verb that are fields of an experiment. They come from the fields' metadata.
 
     Args:
-        by_default: what stands in for an option that is left out, where the verb has rules of its own.
+        by_default: a description of the default, for options with a different default in this verb.
     """
     plain = get_type_hints(verb, include_extras=True)
     for one in fields(verb):  # type: ignore[arg-type]

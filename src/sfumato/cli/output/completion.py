@@ -1,7 +1,7 @@
-"""Completion by a shell: verbs, options, topics of help, kinds of sources, values, recipes, runs and paths.
+"""Shell completion of verbs, options, help topics, kinds of sources, values, recipes, runs and paths.
 
-`sfumato --completion SHELL` prints a script of a few lines, which asks `sfumato --complete SHELL LINE` at each tab; a
-shell's own file has it read: eval "$(sfumato --completion bash)".
+`sfumato --completion SHELL` prints a short script, which calls `sfumato --complete SHELL LINE` at each tab. To load it,
+add a line to the configuration file of the shell, such as: eval "$(sfumato --completion bash)".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import UnclearError
+from sfumato.cli.options.spellings import UsageError
 from sfumato.cli.output import help as pages
 from sfumato.cli.registry import VERBS, load
 from sfumato.runs.directory import SETTINGS
@@ -59,28 +59,28 @@ _OF_SOURCES = ("SOURCE", "PUBLIC", "PRIVATE")
 
 
 class Candidate(NamedTuple):
-    """A word that may stand here, and what it is for."""
+    """A possible completion, and its purpose."""
 
     word: str
     purpose: str = ""
 
 
 def script(shell: str, program: str) -> str:
-    """The script for a shell.
+    """The completion script of a shell.
 
-    Errors: `UnclearError` for a shell that none is written for.
+    Errors: `UsageError` for an unsupported shell.
     """
     if shell not in SCRIPTS:
         known = ", ".join(SCRIPTS)
-        raise UnclearError(f"--completion must be one of {known}, got {shell!r}", "name one of these shells")
+        raise UsageError(f"--completion must be one of {known}, got {shell!r}", "name one of these shells")
     return SCRIPTS[shell].format(program=program).rstrip("\n")
 
 
 def complete(shell: str, line: str, breaks: str, program: str) -> Iterator[str]:
-    """The lines for a shell: what the last word of this command line may become.
+    """The completions of the last word of a command line, as lines for the shell.
 
     Args:
-        breaks: of bash, the characters at which it begins a word of its own: it is given what follows the last one.
+        breaks: for bash, the characters at which bash splits words. It expects the part after the last of them.
     """
     words = _words(line)
     begun = next((place for place, word in enumerate(words) if Path(word).name == program), 0)
@@ -97,14 +97,14 @@ def complete(shell: str, line: str, breaks: str, program: str) -> Iterator[str]:
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """What may stand in place of the last of these words, of which the first is the verb."""
+    """The completions of the last of these words. The first word is the verb."""
     *before, current = words or [""]
     if not before:
         first = [Candidate(verb, purpose) for verb, purpose in VERBS.items()]
         return _beginning(current, first if not current.startswith("-") else map(Candidate, GLOBAL))
     if before[0] not in VERBS:
         return []
-    page = pages.full(load(before[0]))
+    page = pages.full_page(load(before[0]))
     options = {f"--{one.name.replace('_', '-')}": one for listed in page.options.values() for one in listed}
     name, equals, value = current.partition("=")
     if equals and name in options:
@@ -123,18 +123,18 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     return list(dict.fromkeys(found))
 
 
-def _takes(one: pages.Spelt) -> int:
-    """How many values an option takes."""
+def _takes(one: pages.OptionHelp) -> int:
+    """The number of values that an option takes."""
     metavar = _metavar(one)
     return 99 if "..." in metavar and " " in metavar else int(bool(metavar))
 
 
-def _metavar(one: pages.Spelt) -> str:
+def _metavar(one: pages.OptionHelp) -> str:
     return one.usage.partition(" ")[2] if one.usage.startswith("-") else one.usage
 
 
-def values(one: pages.Spelt, current: str, metavar: str = "") -> list[Candidate]:
-    """What an option, or an argument, may be that begins like this."""
+def values(one: pages.OptionHelp, current: str, metavar: str = "") -> list[Candidate]:
+    """The possible values of an option or argument that begin with `current`."""
     kinds = [kind for kind in (metavar or _metavar(one).partition(" ")[0]).split("|") if kind[:1].isalpha()]
     found: list[str] = []
     if one.name == "source" or any(kind in _OF_SOURCES for kind in kinds):
@@ -160,7 +160,7 @@ def _sources(current: str) -> list[str]:
         from sfumato.data.kinds import torchvision_names
 
         return [f"{kind}:{name}" for name in torchvision_names()]
-    from sfumato.data.kinds import KINDS  # which brings numpy
+    from sfumato.data.kinds import KINDS  # imports numpy
 
     if not colon:
         return [name if name == "digits" else f"{name}:" for name in KINDS]
@@ -168,7 +168,7 @@ def _sources(current: str) -> list[str]:
 
 
 def _paths(begun: str) -> list[str]:
-    """Paths that begin like this; a folder ends with a slash, but a run's directory, which is meant as it is."""
+    """Paths that begin with `begun`. Folders end with a slash, except run directories, which are complete values."""
     folder, name = os.path.split(begun)
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
@@ -184,7 +184,7 @@ def _is_run(path: str) -> bool:
 
 
 def _listed(purpose: str) -> list[str]:
-    """The names that a purpose begins with.
+    """The names that an option's purpose lists at its beginning.
 
     >>> _listed("Of the rate: constant, cosine or step. More"), _listed("cnn, wrn-DEPTH-WIDTH, timm:NAME, or p:f; so")
     (['constant', 'cosine', 'step'], ['cnn', 'wrn-', 'timm:'])
@@ -204,7 +204,7 @@ def _beginning(current: str, found: Iterator[Candidate] | Sequence[Candidate]) -
 
 
 def _words(line: str) -> list[str]:
-    """The words of a command line as the shell takes them; the last one is being written, and may be empty.
+    """The words of a command line, split like a shell does. The last word is incomplete and may be empty.
 
     >>> _words("sfumato train 'my pict"), _words("sfumato train "), _words(r"sfumato my\\ run")
     (['sfumato', 'train', 'my pict'], ['sfumato', 'train', ''], ['sfumato', 'my run'])

@@ -1,6 +1,6 @@
-"""What a verb prints: results on standard output, talk on standard error.
+"""Printing: results go to standard output, messages to standard error.
 
-`show` prints a result: the plain data as one JSON object, or what a few declarations pick from these data.
+`show` prints a result, as one JSON object or as text. Templates select the text from the same data.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 
 class Facts(NamedTuple):
-    """Two columns: a label and a template for each line, or every figure by its own name; and lines that are words."""
+    """Two columns, labels and values.
+
+    Args:
+        data: the plain data.
+        lines: a template for each label; None shows every value under its own name.
+        more: further rows (label, text).
+    """
 
     data: Mapping[str, Any]
     lines: Mapping[str, str] | None = None
@@ -24,7 +30,7 @@ class Facts(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: a row of plain data for each line, and a heading and a template for each column.
+    """A table: plain data for each row, a heading and a template for each column.
 
     The first `texts` columns and the last one are aligned to the left, all others to the right.
     """
@@ -35,19 +41,19 @@ class Table(NamedTuple):
 
 
 class Note(str):
-    """A line for the reader, not for a pipe."""
+    """A message for standard error, not part of the result."""
 
 
 def show(data: Mapping[str, Any], *parts: str | Facts | Table | None, json: bool) -> None:
-    """The result as one JSON object, or its parts for the reader, in their order.
+    """Print a result as one JSON object, or its parts as text.
 
     Args:
         data: the result as plain data.
-        parts: lines, facts, tables and notes; None is left out.
-        json: which of both.
+        parts: lines, facts, tables and notes, in this order; None is skipped.
+        json: whether to print the JSON object.
     """
     if json:
-        as_json(data)
+        print_json(data)
         return
     for part in parts:
         match part:
@@ -63,17 +69,17 @@ def show(data: Mapping[str, Any], *parts: str | Facts | Table | None, json: bool
                 heads, templates = zip(
                     *(part.columns.items() if isinstance(part.columns, Mapping) else part.columns), strict=True
                 )
-                table(heads, [[filled(one, row) or "" for one in templates] for row in part.rows], texts=part.texts)
+                table(heads, [[fill(one, row) or "" for one in templates] for row in part.rows], texts=part.texts)
 
 
-def filled(template: str, data: Mapping[str, Any]) -> str | None:
-    """The template with what the data hold, or None where a field of it is missing or None.
+def fill(template: str, data: Mapping[str, Any]) -> str | None:
+    """The template filled with the data; None if one of its fields is missing or None.
 
-    Besides Python's format specs there is `up`, an epsilon that is never rounded down.
+    The additional format spec `up` is for epsilon, which is never rounded down.
 
-    >>> filled("{share:.1%} of {count:,}", {"share": 0.5, "count": 2000}), filled("{auc:.3f}", {"auc": None})
+    >>> fill("{share:.1%} of {count:,}", {"share": 0.5, "count": 2000}), fill("{auc:.3f}", {"auc": None})
     ('50.0% of 2,000', None)
-    >>> filled("{epsilon:up}", {"epsilon": 2.99961}), filled("{interval[0]}", {"interval": None})
+    >>> fill("{epsilon:up}", {"epsilon": 2.99961}), fill("{interval[0]}", {"interval": None})
     ('3.000', None)
     """
     try:
@@ -83,7 +89,7 @@ def filled(template: str, data: Mapping[str, Any]) -> str | None:
 
 
 def cell(name: str, value: Any) -> str:
-    """A figure as it is shown where no template says how.
+    """The text of a value without a template. The name decides whether it is an epsilon.
 
     >>> cell("epsilon", 2.99961), cell("steps", 3), cell("rate", 0.12345678), cell("kept", [1, 2]), cell("flip", True)
     ('3.000', '3', '0.123457', '1, 2', 'True')
@@ -122,42 +128,42 @@ def _lines(facts: Facts) -> list[tuple[str, str]]:
         known = {name: value for name, value in facts.data.items() if value is not None and value != []}
         named = {name: name.replace("_rdp", " by RDP").replace("_", " ") for name in known}
         return [*((named[name], cell(name, value)) for name, value in known.items()), *facts.more]
-    found = ((label, filled(template, facts.data)) for label, template in facts.lines.items())
+    found = ((label, fill(template, facts.data)) for label, template in facts.lines.items())
     return [*((label, line) for label, line in found if line is not None), *facts.more]
 
 
 def note(line: str = "") -> None:
-    """A line for the reader, not for a pipe."""
+    """Print a message on standard error."""
     print(line, file=sys.stderr)
 
 
 def result(line: str = "") -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     print(line)
 
 
 def paragraph(*lines: str) -> None:
-    """Lines of the result, and an empty one."""
+    """Print lines of the result, followed by an empty line."""
     print(*lines, "", sep="\n")
 
 
-def as_json(data: Mapping[str, Any]) -> None:
-    """The result as one JSON object on one line."""
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print the result as one JSON object on one line."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(data, ensure_ascii=not unicode, allow_nan=False))
 
 
-def nothing_spent(would: str) -> Note:
+def dry_run_note(would: str) -> Note:
     """The note at the end of a dry run.
 
-    >>> nothing_spent("search")
+    >>> dry_run_note("search")
     'nothing was spent; without --dry-run this would search'
     """
     return Note(f"nothing was spent; without --dry-run this would {would}")
 
 
 def columns(rows: Iterable[tuple[str, str]]) -> None:
-    """Two columns on standard output."""
+    """Print two columns on standard output."""
     listed = list(rows)
     width = max(len(name) for name, _ in listed)
     for name, value in listed:
@@ -165,7 +171,7 @@ def columns(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0) -> None:
-    """A table on standard output: figures to the right; the first `texts` columns and the last one to the left."""
+    """Print a table on standard output. The first `texts` columns and the last one are left-aligned."""
     listed = [head, *rows]
     widths = [max(len(row[column]) for row in listed) for column in range(len(head) - 1)]
     sides = ["<"] * texts + [">"] * (len(widths) - texts)
@@ -179,8 +185,7 @@ SLOW_SECONDS = 2.0
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, on a terminal and while the work lasts; elsewhere one line, after two
-    seconds."""
+    """Show a progress bar on standard error during the work. Without a terminal, print one line after two seconds."""
     from threading import Timer
 
     from rich.console import Console

@@ -1,6 +1,6 @@
-"""What `sfumato VERB --help` shows: the common options of a verb, in groups; and `--help TOPIC`, those about something.
+"""Help pages. `sfumato VERB --help` shows a verb's common options in groups, `--help TOPIC` those on a topic.
 
-`--help all`, or `--help-all`, shows every one.
+`--help all` and `--help-all` show all options.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, NamedTuple, get_type_hints
 
 from sfumato.cli.options.pages import COMMON, GROUPS, RUN
-from sfumato.cli.options.spellings import Spelling, UnclearError, spelling_of
+from sfumato.cli.options.spellings import Spelling, UsageError, spelling_of
 from sfumato.cli.registry import name_of
 
 ALL = "all"
@@ -25,14 +25,14 @@ INDENT, NARROWEST, WIDEST = 24, 60, 110
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spelt:
-    """How an option is written and what it is for.
+class OptionHelp:
+    """The help on one option.
 
     Args:
         name: the field's name.
         usage: such as `--batch-size B`.
         purpose: what it is for.
-        default: what stands in for it where it is left out, in parentheses.
+        default: its default value, in parentheses.
     """
 
     name: str
@@ -41,46 +41,46 @@ class Spelt:
     default: str = ""
 
     @property
-    def words(self) -> str:
-        """All that is said of it."""
+    def text(self) -> str:
+        """The purpose and the default."""
         return f"{self.purpose} {self.default}".rstrip()
 
     @property
-    def short(self) -> Spelt:
-        """With the beginning of what it is for."""
+    def short(self) -> OptionHelp:
+        """The same option with the first sentence or clause of its purpose."""
         return replace(self, purpose=f"{re.split(r'[.;](?: |$)', self.purpose)[0]}.")
 
 
 class Page(NamedTuple):
-    """The positional arguments of a verb, its options by group, and where there are more."""
+    """The positional arguments of a verb, its options by group, and a hint at further options."""
 
-    positional: list[Spelt]
-    options: dict[str, list[Spelt]]
+    positional: list[OptionHelp]
+    options: dict[str, list[OptionHelp]]
     further: str = ""
 
 
-def text_of(verb: type, *, every: bool) -> str:
-    """What there is to show, as wide as the terminal.
+def help_text(verb: type, *, every: bool) -> str:
+    """The help page of a verb, as wide as the terminal.
 
     Args:
-        every: every option, instead of the common ones with the beginning of what each is for.
+        every: show all options; otherwise the common ones, with shortened texts, if the verb has many options.
     """
-    return _text(full(verb) if every or name_of(verb) not in COMMON else common(verb), verb)
+    return _text(full_page(verb) if every or name_of(verb) not in COMMON else common_page(verb), verb)
 
 
-def text_about(verb: type, topic: str) -> str:
-    """The options about something: `all`, a group, a topic or a word of it, or one option's name.
+def topic_text(verb: type, topic: str) -> str:
+    """The options on a topic: `all`, a group, a topic or one of its words, or the name of an option.
 
-    Errors: `UnclearError` for a topic that the verb has no options of.
+    Errors: `UsageError` if the verb has no options on the topic.
     """
     if topic in ("", ALL):
-        return text_of(verb, every=topic == ALL)
-    page, wanted = full(verb), _about(topic)
+        return help_text(verb, every=topic == ALL)
+    page, wanted = full_page(verb), _about(topic)
     chosen = {
         group: [one for one in listed if group == topic or one.name in wanted] for group, listed in page.options.items()
     }
     if not any(chosen.values()):
-        raise UnclearError(
+        raise UsageError(
             f"sfumato {name_of(verb)} has no options about {topic!r}",
             f"give --help and one of {', '.join(topics(page))}, or an option's name",
         )
@@ -88,7 +88,7 @@ def text_about(verb: type, topic: str) -> str:
 
 
 def _about(topic: str) -> set[str]:
-    """The options of a group, of a topic by one of its words, or the one of that name."""
+    """The option names for a group, for a topic or one of its words, or for a single option."""
     named = topic.lstrip("-").replace("-", "_")
     of_topics = {
         name
@@ -101,7 +101,7 @@ def _about(topic: str) -> set[str]:
 
 
 def topics(page: Page) -> list[str]:
-    """The topics that a page has options of."""
+    """The topics on which a page has options."""
     shown = {one.name for listed in page.options.values() for one in listed} - {"help"}
     named = {topic: names for group in GROUPS.values() for topic, names in group.items()}
     found = [topic for topic, names in named.items() if not shown.isdisjoint(names)]
@@ -119,7 +119,7 @@ def _text(page: Page, verb: type) -> str:
     return "\n\n".join([*blocks, *([textwrap.fill(page.further, width)] if page.further else [])])
 
 
-def _blocks(groups: dict[str, list[Spelt]], width: int) -> list[str]:
+def _blocks(groups: dict[str, list[OptionHelp]], width: int) -> list[str]:
     return [
         "\n".join([f"{group}:", *(line for one in options for line in _lines(one, width))])
         for group, options in groups.items()
@@ -130,8 +130,8 @@ def _width() -> int:
     return min(max(shutil.get_terminal_size().columns - 2, NARROWEST), WIDEST)
 
 
-def full(verb: type) -> Page:
-    """The page with every option."""
+def full_page(verb: type) -> Page:
+    """The page with all options."""
     hints, documented = get_type_hints(verb, include_extras=True), _documented(verb)
     by_name = {one.name: _spelt(one, hints[one.name], documented.get(one.name, "")) for one in fields(verb)}
     positional = [one for one in by_name.values() if not one.usage.startswith("--")]
@@ -143,13 +143,16 @@ def full(verb: type) -> Page:
     short = name_of(verb) in COMMON
     shows = "Show the common options; with all, every one; with a topic, its own." if short else "Show this page."
     listed = sorted(left.values(), key=lambda one: one.name == "json")
-    options[RUN] = [*listed, Spelt(name="help", usage="-h, --help [TOPIC]" if short else "-h, --help", purpose=shows)]
+    options[RUN] = [
+        *listed,
+        OptionHelp(name="help", usage="-h, --help [TOPIC]" if short else "-h, --help", purpose=shows),
+    ]
     return Page(positional, {group: listed for group, listed in options.items() if listed})
 
 
-def common(verb: type) -> Page:
+def common_page(verb: type) -> Page:
     """The page with the options that most users need, and the topics of the others."""
-    page, name = full(verb), name_of(verb)
+    page, name = full_page(verb), name_of(verb)
     chosen = COMMON[name]
     options = {group: [one.short for one in listed if one.name in chosen] for group, listed in page.options.items()}
     hidden = {
@@ -159,28 +162,28 @@ def common(verb: type) -> Page:
     return Page(page.positional, {group: listed for group, listed in options.items() if listed}, further)
 
 
-def _spelt(one: Field[Any], hint: Any, purpose: str) -> Spelt:
+def _spelt(one: Field[Any], hint: Any, purpose: str) -> OptionHelp:
     spelling = spelling_of(hint) or Spelling(_metavar(one))
     if spelling.positional:
-        return Spelt(name=one.name, usage=spelling.metavar, purpose=purpose)
+        return OptionHelp(name=one.name, usage=spelling.metavar, purpose=purpose)
     default = f"({spelling.default})" if spelling.default else ""
     if own := re.fullmatch(r"(.*) (\(default: .*\))", purpose):
         purpose, default = own.groups()
     elif not default and one.default not in (None, False, ()):
         default = "(required)" if one.default is MISSING else f"(default: {one.default})"
     usage = f"--{one.name.replace('_', '-')} {spelling.metavar}".rstrip()
-    return Spelt(name=one.name, usage=usage, purpose=purpose, default=default)
+    return OptionHelp(name=one.name, usage=usage, purpose=purpose, default=default)
 
 
 def _metavar(one: Field[Any]) -> str:
-    """How a value is spelt of which nothing was said: a switch has none."""
+    """The placeholder of a value without a spelling. A switch has none."""
     kinds = {bool: "", int: "NUMBER", float: "NUMBER"}
     return kinds.get(type(one.default), "NAME")
 
 
-def _lines(one: Spelt, width: int) -> Iterator[str]:
+def _lines(one: OptionHelp, width: int) -> Iterator[str]:
     first = f"  {one.usage}"
-    text = textwrap.wrap(one.words, width - INDENT, break_long_words=False, break_on_hyphens=False)
+    text = textwrap.wrap(one.text, width - INDENT, break_long_words=False, break_on_hyphens=False)
     if len(first) + 2 > INDENT:
         yield first
     else:
@@ -193,7 +196,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _documented(verb: type) -> dict[str, str]:
-    """What stands below each field, in the class that has declared it last."""
+    """The text below each field, from the most derived class that declares the field."""
     found: dict[str, str] = {}
     for kind in reversed(verb.__mro__):
         found |= _of_module(kind.__module__).get(kind.__name__, {})
@@ -202,7 +205,7 @@ def _documented(verb: type) -> dict[str, str]:
 
 @functools.cache
 def _of_module(name: str) -> dict[str, dict[str, str]]:
-    """Of each class of a module, the text below each of its fields."""
+    """For each class of a module, the text below each of its fields."""
     if name == "builtins":
         return {}
     classes = [node for node in ast.parse(inspect.getsource(sys.modules[name])).body if isinstance(node, ast.ClassDef)]

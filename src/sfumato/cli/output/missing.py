@@ -1,4 +1,4 @@
-"""What a command names and is not there is refused before anything slow is imported: torch alone takes seconds."""
+"""Refusals of missing files before slow imports. Importing torch alone takes seconds."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato._files import ordinary
+from sfumato._files import regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 NO_PATH = "timm"
-"""The word for pre-trained weights that are in no file of the user's."""
+"""The value of `--pretrained` for weights that timm provides, in place of a path."""
 
 
 def refuse_absent(verb: Any) -> None:
-    """Refuse a verb whose run, weights or lists are not there. What a recipe names besides is looked for later."""
+    """Refuse a verb whose run, sources, weights or lists do not exist. Paths in a recipe are checked later."""
     from sfumato.data import refuse_absent as refuse_absent_source
     from sfumato.runs.directory import RunDirectory
 
@@ -40,7 +40,7 @@ def refuse_absent(verb: Any) -> None:
 
 
 def refuse_absent_images(run: str, paths: Sequence[str]) -> None:
-    """Refuse images that are not there; what the model of a run takes for texts is none."""
+    """Refuse images that do not exist, unless the run's model takes texts."""
     from pathlib import Path
 
     from sfumato.data.kinds import KINDS
@@ -56,14 +56,14 @@ def refuse_absent_images(run: str, paths: Sequence[str]) -> None:
 
 
 def _takes_images(file: Path) -> bool:
-    """Whether a model file says so of its model; whatever is odd about the file is refused when it is loaded."""
+    """Whether the model takes images, according to its file. Defects of the file are reported when it is loaded."""
     from safetensors import SafetensorError, safe_open
 
-    from sfumato.models.weights.about import about_of
+    from sfumato.models.weights.description import parse_description
 
     try:
-        with safe_open(ordinary(file), framework="numpy") as opened:
-            about = about_of(opened.metadata(), file)
+        with safe_open(regular_file(file), framework="numpy") as opened:
+            about = parse_description(opened.metadata(), file)
     except (OSError, SafetensorError, SfumatoError):
         return False
     return about is not None and "tokenizer" not in about["transform"]

@@ -1,4 +1,4 @@
-"""Refusals on one line, in the spelling of the command line, with the option that was probably meant."""
+"""Error messages on one line, in the spelling of the command line, with a suggestion for unknown options."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 
 OPTIONS = {"directory": "output"}
-"""What an argument of the library is called on the command line, where that is another name."""
+"""Arguments of the library that have another name on the command line."""
 
 
-def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = ()) -> str:
-    """What went wrong, with the option that was probably meant where it is known by another name elsewhere.
+def suggest_option(problem: str, verb: type, arguments: Sequence[str] = ()) -> str:
+    """The message, with the option that was probably meant if other libraries have another name for it.
 
     Args:
-        arguments: the words of the command, which may say how many steps epochs are.
+        arguments: the words of the command. The sizes among them convert epochs to steps.
 
     >>> from sfumato.cli.verbs.train import Train
-    >>> with_the_option_meant("Unrecognized options: --lr, 0.5", Train)
+    >>> suggest_option("Unrecognized options: --lr, 0.5", Train)
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
-    >>> with_the_option_meant("Unrecognized options: --amp; perhaps you meant --examples", Train)
+    >>> suggest_option("Unrecognized options: --amp; perhaps you meant --examples", Train)
     'Unrecognized options: --amp; use --precision bfloat16; norms, sums and noise keep full precision'
     """
     if problem.startswith("an argument is missing"):
@@ -28,7 +28,7 @@ def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = (
         odd = [word for word in arguments if word.startswith("--") and _name_of(word) not in known]
         problem = f"Unrecognized options: {odd[0]}" if odd else problem
     if unknown := re.match(r"Unrecognized options: (?:[^-][^,]*, )*--?([\w-]+)", problem):
-        from sfumato.experiment.elsewhere import OF_OPTIMIZERS, THEIR_OWN, answer, is_called, is_foreign
+        from sfumato.experiment.foreign_options import OF_OPTIMIZERS, THEIR_OWN, foreign_hint, is_alias, is_foreign
 
         known, name = {field.name for field in dataclasses.fields(verb)}, _name_of(unknown[1])
         if name in OF_OPTIMIZERS and "optimizer" in known:
@@ -36,9 +36,9 @@ def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = (
             return f"{problem.partition(';')[0]}; leave it out: {own}"
         given = value_of(unknown[1], arguments)
         sizes = {size: value_of(size.replace("_", "-"), arguments) for size in ("examples", "batch_size")}
-        found = answer(name, known, given=given, **sizes)
+        found = foreign_hint(name, known, given=given, **sizes)
         near = re.fullmatch(r"did you mean `(\w+)`", found or "")
-        if near and ("perhaps" not in problem or is_called(name, known)):
+        if near and ("perhaps" not in problem or is_alias(name, known)):
             return f"{problem.partition(';')[0]}; perhaps you meant --{near[1].replace('_', '-')}"
         if found is not None and near is None:
             return f"{problem.partition(';')[0]}; {_in_options(found, verb)}"
@@ -47,7 +47,7 @@ def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = (
 
 
 def _too_many(problem: str, arguments: Sequence[str]) -> str:
-    """What the parser calls an option that it does not know, where it is an argument too many."""
+    """The message for a surplus argument, which the parser reports as an unknown option."""
     unknown = re.fullmatch(r"Unrecognized options: ([^-][^,]*)", problem)
     if unknown is None:
         return problem
@@ -59,12 +59,12 @@ def _too_many(problem: str, arguments: Sequence[str]) -> str:
 
 
 def _name_of(word: str) -> str:
-    """The field that an option's word is of."""
+    """The name of an option's field."""
     return word.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """What stands behind an option on the command line.
+    """The value of an option on the command line; None if it has none.
 
     >>> value_of("steps", ["--steps", "3", "--bs=4"]), value_of("bs", ["--bs=4"]), value_of("a", ["--a"])
     ('3', '4', None)
@@ -90,7 +90,7 @@ def one_line(boxed: str) -> str:
     """
     lines = [line.strip("│ \n") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
     parts = " ".join("\0" if line.startswith(("──", "---")) else line for line in lines).split("\0")
-    if "│" not in boxed:  # without box characters the title is a part of its own
+    if "│" not in boxed:  # without box characters, the title is a separate part
         parts = parts[1:] or parts
     problem, *rest = [re.sub(r"\s+", " ", part).strip() for part in parts]
     problem = re.sub(r" Got errors:.*", "", problem).rstrip(".")
@@ -109,7 +109,7 @@ def one_line(boxed: str) -> str:
     if chosen := re.fullmatch(r"invalid choice (.+) for argument '(\S+)'\. Expected one of \((.+)\)", problem):
         allowed = sorted({name.strip("' ") for name in chosen[3].split(",")} - {"None"}, reverse=True)
         problem = f"{chosen[2]} must be {' or '.join(allowed)}, got {chosen[1]}"
-    # tyro 1.0 names it by a tuple: "argument '('--interval',)'".
+    # tyro 1.0 prints the name as a tuple: "argument '('--interval',)'".
     if valueless := re.fullmatch(
         r"Missing value for argument '(?:\(')?(\S+?)(?:',\))?'\. Expected (\d+) values?", problem
     ):
@@ -128,14 +128,14 @@ def one_line(boxed: str) -> str:
     return problem
 
 
-def in_options(message: str, verb: object) -> str:
-    """A refusal of an argument, in the spelling of the command line.
+def with_option_names(message: str, verb: object) -> str:
+    """An error message in which options replace the names of arguments.
 
     >>> from sfumato.cli.verbs.train import Train
     >>> verb = Train(what="digits")
-    >>> in_options("batch_size must be at least 1, got 0; give the batch size", verb)
+    >>> with_option_names("batch_size must be at least 1, got 0; give the batch size", verb)
     '--batch-size must be at least 1, got 0; give the batch size'
-    >>> in_options("the data are private; declare them (`public=True`), or give another `directory`", verb)
+    >>> with_option_names("the data are private; declare them (`public=True`), or give another `directory`", verb)
     'the data are private; declare them (--public), or give another --output'
     """
     return message if verb is None else _in_options(message, type(verb))

@@ -1,4 +1,4 @@
-"""sfumato aggregate: a better model from the weights that a finished run has kept."""
+"""sfumato aggregate: makes a better model from the kept weights of a finished run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.choices import ModelOptions
 from sfumato.cli.options.spellings import Number, Path, SourceText, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate(OfModel):
+class Aggregate(ModelOptions):
     """Make a model of the weights that a finished run has kept. It costs its training data nothing more.
 
     By rule it is of as many of the last weights as noise alone explains. With a source to score on, all numbers of them
@@ -42,7 +42,7 @@ class Aggregate(OfModel):
     """Path of the model file. (default: aggregate-METHOD.safetensors in the run directory)"""
 
     def run(self) -> None:
-        """Make the file and say how it was chosen."""
+        """Write the model file and print how the weights were chosen."""
         from sfumato.training.conclusion.aggregating import aggregate
 
         made = aggregate(
@@ -62,7 +62,7 @@ class Aggregate(OfModel):
         console.show(data, *self._parts(made, data), json=self.json)
 
     def _parts(self, made: Made, data: dict[str, Any]) -> Iterator[str | Table]:
-        """How the candidates did, which was chosen why, and what that costs."""
+        """The scores of the candidates, the choice and its reason, and the privacy cost."""
         steps = data["steps"]
         if data["candidates"]:
             columns = {"decay": "{decay}"} if data["method"] == "ema" else {"last weights": "{weights}"}
@@ -90,7 +90,7 @@ class Aggregate(OfModel):
 
 
 def _scored(made: Made) -> list[dict[str, Any]]:
-    """The candidates that were scored, and their accuracies."""
+    """The scored candidates and their accuracies."""
     return [
         {"weights": len(one.steps), "decay": one.decay, "accuracy": share}
         for one, share in zip(made.candidates, made.accuracies or (), strict=False)

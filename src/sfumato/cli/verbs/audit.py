@@ -1,4 +1,4 @@
-"""sfumato audit: which epsilon can be proven by attacking a run's own step."""
+"""sfumato audit: a lower bound on epsilon from an attack on a run's own step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sfumato.cli.options.choices import EndsWithJson
 from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
-from sfumato.observers.progress import Bars
+from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
-    from sfumato.runs.audited import Audited
+    from sfumato.runs.audit_outcomes import AuditOutcome
     from sfumato.search.audits.subject import Subject
 
 RunOrRecipe = Annotated[str, positional("RUN|RECIPE")]
@@ -49,22 +49,22 @@ class Audit(EndsWithJson):
     """Attack the run's model file on its own records instead, with this many shadow models, such as 64."""
 
     def run(self) -> int:
-        """Audit, write it down beside the run, and print it."""
+        """Run the audit, write the result to the run directory, and print it."""
         if self.attack is not None:
             return self._attacked(self.attack)
-        from sfumato.runs import audited
+        from sfumato.runs import audit_outcomes
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import audits_shown
+        from sfumato.training.conclusion import audit_results
 
-        with Bars() as progress:
+        with ProgressBars() as progress:
             found = self._found(progress)
-        run = None if recipe.named_by(self.what) else names.RunDirectory(self.what)
-        before = None if run is None else audited.read(run)
+        run = None if recipe.is_recipe(self.what) else names.RunDirectory(self.what)
+        before = None if run is None else audit_outcomes.read(run)
         data = {"run": self.what, **found.summary, **({} if before is None else {"canaries": before.summary})}
         console.show(
             data,
-            *(*audits_shown.lines(names.STEP_AUDIT, found), ""),
-            *(() if before is None else (*audits_shown.lines(names.AUDIT, before), "")),
+            *(*audit_results.terminal_lines(names.STEP_AUDIT, found), ""),
+            *(() if before is None else (*audit_results.terminal_lines(names.AUDIT, before), "")),
             _verdict(found),
             None if run is None else Note(f"{run / names.STEP_AUDIT}   what was observed"),
             None if run is None else Note(f"{run / names.REPORT}   the page, with a picture of it"),
@@ -72,12 +72,12 @@ class Audit(EndsWithJson):
         )
         return 1 if found.refuted or (before is not None and before.refuted) else 0
 
-    def _found(self, progress: Progress) -> Audited:
+    def _found(self, progress: Progress) -> AuditOutcome:
         from sfumato.search.audits.run import audit_run
         from sfumato.search.audits.step import audit_step
 
         how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
-        if recipe.named_by(self.what):
+        if recipe.is_recipe(self.what):
             return audit_step(self._of_recipe(progress), **how)
         if self.epsilon is not None:
             raise SfumatoError(
@@ -86,25 +86,25 @@ class Audit(EndsWithJson):
         return audit_run(self.what, model=self.model, **how)
 
     def _attacked(self, shadows: int) -> int:
-        """What a stranger with the model file finds out: for the owner's eyes, and written down nowhere."""
-        from sfumato.search.audits.shadow import shadow
+        """Attack the model file like an outsider. The result is for the owner only and is not stored."""
+        from sfumato.search.audits.shadow import shadow_attack
 
         others = {"--epsilon": self.epsilon, "--observations": self.observations, "--model": self.model}
         if given := [name for name, value in others.items() if value is not None]:
             raise SfumatoError(f"--attack {shadows} and {given[0]} are both given", f"leave {given[0]} out")
-        if recipe.named_by(self.what):
+        if recipe.is_recipe(self.what):
             raise SfumatoError(
                 f"--attack {shadows} is for a model file, and {self.what} is a recipe", "name a run directory"
             )
-        with Bars() as progress:
-            found = shadow(self.what, shadows, progress=progress)
+        with ProgressBars() as progress:
+            found = shadow_attack(self.what, shadows, progress=progress)
         console.show({"run": self.what, **found.to_dict()}, found.sentence, json=self.json)
         return 1 if found.exceeds else 0
 
     def _of_recipe(self, progress: Progress) -> Subject:
-        """The training of a recipe, as a dry run has it."""
+        """The training of a recipe, prepared as for a dry run."""
         from sfumato.cli.verbs.train import Train
-        from sfumato.search.audits.subject import of_job
+        from sfumato.search.audits.subject import from_job
 
         training = Train(what=self.what, epsilon=self.epsilon, trust_code=self.trust_code, model=self.model)
         try:
@@ -118,12 +118,12 @@ class Audit(EndsWithJson):
                 f"fetch it by sfumato train {self.what}{row} --download --dry-run, or give a recipe of your own whose "
                 "root is the folder that holds it",
             ) from None
-        return of_job(job, self.what)
+        return from_job(job, self.what)
 
 
-def _verdict(found: Audited) -> str:
-    """The line that stands last."""
-    broken = found.noise is not None and found.noise.broken
+def _verdict(found: AuditOutcome) -> str:
+    """The verdict, which is the last line."""
+    broken = found.noise is not None and found.noise.has_fault
     if not found.bounds:
         return f"no epsilon is proven of correlated noise; in first steps it is {'NOT ' if broken else ''}the plan's"
     best = max(found.bounds, key=lambda bound: bound.epsilon)

@@ -1,4 +1,4 @@
-"""sfumato dedup: images of a private set of which a public one has copies or near copies."""
+"""sfumato dedup: finds private images of which a public set has copies or near copies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._files import write, writing
+from sfumato._files import write, write_errors
 from sfumato.cli.options.choices import EndsWithJson
 from sfumato.cli.options.spellings import (
     BitDepth,
@@ -23,7 +23,7 @@ from sfumato.cli.options.spellings import (
 )
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
-from sfumato.observers.progress import Bars
+from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sfumato.data import Pair, Source
-    from sfumato.models import Backbone, Expects
+    from sfumato.models import Backbone, ExpectedInput
     from sfumato.observers.progress import Progress
 
 DROPS = ("private", "public", "none")
 PAGE = "pairs.html"
 COPIES = 0.001
-"""The limit that nothing but exact copies meets, mirrored or not."""
+"""The limit within which only exact copies are found, mirrored or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Dedup(EndsWithJson):
     """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
-        """Compare, and write what came of it."""
+        """Compare the sets and write the results."""
         from sfumato.data import refuse_absent
 
         for spec in (self.public, self.private):
@@ -96,10 +96,10 @@ class Dedup(EndsWithJson):
         one_of("drop", self.drop, DROPS)
         torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
         place, network = self._place(), self._network()
-        with Bars() as progress:
+        with ProgressBars() as progress:
             found = self._compared(network, progress)
         found.write(place)
-        # A filter by a set that was filtered by private data is not stable either.
+        # Filtering by a set that was itself filtered by private data is not stable either.
         marked = self.drop == "public" or found.public.filtered or found.private.filtered
         written = self._written(found, place, marked=marked)
         empty = written is None and self.drop != "none"
@@ -112,7 +112,7 @@ class Dedup(EndsWithJson):
         )
 
     def _place(self) -> FilePath:
-        """Where everything goes, not into the same place as the other way round."""
+        """The output directory. The default depends on which set loses its duplicates."""
         from sfumato.cli.options.choices import stem_of
 
         place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
@@ -120,8 +120,8 @@ class Dedup(EndsWithJson):
             raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
         return place
 
-    def _network(self) -> tuple[Backbone, Expects] | None:
-        """The backbone, where one is given."""
+    def _network(self) -> tuple[Backbone, ExpectedInput] | None:
+        """The backbone, if one is given."""
         from sfumato import models
 
         for name in ("weights", "resolution"):
@@ -131,8 +131,8 @@ class Dedup(EndsWithJson):
             return None
         return models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
 
-    def _compared(self, network: tuple[Backbone, Expects] | None, progress: Progress) -> Compared:
-        """Both sets, and which of their images are alike."""
+    def _compared(self, network: tuple[Backbone, ExpectedInput] | None, progress: Progress) -> Compared:
+        """Both sets, and the pairs of similar images."""
         import numpy as np
 
         from sfumato.data import find_duplicates
@@ -140,7 +140,7 @@ class Dedup(EndsWithJson):
 
         progress.begin("reading", 2)
         public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
-        if set(public.materials) & set(private.materials):
+        if set(public.data_digests) & set(private.data_digests):
             raise SfumatoError(
                 f"{self.public} and {self.private} hold the same images", "name the public set, then the private"
             )
@@ -148,7 +148,7 @@ class Dedup(EndsWithJson):
             np.concatenate([part.take(slice(None)) for part in (source.train, source.test)])
             for source in (public, private)
         ]
-        # What is to be left out is looked for in the other set: all copies of it then go.
+        # Each image of the set to be filtered is searched for in the other set, so all of its copies are left out.
         searched, wanted = images if self.drop != "public" else images[::-1]
         progress.begin("comparing", len(wanted))
         limit = LIMIT if self.limit is None else self.limit
@@ -160,7 +160,7 @@ class Dedup(EndsWithJson):
         return Compared(public, private, images[0], images[1], pairs)
 
     def _notes(self, found: Compared, place: FilePath, written: str | None, *, marked: bool) -> Iterator[str]:
-        """What to look at, what the choice means, and what comes next."""
+        """Notes on the page, on the consequences of the choice, and on the next command."""
         yield f"{place / PAGE}   the pairs side by side; it shows private images"
         if written is None:
             return
@@ -176,21 +176,21 @@ class Dedup(EndsWithJson):
             yield f"next: sfumato pretrain {written} --public"
 
     def _with_features(
-        self, pairs: Sequence[Pair], backbone: Backbone, expects: Expects, progress: Progress
+        self, pairs: Sequence[Pair], backbone: Backbone, expects: ExpectedInput, progress: Progress
     ) -> list[Pair]:
-        """The pairs, and those that the backbone finds of images that have none."""
+        """The pairs, with those that the backbone finds for images without a pair."""
         from sfumato.data import find_alike
         from sfumato.runs.checkpoint import stored_materials
         from sfumato.runs.owner.codes import refuse_trained_on
-        from sfumato.training.caching import declared_by
-        from sfumato.training.computing import features_either_way
+        from sfumato.training.caching import declarations_from
+        from sfumato.training.computing import features_with_mirror
 
         public, private = (
-            self._opened(spec, **declared_by(backbone, expects, spec)) for spec in (self.public, self.private)
+            self._opened(spec, **declarations_from(backbone, expects, spec)) for spec in (self.public, self.private)
         )
         refuse_trained_on(private, stored_materials(self.weights or str(self.backbone)))
         searched, wanted = (
-            features_either_way(source, backbone, expects, progress=progress)
+            features_with_mirror(source, backbone, expects, progress=progress)
             for source in ((public, private) if self.drop != "public" else (private, public))
         )
         progress.begin("comparing features", len(searched) + len(wanted))
@@ -210,13 +210,13 @@ class Dedup(EndsWithJson):
             channels=channels,
             bit_depth=self.bit_depth,
             window=self.window,
-            open_set=spec == self.public or self.user_from == BY_CLASS,  # of a single class, or split by class
+            open_set=spec == self.public or self.user_from == BY_CLASS,  # allows a single class, or a split by class
             user_from=self.user_from if spec == self.private else None,
             label_columns=self.label_columns if spec == self.private else None,
         )
 
     def _written(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
-        """The set without its duplicates, as another source; None where none is to be written, or nothing is left."""
+        """Write the set without its duplicates. Returns the new source; None if none is written, or nothing is left."""
         from sfumato.data import write_without
 
         if self.drop == "none":
@@ -225,14 +225,14 @@ class Dedup(EndsWithJson):
         left_out = {getattr(pair, self.drop) for pair in found.pairs}
         if len(left_out) == len(source.train) + len(source.test):
             return None
-        if source.train.files is None:  # a list of files needs no pixels; arrays are written as they were
+        if source.train.files is None:  # files need no pixels; arrays are written at their original size
             source = self._opened(getattr(self, self.drop))
         parts = {"train": source.train, "test": source.test}
         return write_without(parts, source.classes, left_out, place / self.drop, marked=marked)
 
 
 class Compared(NamedTuple):
-    """Two sets, their images, small and in colour (N, SIDE, SIDE, 3), and the pairs that are alike."""
+    """Two sets, their images as small RGB arrays (N, SIDE, SIDE, 3), and the pairs of similar images."""
 
     public: Source
     private: Source
@@ -241,7 +241,7 @@ class Compared(NamedTuple):
     pairs: list[Pair]
 
     def figures(self) -> dict[str, int]:
-        """How many images there are, and how many pairs of each kind."""
+        """The number of images in each set, and of pairs of each kind."""
         return {
             "public": len(self.public_images),
             "private": len(self.private_images),
@@ -251,7 +251,7 @@ class Compared(NamedTuple):
         }
 
     def summary(self) -> str:
-        """The same in a sentence."""
+        """The figures in a sentence."""
         count = self.figures()
         exact, near = count["exact"], count["near"]
         public, private = (len({getattr(pair, side) for pair in self.pairs}) for side in ("public", "private"))
@@ -261,12 +261,12 @@ class Compared(NamedTuple):
         )
 
     def write(self, place: FilePath) -> None:
-        """The pairs, as a list of their places and as a page that shows them."""
+        """Write the pairs, as a list of locations and as a page with the images."""
         import json
 
-        from sfumato.report import page_of_pairs
+        from sfumato.report import duplicates_page
 
-        with writing(place):
+        with write_errors(place):
             place.mkdir(parents=True, mode=0o700, exist_ok=True)
         places = {"public": _places(self.public), "private": _places(self.private)}
         listed = [
@@ -283,11 +283,11 @@ class Compared(NamedTuple):
             }
             for pair in self.pairs
         ]
-        write(place / PAGE, page_of_pairs("Alike in both sets", self.summary(), pairs).encode(), private=True)
+        write(place / PAGE, duplicates_page("Alike in both sets", self.summary(), pairs).encode(), private=True)
 
 
 def _places(source: Source) -> list[dict[str, Any]]:
-    """Where its owner finds each record, of both parts: a file, or an array and a row of it, counted from 0."""
+    """The location of each record of both parts: a file, or an array and a row of it, counted from 0."""
     from sfumato.data import Records
 
     found: list[dict[str, Any]] = []

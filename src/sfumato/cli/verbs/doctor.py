@@ -1,4 +1,4 @@
-"""sfumato doctor: whether this machine has what a run needs."""
+"""sfumato doctor: checks whether this machine has what a run needs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sfumato.cli.output.console import Facts, Note
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dp-accounting", "scipy", "safetensors", "tyro")
 LEAST_SPACE = 1 << 30
-"""Bytes: below this a run with its kept weights and checkpoints may not fit."""
+"""Free bytes below which a run with its kept weights and checkpoints might not fit."""
 GIBIBYTE = 1 << 30
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        what: its name.
+        what: what was checked.
         found: what was found.
-        remedy: what to do about it; None where nothing is wrong.
+        remedy: what to do; None if nothing is wrong.
     """
 
     what: str
@@ -47,7 +47,7 @@ class Doctor(PrintsJson):
     test changes, and totals no longer include earlier runs."""
 
     def run(self) -> int:
-        """Look and print."""
+        """Run the checks and print the findings."""
         if self.new_key:
             from sfumato.runs.owner.store import new_key
 
@@ -65,7 +65,7 @@ class Doctor(PrintsJson):
 
 
 def _versions() -> Iterator[Finding]:
-    """Of Python, of the package, and of the libraries whose versions shape a run."""
+    """The versions of Python, of the package, and of libraries that influence a run."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
@@ -78,7 +78,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    """Where a run would be computed."""
+    """The device, the threads and the memory of a run."""
     from sfumato._memory import memory_limit
 
     try:
@@ -86,14 +86,14 @@ def _machine() -> Iterator[Finding]:
     except Exception as error:
         yield Finding("device", f"torch cannot be imported ({error})", remedy="install torch again")
     else:
-        device = _devices.chosen(None)
-        yield Finding("device", device if device == "cpu" else f"{device}: {_devices.of(device)}")
+        device = _devices.select(None)
+        yield Finding("device", device if device == "cpu" else f"{device}: {_devices.product_name(device)}")
         yield Finding("threads", f"{default_threads()}")
     yield Finding("memory", f"{memory_limit() / GIBIBYTE:.1f} GiB")
 
 
 def _places() -> Iterator[Finding]:
-    """Where runs go, and where the owner's key and lists are."""
+    """The folders for runs and for the owner's key and lists."""
     from sfumato.randomness.keys import home
 
     here, own = Path.cwd(), home()
@@ -120,7 +120,7 @@ def _writable(what: str, place: Path) -> Finding:
 
 
 def _key(path: Path) -> Finding:
-    """Whether the owner's key is there, whole, and nobody else's to read."""
+    """Whether the owner's key exists, is intact, and cannot be read by others."""
     from sfumato.randomness import owner_key
     from sfumato.randomness.keys import lists_in
 
@@ -135,7 +135,7 @@ def _key(path: Path) -> Finding:
 
 
 def _lists() -> Finding:
-    """Whether the owner's lists are those of the key, and agree."""
+    """Whether the owner's lists belong to the key and agree with each other."""
     from sfumato.runs.owner.codes import disagreements
 
     what = "owner's lists"

@@ -1,4 +1,4 @@
-"""sfumato embed: image embeddings with a promise for each person."""
+"""sfumato embed: trains image embeddings with a promise for each person."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import Begins, Together, refuse_seeds_foreseen, refuse_several, stem_of
-from sfumato.cli.options.observed import Observed
-from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, spelt
+from sfumato.cli.options.choices import NewRunChoices, ProcessesOption, refuse_dry_seeds, refuse_several, stem_of
+from sfumato.cli.options.observer_options import ObserverOptions
+from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, with_spellings
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.settings import NoiseMade, Pair
-from sfumato.observers.progress import Bars
+from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
 
 
-@spelt
+@with_spellings
 @dataclass(frozen=True, kw_only=True)
-class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
+class Embed(
+    ObserverOptions, ProcessesOption, NewRunChoices, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds
+):
     """Train an image embedding privately, with a promise for each person.
 
     Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
@@ -57,38 +59,38 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
     """Check everything, print the plan and the model, and spend nothing."""
 
     def run(self) -> None:
-        """Train, or say what training would be."""
+        """Train, or print the dry run."""
         from sfumato.runs.directory import RunDirectory
 
-        self.refuse_unobserved()
+        self.check_observers()
         resumed = self.resumes(self.what)
         if self.seeds is not None and not resumed:
             self._repeated(self.seeds)
             return
         chosen = self if resumed else self.with_recipe(self.what)
         run = RunDirectory(self.what) if resumed else chosen.directory()
-        from sfumato.cli.output import trained
+        from sfumato.cli.output import training_output
         from sfumato.runs.run import read
         from sfumato.training.job import is_public
         from sfumato.training.run import execute
 
         if resumed and not is_public(run) and run.complete():
-            trained.show(read(run), json=self.json)
+            training_output.show(read(run), json=self.json)
             return
-        with Bars() as progress:
+        with ProgressBars() as progress:
             if resumed:
-                job, run = self.of_record(self.what)
+                job, run = self.job_from_record(self.what)
             else:
                 job = replace(chosen.trial(), notes=tuple(chosen.notes_on(run))).job(run, progress)
             if self.dry_run:
-                trained.show_dry_run(job, run, json=self.json)
+                training_output.show_dry_run(job, run, json=self.json)
                 return
             observers = self.observers(run, progress, public=job.source.public)
             finished = execute(job, run, progress=progress, observers=observers)
-        trained.show(finished, json=self.json)
+        training_output.show(finished, json=self.json)
 
     def trial(self) -> EmbeddingTrial:
-        """One training as it is requested here."""
+        """The requested training."""
         from sfumato.embedding.run import EmbeddingTrial
 
         return EmbeddingTrial(
@@ -100,33 +102,33 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             earlier_search=partial(recipe.uncovered_search, self.what, self.source),
         )
 
-    def refuse_together(self) -> None:
+    def check_processes(self) -> None:
         """Refuse several processes for several runs."""
         refuse_several({"--seeds": self.seeds is not None})
 
     def _repeated(self, seeds: int) -> None:
-        """Train by several keys, and say what came of it."""
+        """Train with several keys and print the results."""
         from sfumato import search
-        from sfumato.cli.output import searched
+        from sfumato.cli.output import search_output
 
-        refuse_seeds_foreseen(dry_run=self.dry_run)
+        refuse_dry_seeds(dry_run=self.dry_run)
         trial = self.with_recipe(self.what).trial()
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-seeds")
-        with Bars(repeating=False) as progress:
+        with ProgressBars(repeating=False) as progress:
 
             def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
             found = search.repeat(trial, seeds=seeds, directory=base, observers=observers, progress=progress)
-        searched.show_repeated(found, base, json=self.json)
+        search_output.show_repeated(found, base, json=self.json)
 
-    def of_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
+    def job_from_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
         """The job of a run directory, from its record."""
-        from sfumato.embedding.run import recorded
+        from sfumato.embedding.run import job_from_record
 
-        return recorded(path)
+        return job_from_record(path)
 
     @property
     def experiment(self) -> EmbeddingExperiment:
-        """What was chosen."""
+        """The requested experiment."""
         return EmbeddingExperiment(**{one.name: getattr(self, one.name) for one in fields(EmbeddingExperiment)})

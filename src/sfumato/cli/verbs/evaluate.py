@@ -1,4 +1,4 @@
-"""sfumato evaluate: how a finished run's model does on a source."""
+"""sfumato evaluate: measures a finished run's model on a source."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from sfumato import _devices
 from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
 from sfumato._choices import choices_of
-from sfumato._devices import silent
+from sfumato._devices import is_follower
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import OfModel, Together
-from sfumato.cli.output import console, measured
-from sfumato.cli.output.measured import PARTS
+from sfumato.cli.options.choices import ModelOptions, ProcessesOption
+from sfumato.cli.output import console, evaluation_output
+from sfumato.cli.output.evaluation_output import PARTS
 from sfumato.data.declared import Loading
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from sfumato.runs.reading import Reading
 
 
-@partial(spellings.spelt, test_fraction="as in training")
+@partial(spellings.with_spellings, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Together, OfModel, Loading):
+class Evaluate(ProcessesOption, ModelOptions, Loading):
     """Measure a finished run's model on the test part of a source.
 
     The figures are not noisy: on private data they are for the owner's eyes.
@@ -84,7 +84,7 @@ class Evaluate(Together, OfModel, Loading):
     """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
-        """Measure and print."""
+        """Measure the model and print the figures."""
         from sfumato.data import refuse_absent
 
         refuse_absent(self.source)
@@ -96,21 +96,21 @@ class Evaluate(Together, OfModel, Loading):
         one_of("--part", self.part, PARTS)
         torch.set_num_threads(default_threads() if self.threads is None else positive_integer("threads", self.threads))
         loaded = load(self.run_directory, model=self.model)
-        device = torch.device(_devices.chosen(self.device))
+        device = torch.device(_devices.select(self.device))
         measure = self._classifier if loaded.embedding is None else self._embedding
         found = measure(loaded, device)
         console.show(found.data, found.facts, *map(console.Note, found.remarks()), json=self.json)
 
-    def _classifier(self, loaded: Loaded, device: torch.device) -> measured.Measured:
-        """Accuracy, of one class for each record or of several labels, and a test for one of them."""
+    def _classifier(self, loaded: Loaded, device: torch.device) -> evaluation_output.Measured:
+        """The figures of a classifier with one class or several labels for each record, and of a test for one class."""
         import numpy as np
         import torch
 
         from sfumato.evaluation import accuracy, label_sets, multilabel
-        from sfumato.models.losses import exclusive
+        from sfumato.models.losses import is_exclusive
 
         reading = self._reading(loaded)
-        self._check_test(loaded.classes, exclusive=exclusive(loaded.loss))
+        self._check_test(loaded.classes, exclusive=is_exclusive(loaded.loss))
         if self.far is not None:
             raise SfumatoError(f"--far {self.far:g} is for embeddings, and the model is a classifier", "leave it out")
         source, module, transform = self._opened(loaded)
@@ -122,33 +122,33 @@ class Evaluate(Together, OfModel, Loading):
         def logits(part: Part, places: np.ndarray) -> Tensor:
             return accuracy.logits(module, part, transform, device, places=places)
 
-        refuse_others(source, module)
+        refuse_mismatched(source, module)
         batches = [np.split(np.arange(len(part)), range(accuracy.BATCH, len(part), accuracy.BATCH)) for part in parts]
-        outputs = reading.logits(shared_out(logits, parts, batches))
+        outputs = reading.logits(compute_distributed(logits, parts, batches))
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
-        if not exclusive(loaded.loss):
+        if not is_exclusive(loaded.loss):
             threshold = multilabel.THRESHOLD if self.threshold is None else self.threshold
             found = multilabel.evaluation(outputs, labels, loaded.classes, threshold=threshold)
-            figures = measured.of_labels(found, source, self.part, threshold)
+            figures = evaluation_output.label_figures(found, source, self.part, threshold)
         else:
             found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
             of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
-            figures = measured.of_classes(found, loaded.classes, source, self.part, of_sets)
-        return figures.moved(reading).tested(self.positive, self._test(loaded, outputs, labels))
+            figures = evaluation_output.class_figures(found, loaded.classes, source, self.part, of_sets)
+        return figures.with_shift(reading).with_test(self.positive, self._test(loaded, outputs, labels))
 
     def _reading(self, loaded: Loaded) -> Reading:
-        """How logits are read: as the model file says, or as they hold where the model is to be used."""
+        """How logits become scores: as in the model file, or shifted to the declared class shares."""
         alone = self._share is not None
         if alone and self.training_prevalence is not None:
             raise SfumatoError(
                 "--training-prevalence is given, and of --prevalence one share alone, which moves no scores",
                 "give --prevalence as CLASS=SHARE of every class",
             )
-        return loaded.reading.used_at(None if alone else self.prevalence, self.training_prevalence)
+        return loaded.reading.with_prevalence(None if alone else self.prevalence, self.training_prevalence)
 
     @property
     def _share(self) -> float | None:
-        """The share of the class that is tested for, where that alone is declared."""
+        """The declared share of the tested class, if it is the only declared share."""
         if self.prevalence is None or len(self.prevalence) != 1 or "=" in self.prevalence[0]:
             return None
         try:
@@ -160,19 +160,19 @@ class Evaluate(Together, OfModel, Loading):
             ) from None
 
     def _share_there(self, classes: tuple[str, ...]) -> float | None:
-        """The same, from the shares of all classes where these are declared."""
+        """The declared share of the tested class, alone or among the shares of all classes."""
         if self.prevalence is None or self._share is not None:
             return self._share
-        from sfumato.runs.reading import checked
+        from sfumato.runs.reading import check_shares
 
-        return checked(self.prevalence, classes, "prevalence")[str(self.positive)]
+        return check_shares(self.prevalence, classes, "prevalence")[str(self.positive)]
 
-    def _embedding(self, loaded: Loaded, device: torch.device) -> measured.Measured:
-        """Recall at a false accept rate, and how often the nearest are of the same class."""
+    def _embedding(self, loaded: Loaded, device: torch.device) -> evaluation_output.Measured:
+        """The figures of an embedding: recall at a false accept rate, and retrieval by nearest neighbours."""
         import numpy as np
 
         from sfumato.data import Transform
-        from sfumato.embedding.steps import BATCH, embedded, evaluation
+        from sfumato.embedding.steps import BATCH, embed_records, evaluation
 
         transform = loaded.transform
         assert isinstance(transform, Transform)
@@ -189,17 +189,17 @@ class Evaluate(Together, OfModel, Loading):
         module = loaded.module.to(device)
 
         def embeddings_of(part: Part, places: np.ndarray) -> Tensor:
-            return embedded(module, part, transform, device, places)
+            return embed_records(module, part, transform, device, places)
 
-        refuse_others(source, module)
+        refuse_mismatched(source, module)
         batches = [np.array_split(np.arange(len(part)), max(1, -(-len(part) // BATCH))) for part in parts]
-        embeddings = shared_out(embeddings_of, parts, batches)
+        embeddings = compute_distributed(embeddings_of, parts, batches)
         labels = np.concatenate([part.labels for part in parts])
         found = evaluation(embeddings, labels, far=1e-3 if self.far is None else self.far)
-        return measured.of_embeddings(found, source, self.part)
+        return evaluation_output.embedding_figures(found, source, self.part)
 
     def _check_test(self, classes: tuple[str, ...], *, exclusive: bool) -> None:
-        """Refuse a class that the model does not know, and a test for none, before anything is measured."""
+        """Refuse an unknown class, and options of a test without a class, before anything is measured."""
         options = {"threshold": self.threshold, "prevalence": self._share, "plot": self.plot}
         given = {name: value for name, value in options.items() if value is not None}
         if not exclusive and self.label_sets is not None:
@@ -218,33 +218,33 @@ class Evaluate(Together, OfModel, Loading):
             fraction(f"--{name}", value)
 
     def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor) -> Diagnostic | None:
-        """The figures of a test for one class, where they were requested."""
+        """The figures of a test for one class, if requested."""
         from pathlib import Path as FilePath
 
         from sfumato.evaluation.diagnostic import diagnostic
-        from sfumato.models.losses import exclusive, probabilities
-        from sfumato.report import receiver_file
+        from sfumato.models.losses import is_exclusive, probabilities
+        from sfumato.report import roc_file
 
         if self.positive is None:
             return None
         place = loaded.classes.index(self.positive)
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
-        true = labels == place if exclusive(loaded.loss) else labels[:, place] == 1
+        true = labels == place if is_exclusive(loaded.loss) else labels[:, place] == 1
         found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._share_there(loaded.classes))
-        if self.plot is not None and not silent():
+        if self.plot is not None and not is_follower():
             point = 1 - found.specificity.value, found.sensitivity.value
-            drawn = receiver_file(self.positive, found.curve, found.auc.value, point)
+            drawn = roc_file(self.positive, found.curve, found.auc.value, point)
             write(FilePath(self.plot), drawn.encode(), private=True)
         return found
 
     def _opened(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
-        """The source, and the model with what it takes of a record of it."""
-        from sfumato.data import AsStored, UnknownClassError, open_source
+        """The source, and the network with the transform for the records of this source."""
+        from sfumato.data import FeatureTransform, UnknownClassError, open_source
         from sfumato.data.kinds import parse
         from sfumato.randomness import owner_key
 
-        if parse(self.source)[0] == "features" or isinstance(loaded.transform, AsStored):
+        if parse(self.source)[0] == "features" or isinstance(loaded.transform, FeatureTransform):
             source = open_source(
                 self.source,
                 owner_key=owner_key(),
@@ -262,7 +262,7 @@ class Evaluate(Together, OfModel, Loading):
                     f"{error.record}, a class that the model does not know",
                     "take its images out of the source; or give the run that was trained on these classes",
                 ) from None
-        module, transform = loaded.on(source)
+        module, transform = loaded.module_for(source)
         self._refuse_other_split(source, loaded.user_from)
         return self._declared_public(source), module, transform
 
@@ -270,7 +270,7 @@ class Evaluate(Together, OfModel, Loading):
         return {"test": (source.test,), "train": (source.train,), "all": (source.train, source.test)}[self.part]
 
     def _declared_public(self, source: Source) -> Source:
-        """As public data where that is declared here, or was of the same records in training."""
+        """The source, marked as public if that is declared here, or was declared of the same records in training."""
         from sfumato.runs.directory import SETTINGS, RunDirectory
 
         run = RunDirectory(self.run_directory)
@@ -280,18 +280,18 @@ class Evaluate(Together, OfModel, Loading):
         return replace(source, public=source.public or self.public or same)
 
     def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
-        """The source, read as the model's own images or texts were."""
+        """The source, read like the images or texts in training."""
         where = {name: getattr(self, name) for name in choices_of(Loading)}
         where |= {"user_from": self.user_from, "text_column": self.text_column} | self._levels(transform)
         if self.test_fraction is None:
-            del where["test_fraction"]  # then it is that of the training
+            del where["test_fraction"]  # the default is the fraction in training
         return loaded.opened(self.source, **where, **further)
 
     def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
-        """Refuse to split by image what was split by user in training: training images would be in the test part."""
-        from sfumato.data import knows_user_from
+        """Refuse a split by image if training had a split by user. The test part would contain training images."""
+        from sfumato.data import supports_user_from
 
-        by_rule = knows_user_from(source.kind, user_from)
+        by_rule = supports_user_from(source.kind, user_from)
         if self.part != "all" and not source.has_own_split and by_rule and user_from not in (None, self.user_from):
             raise SfumatoError(
                 f"the model was trained on users by --user-from {user_from!r}, whom another split takes apart",
@@ -299,7 +299,7 @@ class Evaluate(Together, OfModel, Loading):
             )
 
     def _levels(self, transform: Transform | Tokens) -> dict[str, Any]:
-        """What is declared of pixels of 16 bits: here, else as the model's own images were."""
+        """The declaration of 16-bit pixels: the one given here, otherwise that in training."""
         from sfumato.data import Tokens
 
         if isinstance(transform, Tokens):
@@ -308,27 +308,30 @@ class Evaluate(Together, OfModel, Loading):
         return {"bit_depth": declared.bit_depth, "window": declared.window}
 
 
-def refuse_others(source: Source, module: nn.Module) -> None:
-    """Refuse processes that would compute something else than the first of them: other data, weights or machines."""
+def refuse_mismatched(source: Source, module: nn.Module) -> None:
+    """Refuse processes whose data, weights or environment differ from those of the leader."""
     from sfumato.runs import pins
-    from sfumato.training import together
+    from sfumato.training import launch
 
-    if (workers := together.own()).count > 1:
+    if (workers := launch.current_workers()).count > 1:
         facts = {"data": source.fingerprint, "weights": pins.weights_digest(module.state_dict())}
-        workers.refuse_others(facts | pins.environment())
+        workers.refuse_different(facts | pins.environment())
 
 
-def shared_out(
+def compute_distributed(
     compute: Callable[[Part, np.ndarray], Tensor], parts: Sequence[Part], batches: Sequence[Sequence[np.ndarray]]
 ) -> Tensor:
-    """What is computed of all records of the parts, (N, ...), by all processes of the command, in one's batches."""
+    """Compute rows (N, ...) for all records of the parts. The processes of the command share the work.
+
+    The batches are the same as in a single process.
+    """
     import torch
 
-    from sfumato.training import together
+    from sfumato.training import launch
 
-    workers = together.own()
+    workers = launch.current_workers()
     found = [
-        workers.rows(pieces, lambda own, part=part: (compute(part, piece) for piece in own))
+        workers.compute_rows(pieces, lambda own, part=part: (compute(part, piece) for piece in own))
         for part, pieces in zip(parts, batches, strict=True)
     ]
     return torch.cat(found)

@@ -1,4 +1,4 @@
-"""sfumato features: what a fixed public backbone makes of every image, computed once."""
+"""sfumato features: computes the features of all images under a fixed public backbone, once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato._devices import silent
+from sfumato._devices import is_follower
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import EndsWithJson, SourceChoices, Together, source_spec, stem_of
+from sfumato.cli.options.choices import EndsWithJson, ProcessesOption, SourceChoices, source_spec, stem_of
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
-from sfumato.observers.progress import Bars, read_source
+from sfumato.observers.progress import ProgressBars, open_with_progress
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
     from sfumato.observers.progress import Progress
-    from sfumato.training.caching import Showing
+    from sfumato.training.caching import StoredViews
 
 
 LINES = {
@@ -29,7 +29,7 @@ LINES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features(Together, EndsWithJson, SourceChoices):
+class Features(ProcessesOption, EndsWithJson, SourceChoices):
     """Compute the features of a source under a fixed public backbone, once, to a cache on disk.
 
     A cache is a source: sfumato train features:PATH trains a private classifier on it. The command goes on where it was
@@ -76,7 +76,7 @@ class Features(Together, EndsWithJson, SourceChoices):
     """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
-        """Compute what is missing."""
+        """Compute the missing features."""
         from sfumato.data import refuse_absent
 
         refuse_absent(self.what)
@@ -91,24 +91,24 @@ class Features(Together, EndsWithJson, SourceChoices):
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
-        device = _devices.chosen(self.device)
+        device = _devices.select(self.device)
         torch.set_num_threads(self.threads or default_threads())
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
-        with Bars() as progress:
+        with ProgressBars() as progress:
             missing, together, seconds = self._computed(cache, showing, device, progress)
-        if not silent():
+        if not is_follower():
             self._report(cache, missing, together, seconds)
 
-    def _showing(self) -> Showing:
-        """What the backbone sees of each image."""
+    def _showing(self) -> StoredViews:
+        """The crops and views of each image for the backbone."""
         from sfumato.training import caching
 
         flip = bool(self.flip)
         views = caching.default_views(self.crop, flip=flip) if self.views is None else self.views
-        return caching.Showing(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
+        return caching.StoredViews(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
 
-    def _computed(self, cache: Cache, showing: Showing, device: str, progress: Progress) -> tuple[int, bool, float]:
-        """Fill the cache: how many records it lacked, whether images went together, and in how many seconds."""
+    def _computed(self, cache: Cache, showing: StoredViews, device: str, progress: Progress) -> tuple[int, bool, float]:
+        """Fill the cache. Returns the number of missing records, whether images were batched, and the seconds taken."""
         import time
 
         from sfumato import models
@@ -119,8 +119,8 @@ class Features(Together, EndsWithJson, SourceChoices):
 
         sides = {"resolution": self.resolution, "resize": self.resize}
         backbone, expects = models.load_backbone(self.backbone, weights=self.weights, model=self.model, **sides)
-        declared = caching.declared_by(backbone, expects, self.what)
-        source = read_source(source_spec(self, self.what, **declared), progress)
+        declared = caching.declarations_from(backbone, expects, self.what)
+        source = open_with_progress(source_spec(self, self.what, **declared), progress)
         contents = caching.contents_for(
             source,
             backbone,

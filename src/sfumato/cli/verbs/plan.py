@@ -1,4 +1,4 @@
-"""sfumato plan and sfumato tradeoff: one unknown from the others, and which noise allows how many steps."""
+"""sfumato plan and sfumato tradeoff: solve a plan for one unknown, and show how many steps each noise allows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sfumato._checks import one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrintsJson
-from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, UnclearError, Whole
+from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, UsageError, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
-from sfumato.experiment.settings import PairOfRecords, Units, planned
+from sfumato.experiment.settings import PairOfRecords, Units, make_plan
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
@@ -50,7 +50,7 @@ NOTES = (
 )
 
 
-@spellings.spelt
+@spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class Plan(PrintsJson, Units, PairOfRecords):
     """Find one of noise multiplier, steps, batch size and epsilon from the others. Looks at no data.
@@ -93,44 +93,44 @@ class Plan(PrintsJson, Units, PairOfRecords):
             self._both_ways(population)
             return
         with console.bar("calibrating"):
-            plan = planned(self, population, unit, self.request(population))
-        weak = remarks.weak_signal(plan, 2)
-        for note in filter(None, (remarks.above_one_record(plan), remarks.uneven(plan), weak and f"even {weak}")):
+            plan = make_plan(self, population, unit, self.request(population))
+        weak = remarks.weak_signal_note(plan, 2)
+        for note in filter(
+            None, (remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), weak and f"even {weak}")
+        ):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | remarks.figures(plan)
         following = None if unit.drawn == "clients" else Note(self._next(plan))
         console.show(data, Facts(data), following, json=self.json)
 
     def _unit(self) -> tuple[Unit | None, int]:
-        """The unit, and how many examples or users are drawn from; no unit where both ways are to be compared."""
+        """The unit, and the number of examples or users to draw from. None as unit: compare both ways of drawing."""
         from sfumato.privacy import Example, User
         from sfumato.privacy.unit import DRAWN
 
         if self.unit == "user":
             if self.users is None:
-                raise UnclearError("--users is missing", "give the number of users, such as --users 3400")
+                raise UsageError("--users is missing", "give the number of users, such as --users 3400")
             users = positive_integer("users", self.users)
             if self.drawn is None:
                 return None, users
             one_of("drawn", self.drawn, DRAWN)
             unit = User(drawn=self.drawn, at_most=self.per_user, users=users if self.drawn == "examples" else None)  # type: ignore[arg-type]
-            kept = users * unit.vectors if self.examples is None else self.examples
+            kept = users * unit.max_vectors if self.examples is None else self.examples
             return unit, kept if self.drawn == "examples" else users
         if self.unit is not None:
             one_of("unit", self.unit, ("example", "user"))
         for name in ("users", "per_user", "drawn"):
             if getattr(self, name) is not None:
                 option = name.replace("_", "-")
-                raise UnclearError(f"--{option} is for users, and the unit is an example", "give --unit user")
+                raise UsageError(f"--{option} is for users, and the unit is an example", "give --unit user")
         if self.examples is None:
-            raise UnclearError(
-                "--examples is missing", "give the number of training examples, such as --examples 50000"
-            )
+            raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
         positive_integer("examples", self.examples)
         self._check_clock()
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
         if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
-            raise UnclearError(
+            raise UsageError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
                 f"{', '.join(given) or 'none'}",
                 "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by "
@@ -141,20 +141,20 @@ class Plan(PrintsJson, Units, PairOfRecords):
     def _check_clock(self) -> None:
         from sfumato.data import Clock
 
-        if Clock.declared(self.start, self.period) is not None and self.order != "time":
-            raise UnclearError("--start and --period are given without --order time", "leave them out, or give it")
+        if Clock.from_declared(self.start, self.period) is not None and self.order != "time":
+            raise UsageError("--start and --period are given without --order time", "leave them out, or give it")
 
     def _both_ways(self, users: int) -> None:
-        """Both ways of drawing at one promise, and the one to take."""
+        """Compare both ways of drawing at the same budget, and print the better one."""
         from sfumato.privacy import user_rule
 
         needed = ("per_user", "batch_size", "steps", "epsilon")
         if missing := [f"--{name.replace('_', '-')}" for name in needed if getattr(self, name) is None]:
-            raise UnclearError(
+            raise UsageError(
                 f"{', '.join(missing)} must be given to compare both ways of drawing", "give it, or say --drawn"
             )
         if self.noise_multiplier is not None or self.mechanism or self.participation:
-            raise UnclearError(
+            raise UsageError(
                 "a noise multiplier, mechanism or participation is given, and both ways of drawing are compared by the "
                 "noise that they need",
                 "leave it out, or say --drawn",
@@ -163,26 +163,26 @@ class Plan(PrintsJson, Units, PairOfRecords):
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
         with console.bar("calibrating both ways"):
             rule = user_rule(users=users, **sizes, **budget, population=self.examples)
-        plan, rows = rule.taken.plan, rule.rows()
-        data = {"users": users, "per_user": self.per_user, "ways": rows, "take": rule.taken.drawn}
+        plan, rows = rule.better.plan, rule.rows()
+        data = {"users": users, "per_user": self.per_user, "ways": rows, "take": rule.better.drawn}
         console.show(
             data,
             Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], OF_WAYS, texts=1),
             Note("noise: its multiplier; batch: examples, or users, in a step, the same gradients to compute;"),
             Note("cosine: noise over signal where a user's gradients all agree (1), or are orthogonal (0)"),
             None
-            if rule.sure
+            if rule.is_certain
             else Note("note: which is better depends on the data; the rule takes the geometric mean of both columns"),
             Note(
                 f"next: sfumato train SOURCE --unit user --users {users} --per-user {self.per_user} "
-                f"--drawn {rule.taken.drawn} --batch-size {plan.expected_batch_size} --steps {plan.steps} "
+                f"--drawn {rule.better.drawn} --batch-size {plan.expected_batch_size} --steps {plan.steps} "
                 f"--epsilon {self.epsilon:g} --delta {plan.delta!r}"
             ),
             json=self.json,
         )
 
     def _next(self, plan: PrivacyPlan) -> str:
-        """The command that trains by it."""
+        """The command that trains with this plan."""
         what = "examples" if plan.unit.drawn == "examples" else "users"
         users = f" --users {plan.users}" if what == "examples" and plan.users is not None else ""
         norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
@@ -226,12 +226,12 @@ class Tradeoff(PrintsJson):
         """Solve, draw and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
-        from sfumato.privacy.planning.tradeoff import FLAT, chosen, frontier
+        from sfumato.privacy.planning.tradeoff import FLAT, best_point, frontier
         from sfumato.report.plots import comparisons
 
         if self.examples is None or self.epsilon is None:
             missing = "--examples" if self.examples is None else "--epsilon"
-            raise UnclearError(
+            raise UsageError(
                 f"{missing} is missing", "give budget and number of examples, as in --examples 50000 --epsilon 8"
             )
         positive_integer("examples", self.examples)
@@ -253,7 +253,7 @@ class Tradeoff(PrintsJson):
                     on_progress=on_progress,
                 )
             frontiers.append(found)
-        best = chosen(frontiers, self.epochs)
+        best = best_point(frontiers, self.epochs)
         share = next(found.share(best) for found in frontiers if best in found.points)
         rows = [found.to_dict() for found in frontiers]
         if self.plot is not None:
@@ -280,7 +280,7 @@ class Tradeoff(PrintsJson):
         return head.format(**data | found), Table(rows, OF_FRONTIER), ""
 
     def _remark(self, point: dict[str, Any]) -> str:
-        """What the marks of a row say; the arrow is the row to take."""
+        """The remark on a row. An arrow marks the row to take."""
         words = {"steps": "steps: rule of De et al. 2022", "epochs": f"the most steps in {self.epochs or 0:g} epochs"}
         marks = [words[point["rule"]]] if point["rule"] else []
         marks += ["flat from here"] if point["flat"] else []
@@ -289,7 +289,7 @@ class Tradeoff(PrintsJson):
         return ("<- " if point["take"] else "   ") + ", ".join(marks) if marks else ""
 
     def _why(self, best: Point) -> str:
-        """Why this batch size of several."""
+        """The reason for this batch size among several."""
         from sfumato.privacy.planning.tradeoff import batch_by_rule
 
         if self.epochs is None:
@@ -299,7 +299,7 @@ class Tradeoff(PrintsJson):
 
 
 def _command(best: Point) -> str:
-    """The command that trains by this point, with every digit of it: a rounded noise could miss the budget."""
+    """The command that trains at this point, with all digits: a rounded noise multiplier could exceed the budget."""
     plan = best.plan
     return (
         f"sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
-from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.choices import ModelOptions
 from sfumato.cli.options.spellings import Number, Shares, Top, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(OfModel):
+class Predict(ModelOptions):
     """Label images with a finished run's model, or texts. A folder stands for the images in it, and - for standard
     input with a text in each line."""
 
@@ -40,19 +40,19 @@ class Predict(OfModel):
     logit, estimated from the run's checkpoints."""
 
     def run(self) -> int:
-        """Label and print."""
+        """Predict the labels and print them."""
         from sfumato.cli.output.missing import refuse_absent_images
 
         refuse_absent_images(self.run_directory, self.images)
         from sfumato.data import Tokens
-        from sfumato.models.losses import exclusive
+        from sfumato.models.losses import is_exclusive
         from sfumato.runs import load
 
         top = 3 if self.top is None else positive_integer("--top", self.top)
         loaded = load(self.run_directory, model=self.model)
-        several, of_texts = not exclusive(loaded.loss), isinstance(loaded.transform, Tokens)
+        several, of_texts = not is_exclusive(loaded.loss), isinstance(loaded.transform, Tokens)
         self._refuse_others(several=several)
-        loaded = loaded.used_at(self.prevalence, self.training_prevalence)
+        loaded = loaded.with_prevalence(self.prevalence, self.training_prevalence)
         threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
@@ -78,12 +78,12 @@ class Predict(OfModel):
         data |= {"unreadable": unreadable} if unreadable else {}
         data |= {} if self.interval is None else self._with_intervals(rows, paths, loaded.classes, self.interval)
         names = [shortened(path) for path in paths] if of_texts else paths
-        notes = (Note(f"note: {note}") for note in (*loaded.reading.words, *data.get("notes", ())))
+        notes = (Note(f"note: {note}") for note in (*loaded.reading.notes, *data.get("notes", ())))
         lines = Facts({}, more=list(zip(names, map(_line, rows), strict=True)))
         console.show(data, lines, *notes, json=self.json)
         for one in unreadable:
             console.note(f"left out: {one['reason']}")
-        return 1 if unreadable else 0  # although the others have their labels
+        return 1 if unreadable else 0  # although the other images have labels
 
     def _refuse_others(self, *, several: bool) -> None:
         """Refuse options for models of the other kind."""
@@ -101,8 +101,8 @@ class Predict(OfModel):
     def _with_intervals(
         self, rows: list[dict[str, Any]], paths: list[str], classes: tuple[str, ...], confidence: float
     ) -> dict[str, Any]:
-        """What is known of the logits' intervals; each row has its own."""
-        from sfumato.runs.figures.uncertain import MEANING, intervals
+        """Add the interval of the first label's logit to each row. Returns the facts about all intervals."""
+        from sfumato.runs.figures.prediction_intervals import MEANING, intervals
 
         within = intervals(self.run_directory, paths, confidence=confidence, model=self.model)
         for row, low, high in zip(rows, within.low.tolist(), within.high.tolist(), strict=True):
@@ -119,7 +119,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, list[dict[str, str]]]:
-    """Those of several that can be read, what is predicted for them, and why the other images cannot be read."""
+    """The readable inputs, their predictions, and for other images the reasons why they cannot be read."""
     from sfumato.data import Tokens
 
     try:
@@ -141,14 +141,14 @@ def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, lis
 
 
 def _texts(given: tuple[str, ...]) -> list[str]:
-    """The texts that are given, and in place of - those on standard input, one a line."""
+    """The given texts. `-` stands for the lines of standard input."""
     import sys
 
     return [text for one in given for text in (sys.stdin.read().splitlines() if one == "-" else [one]) if text.strip()]
 
 
 def _expanded(images: tuple[str, ...]) -> list[str]:
-    """The files that are named, and those in the folders that are, at any depth."""
+    """The given files, and the images in the given folders at any depth."""
     import os
 
     from sfumato.data.classes import refuse_unwritable
@@ -162,7 +162,7 @@ def _expanded(images: tuple[str, ...]) -> list[str]:
 
 
 def _within(folder: str) -> Iterator[str]:
-    """The images in a folder, each folder in it once: links may lead in circles."""
+    """The images in a folder. Refuses a link to a folder that has been read, since links may form cycles."""
     import os
     import pathlib
 

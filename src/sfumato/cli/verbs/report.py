@@ -1,4 +1,4 @@
-"""sfumato report: write a run's page again, the version of it that may be published, or a document in its place."""
+"""sfumato report: writes the report of a run, its public version, or another document about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import OfRun
+from sfumato.cli.options.choices import RunArgument
 from sfumato.cli.options.spellings import FreeText
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(OfRun):
+class Report(RunArgument):
     """Write the page of a finished run: report.html, or with --public a report-public.html to give away.
 
     The public page leaves out whatever shows private data or was measured on them. What is written over the page here
@@ -48,10 +48,10 @@ class Report(OfRun):
     """With --public: state the total of all your runs on these data, which links them."""
 
     def run(self) -> None:
-        """Write and name the file."""
+        """Write the file and print its path."""
         from sfumato.runs import directory as names
         from sfumato.runs.heading import Heading
-        from sfumato.runs.verdict import altered
+        from sfumato.runs.verdict import altered_file
         from sfumato.training.job import is_public
 
         given = [f"--{name.replace('_', '-')}" for name in ("public", "model_card", "dpia") if getattr(self, name)]
@@ -72,12 +72,12 @@ class Report(OfRun):
         run = names.RunDirectory(self.run_directory)
         run.require_finished()
         heading.add_to(run)
-        with run.as_written():
+        with run.format_errors():
             plain = is_public(run)
             path, text, open_to_all = self._written(run, plain)
             content = text.encode()
         names.write(path, content, private=not open_to_all)
-        changed = None if plain else altered(run)
+        changed = None if plain else altered_file(run)
         if changed is not None:
             console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
         note = (
@@ -88,15 +88,15 @@ class Report(OfRun):
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
     def _written(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
-        """Where the document is to lie, what it says, and whether everybody may read it."""
+        """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import finish, run_page
+        from sfumato.training.conclusion import finish, run_report
 
         if self.model_card:
             return run / finish.CARD, finish.card_of(run), True
         if self.dpia:
             return run / finish.ASSESSMENT, finish.assessment_of(run), False
         if self.public:
-            return run / "report-public.html", run_page.report(run, public=True, total=self.total), True
+            return run / "report-public.html", run_report.report(run, public=True, total=self.total), True
         open_to_all = plain and run.read_json(names.STATEMENT).get("test_public", True)
-        return run / names.REPORT, run_page.report(run), open_to_all
+        return run / names.REPORT, run_report.report(run), open_to_all

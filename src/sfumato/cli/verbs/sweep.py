@@ -1,4 +1,4 @@
-"""sfumato sweep: a search for settings, whose privacy is never silent."""
+"""sfumato sweep: searches for settings, and always states the privacy cost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import recipe, space, spellings
 from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices, stem_of
-from sfumato.experiment.as_recipe import toml
-from sfumato.observers.progress import Bars
+from sfumato.experiment.to_recipe import to_toml
+from sfumato.observers.progress import ProgressBars
 from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MODES = ("public", "private", "uncovered")
 BEST = "best.toml"
 FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
-"""Options that may change when a search goes on; a candidate that has begun keeps to its own device and threads."""
+"""Options that may change when a search is resumed. A candidate that has begun keeps its device and threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +65,22 @@ class Sweep(PrivateChoices):
     """Say what would run and what it would cost, and spend nothing."""
 
     def run(self) -> None:
-        """Search, and show what was found."""
-        embed = self._of_embeddings() if recipe.embeds(self.what) else None
+        """Search and print the results."""
+        embed = self._of_embeddings() if recipe.is_embedding(self.what) else None
         chosen = self.with_recipe(self.what) if embed is None else self._as(embed)
         from sfumato import search
-        from sfumato.cli.output import searched
+        from sfumato.cli.output import search_output
 
-        known = VARIED if embed is None else embed.trial().varied
+        known = VARIED if embed is None else embed.trial().searchable_fields
         varied = (*known, "source") if self.one_at_a_time else known
         given = [text for together in self.vary for text in together]
         rules = space.read(given, self.what, varied, trust_code=self.trust_code)
         mode = chosen.mode()
         kind = "factors" if self.one_at_a_time else "selected" if mode == "private" else "sweep"
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")
-        of_many = "epsilon" in rules and not self.one_at_a_time  # then that of the options is nobody's
+        of_many = "epsilon" in rules and not self.one_at_a_time  # the epsilon of the options is then unused
         share = {} if chosen.validation is None else {"validation": chosen.validation}
-        with Bars() as progress:
+        with ProgressBars() as progress:
             asked = chosen if embed is None else embed
             trial: Any = (replace(asked, epsilon=None) if of_many else asked).trial()
             if chosen.budget is not None:
@@ -94,24 +94,26 @@ class Sweep(PrivateChoices):
             }
             if kind == "factors":
                 compared = search.one_at_a_time(trial, rules, search=mode, **how)
-                searched.show_comparison(compared, mode, json=chosen.json)
+                search_output.show_comparison(compared, mode, json=chosen.json)
             elif kind == "selected":
                 law, options = chosen.draws(), chosen.options()
-                won = search.private(trial, rules, draws=law, score_noise=chosen.score_noise, options=options, **how)
+                won = search.private_selection(
+                    trial, rules, draws=law, score_noise=chosen.score_noise, options=options, **how
+                )
                 if chosen.dry_run and won.run is None:
-                    searched.announce_selection(won.selection, json=chosen.json)
+                    search_output.announce_selection(won.selection, json=chosen.json)
                 else:
-                    searched.show_selected(won, json=chosen.json)
+                    search_output.show_selected(won, json=chosen.json)
             else:
-                found = search.open(trial, rules, search=mode, candidates=chosen.candidates, **how)
+                found = search.open_search(trial, rules, search=mode, candidates=chosen.candidates, **how)
                 if chosen.dry_run:
-                    searched.announce_runs(found, json=chosen.json)
+                    search_output.announce_runs(found, json=chosen.json)
                 else:
-                    write(place / BEST, chosen.best(found, embed).encode(), private=True)
-                    searched.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
+                    write(place / BEST, chosen.best_recipe(found, embed).encode(), private=True)
+                    search_output.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
 
     def _of_embeddings(self) -> Embed:
-        """The training of embeddings that the recipe is of, with the options that it has. Refuses others."""
+        """The embedding training of the recipe, with the given options. Refuses options that it does not have."""
         from sfumato.cli.verbs.embed import Embed
 
         _ = self.experiment  # refuses several budgets
@@ -123,11 +125,11 @@ class Sweep(PrivateChoices):
         return Embed(what=self.what, **given).with_recipe(self.what)
 
     def _as(self, embed: Embed) -> Sweep:
-        """This search with the source of that training."""
+        """This search with the source of the embedding training."""
         return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
     def draws(self) -> CandidateCount:
-        """The law of the number of candidates."""
+        """The distribution of the number of candidates."""
         from sfumato.privacy import CandidateCount
         from sfumato.search.selection import DRAWS
 
@@ -138,31 +140,35 @@ class Sweep(PrivateChoices):
             raise SfumatoError(error.problem.replace("mean must", "candidates must"), error.remedy) from None
 
     def options(self) -> dict[str, str]:
-        """How the search was requested: what a private selection must agree with when it goes on."""
+        """The given options that must be the same when a private selection is resumed."""
         given = self.given
-        if self.vary:  # as one list, however often it was given
+        if self.vary:  # one list, even if --vary was repeated
             given["vary"] = tuple(text for together in self.vary for text in together)
         return {name: repr(value) for name, value in given.items() if name not in FREE}
 
-    def best(self, found: Ranking, embed: Embed | None = None) -> str:
+    def best_recipe(self, found: Ranking, embed: Embed | None = None) -> str:
         """The best settings as a recipe for the whole training part.
 
-        The statement of its run speaks of the search where the data are private: those with these keyed materials.
+        The recipe records the search and keyed digests of its data. On these data, if they are private, the statement
+        of its run mentions the search.
         """
         search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
         lines = [
             "# The best settings of a search, for the whole training part.",
             "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
             "",
-            *(f"{name.replace('_', '-')} = {toml(value)}" for name, value in self.chosen_of(found, embed).items()),
+            *(
+                f"{name.replace('_', '-')} = {to_toml(value)}"
+                for name, value in self.best_options(found, embed).items()
+            ),
             *([] if embed is None else ["", "[about]", 'command = "sfumato embed"']),
             "",
             "[search]",
-            *(f"{name} = {toml(value)}" for name, value in search.items()),
+            *(f"{name} = {to_toml(value)}" for name, value in search.items()),
         ]
         return "\n".join(lines) + "\n"
 
-    def chosen_of(self, found: Ranking, embed: Embed | None = None) -> dict[str, Any]:
+    def best_options(self, found: Ranking, embed: Embed | None = None) -> dict[str, Any]:
         """The options of a training with the best settings, by name."""
         left_out, asked = {*NOT_IN_RECIPES, "output", "seed", "public", "budget"}, embed or self
         known = [one for one in fields(PrivateChoices if embed is None else embed) if one.name not in left_out]
@@ -170,7 +176,7 @@ class Sweep(PrivateChoices):
         return chosen | dict(found.best)
 
     def mode(self) -> str:
-        """How this search treats privacy: as requested, else public, where the data are."""
+        """The privacy mode of the search: as requested; by default public, if the data are."""
         from sfumato.data import is_public
 
         for name in ("processes", "candidates"):

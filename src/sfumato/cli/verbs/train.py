@@ -1,4 +1,4 @@
-"""sfumato train, the main job; sfumato pretrain, the same without privacy; and sfumato finish, which ends a run."""
+"""sfumato train; sfumato pretrain, which trains without privacy; and sfumato finish, which ends a run early."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
 from sfumato.cli.options.choices import (
-    OfRun,
     PrivateChoices,
-    Together,
+    ProcessesOption,
+    RunArgument,
     TrainingChoices,
-    refuse_seeds_foreseen,
+    refuse_dry_seeds,
     refuse_several,
     stem_of,
 )
-from sfumato.cli.options.observed import Observed
+from sfumato.cli.options.observer_options import ObserverOptions
 from sfumato.cli.options.spellings import (
     BatchSize,
     EpsilonOfFigures,
@@ -29,10 +29,10 @@ from sfumato.cli.options.spellings import (
     Unclipped,
     Whole,
     WholeByRule,
-    spelt,
+    with_spellings,
 )
 from sfumato.cli.output import console
-from sfumato.observers.progress import Bars
+from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from sfumato.observers.observer import Observer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Observed, Together, PrivateChoices):
+class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Train an image classifier privately, and state what was promised.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
@@ -93,40 +93,40 @@ class Train(Observed, Together, PrivateChoices):
     """Check everything, print plan, model, time and memory, and spend nothing."""
 
     def run(self) -> None:
-        """Train, or say what training would be."""
+        """Train, or print the dry run."""
         resumed = self.resumes(self.what)
         if not resumed:
-            self.chosen()  # refuses what cannot be read, before anything heavy is imported
-        self.refuse_unobserved()
+            self.resolved()  # refuses unreadable input before slow imports
+        self.check_observers()
         budget = self.epsilons if isinstance(self.epsilons, tuple) else None
-        from sfumato.cli.output.trained import show
+        from sfumato.cli.output.training_output import show
         from sfumato.runs.heading import Heading
-        from sfumato.training.preparation import recorded
+        from sfumato.training.preparation import from_record
         from sfumato.training.run import execute
 
         heading = Heading(title=self.title)
         if budget is not None or self.seeds is not None:
-            self.repeated(budget)
+            self.run_repeated(budget)
             return
-        finished = recorded.ended(self.what) if resumed else None
+        finished = from_record.load_if_complete(self.what) if resumed else None
         if finished is None:
-            with Bars() as progress:
+            with ProgressBars() as progress:
                 job, run = self.job(progress)
                 if self.dry_run:
-                    self.foresee(job, run, progress)
+                    self.preview(job, run, progress)
                     return
                 observers = self.observers(run, progress, public=job.source.public)
                 finished = execute(job, run, heading=heading, progress=progress, observers=observers)
         show(finished, json=self.json)
 
-    def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
-        """Say what training would be."""
-        from sfumato.cli.output.trained import show_dry_run
+    def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
+        """Print the dry run."""
+        from sfumato.cli.output.training_output import show_dry_run
         from sfumato.training.preparation import sources
-        from sfumato.training.run import earlier_uses, refuse_finished
+        from sfumato.training.run import earlier_use_notes, refuse_finished
 
         refuse_finished(run)
-        for note in () if run.exists else earlier_uses(job):
+        for note in () if run.exists else earlier_use_notes(job):
             progress.report(note)
         for note in (*sources.notes(job.source), *job.notes):
             progress.report(f"note: {note}")
@@ -134,40 +134,40 @@ class Train(Observed, Together, PrivateChoices):
             progress.report(note)
         show_dry_run(job, run, json=self.json)
 
-    def repeated(self, budgets: tuple[float, ...] | None) -> None:
-        """Train once for each budget, or by several keys, and say what came of it."""
+    def run_repeated(self, budgets: tuple[float, ...] | None) -> None:
+        """Train once for each budget, or with several keys, and print the results."""
         from sfumato import search
-        from sfumato.cli.output import searched, trained
+        from sfumato.cli.output import search_output, training_output
 
         self._check_repeated(budgets)
-        chosen = self.chosen()
+        chosen = self.resolved()
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
         how: dict[str, Any] = {"seeds": self.seeds}
         if budgets is not None:
             chosen = replace(chosen, epsilon=None)
-            how = {"epsilons": budgets, "of_budget": self.of_budget}
-            how["foreseen"] = trained.foreseen if self.dry_run else None
-        with Bars(repeating=False) as progress:
+            how = {"epsilons": budgets, "of_budget": self.trial_for_epsilon}
+            how["foreseen"] = training_output.dry_run_data if self.dry_run else None
+        with ProgressBars(repeating=False) as progress:
 
             def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
             found = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **how)
-        show = searched.show_foreseen if self.dry_run else searched.show_repeated
+        show = search_output.show_dry_run if self.dry_run else search_output.show_repeated
         show(found, base, json=self.json)
 
-    def of_budget(self, epsilon: float) -> Trial:
-        """The training of one budget, which may have a row of its own in the recipe."""
-        return replace(self, epsilon=epsilon).chosen().trial()
+    def trial_for_epsilon(self, epsilon: float) -> Trial:
+        """The training for one budget. The recipe may have a row for it."""
+        return replace(self, epsilon=epsilon).resolved().trial()
 
-    def of_record(self, path: str) -> tuple[PrivateJob, RunDirectory]:
+    def job_from_record(self, path: str) -> tuple[PrivateJob, RunDirectory]:
         """The job of a run directory, from its record."""
-        from sfumato.training.preparation import recorded
+        from sfumato.training.preparation import from_record
 
-        return recorded.job(path, trust_code=self.trust_code)
+        return from_record.job_from_record(path, trust_code=self.trust_code)
 
-    def refuse_together(self) -> None:
-        """Refuse several processes for what is not one private run."""
+    def check_processes(self) -> None:
+        """Refuse several processes for anything but one private run."""
         refuse_several(
             {
                 "several budgets": isinstance(self.epsilons, tuple),
@@ -176,19 +176,19 @@ class Train(Observed, Together, PrivateChoices):
         )
 
     def _check_repeated(self, budgets: tuple[float, ...] | None) -> None:
-        """Refuse options that several runs cannot have together."""
+        """Refuse options that do not apply to several runs."""
         if self.title is not None:
             raise SfumatoError(
                 "--title is given for several runs, each of which has a page of its own",
                 "leave it out, and write it over one of them: sfumato report RUN --title",
             )
         if budgets is None:
-            refuse_seeds_foreseen(dry_run=self.dry_run)
+            refuse_dry_seeds(dry_run=self.dry_run)
         if budgets is not None and self.seeds is not None:
             raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
 
-    def chosen(self) -> Train:
-        """These options over the recipe's. What cannot be read is refused, before anything heavy is imported."""
+    def resolved(self) -> Train:
+        """These options, completed by those of the recipe. Refuses unreadable input before slow imports."""
         if self.what and FilePath(self.what).is_dir() and ":" not in self.what:
             from sfumato.data import Cache
 
@@ -199,7 +199,7 @@ class Train(Observed, Together, PrivateChoices):
         return self.with_recipe(self.what)
 
     def trial(self) -> Trial:
-        """One training as it is requested here."""
+        """The requested training."""
         from sfumato.training.parts.registry import OPTIONS
 
         own = {name: getattr(self, name) for name in OPTIONS if name in {one.name for one in fields(self)}}
@@ -207,26 +207,26 @@ class Train(Observed, Together, PrivateChoices):
 
     @property
     def epsilons(self) -> float | tuple[float, ...] | None:
-        """The epsilon given here, or else by the recipe, or several."""
-        if self.epsilon is None and recipe.named_by(self.what):
-            return recipe.budget_of(self.what)
+        """One or several epsilons, given here or by the recipe."""
+        if self.epsilon is None and recipe.is_recipe(self.what):
+            return recipe.epsilon_of(self.what)
         return self.epsilon
 
     def job(self, progress: Any) -> tuple[PrivateJob, RunDirectory]:
-        """Everything up to the first step, and where the run is to be."""
-        from sfumato.training.preparation import recorded
+        """The job, prepared up to the first step, and the run directory."""
+        from sfumato.training.preparation import from_record
 
         if self.resumes(self.what):
-            return recorded.job(self.what, trust_code=self.trust_code)
-        chosen = self.chosen()
-        run = chosen.directory()  # refuses a place that is taken before anything is read
+            return from_record.job_from_record(self.what, trust_code=self.trust_code)
+        chosen = self.resolved()
+        run = chosen.directory()  # refuses an occupied directory before data are read
         trial = chosen.trial()
         return replace(trial, notes=(*chosen.notes_on(run), *trial.notes)).job(run, progress), run
 
 
-@partial(spelt, weight_decay="by rule: 0.0005", schedule="by rule: step")
+@partial(with_spellings, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(Observed, Together, TrainingChoices):
+class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
     """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run
@@ -247,38 +247,38 @@ class Pretrain(Observed, Together, TrainingChoices):
     """The most examples in memory at once."""
 
     def run(self) -> None:
-        """Train, and say how well the model does."""
+        """Train, and print the figures of the model."""
         if not self.resumes(self.what):
-            self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
-        self.refuse_unobserved()
-        from sfumato.cli.output import trained
+            self.with_recipe(self.what)  # refuses unreadable input before slow imports
+        self.check_observers()
+        from sfumato.cli.output import training_output
         from sfumato.training.run import execute
 
-        with Bars() as progress:
+        with ProgressBars() as progress:
             job, run = self.job(progress)
             observers = self.observers(run, progress, public=True)
             done = execute(job, run, progress=progress, observers=observers)
-        trained.show(done, json=self.json)
+        training_output.show(done, json=self.json)
         if not self.json:
             console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
             console.note("   fine-tunes it privately, with a classifier that starts at zero")
 
-    def of_record(self, path: str) -> tuple[PublicJob, RunDirectory]:
+    def job_from_record(self, path: str) -> tuple[PublicJob, RunDirectory]:
         """The job of a run directory, from its record."""
-        from sfumato.training.preparation import recorded
+        from sfumato.training.preparation import from_record
 
-        return recorded.public_job(path, trust_code=self.trust_code)
+        return from_record.public_job_from_record(path, trust_code=self.trust_code)
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
-        """Everything up to the first step, and where the run is to be."""
+        """The job, prepared up to the first step, and the run directory."""
         from sfumato.training import pretraining
         from sfumato.training.preparation.start import Machine
 
         if self.resumes(self.what):
-            return self.of_record(self.what)
+            return self.job_from_record(self.what)
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
-        chosen, notes = chosen.as_pretrained()
+        chosen, notes = chosen.with_pretrained()
         given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
         machine = Machine(device=chosen.device, threads=chosen.threads, micro_batch=chosen.micro_batch)
         notes = (*chosen.notes_on(run), *notes)
@@ -286,7 +286,7 @@ class Pretrain(Observed, Together, TrainingChoices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish(OfRun):
+class Finish(RunArgument):
     """End an unfinished run with what its last checkpoint holds.
 
     The statement gives the epsilon of the whole plan all the same: stopping early saves nothing.
@@ -296,17 +296,17 @@ class Finish(OfRun):
     """Run the code that the run names as its model (package:function)."""
 
     def run(self) -> None:
-        """End it and print the outcome."""
-        from sfumato.cli.output import trained
+        """Finish the run and print the results."""
+        from sfumato.cli.output import training_output
         from sfumato.embedding.run import is_embedding
-        from sfumato.embedding.run import recorded as of_embedding
+        from sfumato.embedding.run import job_from_record as of_embedding
         from sfumato.runs.directory import RunDirectory
-        from sfumato.training.preparation import recorded
+        from sfumato.training.preparation import from_record
 
         embeds = is_embedding(RunDirectory(self.run_directory))
-        if (ended := recorded.ended_already(self.run_directory)) is None and embeds:
+        if (ended := from_record.ended_already(self.run_directory)) is None and embeds:
             job, run = of_embedding(self.run_directory)
-            ended = recorded.finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
+            ended = from_record.finish_early(job, run)  # type: ignore[arg-type] - a private job, as checked
         elif ended is None:
-            ended = recorded.finish(self.run_directory, trust_code=self.trust_code)
-        trained.show(ended, json=self.json)
+            ended = from_record.finish(self.run_directory, trust_code=self.trust_code)
+        training_output.show(ended, json=self.json)

@@ -1,4 +1,4 @@
-"""sfumato export and sfumato serve: a finished run's model for others."""
+"""sfumato export and sfumato serve: make a finished run's model usable for others."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfumato._checks import positive_integer
-from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.choices import ModelOptions
 from sfumato.cli.options.spellings import Path, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(OfModel):
+class Export(ModelOptions):
     """Write a finished run's model so that it opens without sfumato.
 
     A folder with the model, preprocessing.json (classes, statement, and what happens to an image before and within the
@@ -27,7 +27,7 @@ class Export(OfModel):
     (default: export-TO in the run directory, NAME-TO beside a model file)"""
 
     def run(self) -> None:
-        """Write the model and name the place."""
+        """Write the model and print its path."""
         from sfumato.exporting import export
 
         made = export(self.run_directory, self.to, output=self.output, model=self.model)
@@ -40,7 +40,7 @@ class Export(OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(OfModel):
+class Serve(ModelOptions):
     """Serve a finished run's model: a page to drop an image on, and JSON (POST /predict, or /embed).
 
     Runs until it is interrupted (SIGINT, SIGTERM), and then answers what it was asked before. Nothing that is sent is
@@ -67,7 +67,7 @@ class Serve(OfModel):
     """Number of CPU threads of the model. (default: as many as the process may use)"""
 
     def run(self) -> None:
-        """Serve, and say where."""
+        """Print the address, and serve."""
         from sfumato.serving.key import ApiKey
         from sfumato.serving.limits import Limits
 
@@ -80,7 +80,7 @@ class Serve(OfModel):
         import torch
 
         from sfumato.runs import load
-        from sfumato.serving.server import address, listening, serve, server
+        from sfumato.serving.server import address, open_listener, serve, server
         from sfumato.serving.service import Service, is_local
         from sfumato.training.preparation.prepare import default_threads
 
@@ -88,7 +88,7 @@ class Serve(OfModel):
         local = is_local(self.host)
         service = Service(load(self.run_directory, model=self.model), limits=limits, key=key, local=local)
         ready = server(service)
-        listener = listening(self.host, self.port)
+        listener = open_listener(self.host, self.port)
         url = address(listener)
         console.show({"url": url, "key": key is not None}, url, json=self.json)
         if key is None and not local:

@@ -1,18 +1,18 @@
-"""sfumato verify and sfumato sign: whether a statement follows from its record, and who vouches for it."""
+"""sfumato verify and sfumato sign: check that a run's statement follows from its record, and sign it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import OfRun, PrintsJson
+from sfumato.cli.options.choices import PrintsJson, RunArgument
 from sfumato.cli.options.spellings import Path, RunIfAny
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verify(OfRun):
+class Verify(RunArgument):
     """Check that a finished run's statement follows from its record.
 
     Recomputes epsilon from plan and ledger, checks the ledger's hash chain and every fingerprint, and that the model
@@ -23,7 +23,7 @@ class Verify(OfRun):
     """Public key file of whoever must have signed the run."""
 
     def run(self) -> int:
-        """Check and print."""
+        """Check the run and print the verdict."""
         from sfumato.runs import verify
 
         verdict = verify(self.run_directory, signer=self.signer)
@@ -53,7 +53,7 @@ class Sign(PrintsJson):
     """Make a signing key at this place, and its public half beside it, in place of signing."""
 
     def run(self) -> None:
-        """Sign and name the file, or make a key and print its public half."""
+        """Sign the run and print the path of the signature, or make a key and print its public half."""
         from sfumato.runs import signature
         from sfumato.runs.verdict import sign
 

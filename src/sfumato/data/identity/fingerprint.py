@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.data.identity.owners import LENGTH
+from sfumato.data.identity.record_users import LENGTH
 from sfumato.data.parts import Part
 from sfumato.data.source import own_codes
 from sfumato.data.subsets import coded_users

@@ -72,16 +72,18 @@ def _is_image(image: Image.Image, page: int) -> bool:
 
 
 @functools.cache
-def opened() -> tuple[str, ...]:
+def pillow_formats() -> tuple[str, ...]:
     """Pillow's names of the formats to read, including installed plug-ins, common ones first."""
     Image.init()
     return (*_FIRST, *(name for name in Image.ID if name not in _NEVER and name not in _FIRST))
 
 
 @functools.cache
-def endings() -> frozenset[str]:
+def image_suffixes() -> frozenset[str]:
     """File name suffixes of images, in lower case."""
-    return frozenset({*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in opened())})
+    return frozenset(
+        {*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in pillow_formats())}
+    )
 
 
 LARGEST_FILE = 1 << 30
@@ -117,13 +119,13 @@ def quiet_decoder() -> Iterator[None]:
 
 def is_image_file(path: Path) -> bool:
     """Whether a file counts as an image: by its suffix, or as DICOM by its first bytes."""
-    return path.suffix.lower() in endings() or dicom.is_dicom_file(path)
+    return path.suffix.lower() in image_suffixes() or dicom.is_dicom_file(path)
 
 
 def read_bytes(path: Path | str) -> bytes:
     """Reads an image file. Errors name the file."""
     name = f"image {str(path)!r}"
-    with paths.reading(name, "correct the path, or take it out"):
+    with paths.path_errors(name, "correct the path, or take it out"):
         known = paths.status(path)
         refuse_special(known, name)
         if known.st_size > LARGEST_FILE:
@@ -138,7 +140,7 @@ def read_bytes(path: Path | str) -> bytes:
 def header(content: bytes, path: Path | str, *, levels: Levels | None = None) -> Header:
     """The image's header, without decoding pixels."""
     if dicom.is_dicom(content):
-        with refusals(path):
+        with image_errors(path):
             *sides, grey = dicom.shape(content, f"image {str(path)!r}")
     else:
         with _opened(content, path, levels) as (image, _):
@@ -268,11 +270,11 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
 def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
     """The checked image in a file's bytes, opened by Pillow, or in eight bits for DICOM; and its name."""
     name = f"image {str(path)!r}"
-    with refusals(path):
+    with image_errors(path):
         if dicom.is_dicom(content):
-            image = dicom.in_eight_bits(content, levels, name)
+            image = dicom.to_eight_bits(content, levels, name)
         else:
-            image = Image.open(io.BytesIO(content), formats=opened())
+            image = Image.open(io.BytesIO(content), formats=pillow_formats())
         with image:
             refuse_stack(image, name)
             _check(image, levels, name)
@@ -285,7 +287,7 @@ def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
 
 
 @contextlib.contextmanager
-def refusals(path: Path | str) -> Iterator[None]:
+def image_errors(path: Path | str) -> Iterator[None]:
     """Converts errors of Pillow and pydicom to errors that name the file."""
     try:
         yield

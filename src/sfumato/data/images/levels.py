@@ -90,9 +90,9 @@ class Levels:
         window: values that become black and white; values beyond are clipped. This is the windowing of medical images:
             a centre of 40 and a width of 400 are (-160, 240).
 
-    >>> Levels(bit_depth=12).applied(np.array([0, 2048, 4095]), "image").tolist()
+    >>> Levels(bit_depth=12).apply(np.array([0, 2048, 4095]), "image").tolist()
     [0, 128, 255]
-    >>> Levels(window=(-160, 240)).applied(np.array([-1000, -160, 40, 240, 3000]), "image").tolist()
+    >>> Levels(window=(-160, 240)).apply(np.array([-1000, -160, 40, 240, 3000]), "image").tolist()
     [0, 0, 128, 255, 255]
     """
 
@@ -125,12 +125,12 @@ class Levels:
         object.__setattr__(self, "window", (low, high))
 
     @classmethod
-    def declared(cls, bit_depth: int | None, window: Sequence[int] | None) -> Levels | None:
+    def from_declared(cls, bit_depth: int | None, window: Sequence[int] | None) -> Levels | None:
         """The declared levels; None if nothing was declared."""
         return None if bit_depth is None and window is None else cls(bit_depth=bit_depth, window=window)
 
     @property
-    def ends(self) -> tuple[int, int]:
+    def black_and_white(self) -> tuple[int, int]:
         """The values that become black and white."""
         if self.bit_depth is not None:
             return 0, 2**self.bit_depth - 1
@@ -139,10 +139,10 @@ class Levels:
         return low, high
 
     def check(self, values: np.ndarray, name: str) -> None:
-        """Refuses values beyond the declared bits; see `applied`."""
+        """Refuses values beyond the declared bits; see `apply`."""
         if self.bit_depth is None:
             return
-        low, high = self.ends
+        low, high = self.black_and_white
         for value in (values.min(initial=low), values.max(initial=low)):
             if not low <= value <= high:
                 raise SfumatoError(
@@ -150,14 +150,14 @@ class Levels:
                     "declare a larger `bit_depth`, or a `window`, which clips values",
                 )
 
-    def applied(self, values: np.ndarray, name: str) -> np.ndarray:
+    def apply(self, values: np.ndarray, name: str) -> np.ndarray:
         """Greys uint8, in the shape of `values`, which are 16-bit integers of any type.
 
         Args:
             name: name of the image in errors.
         """
         self.check(values, name)
-        low, high = self.ends
+        low, high = self.black_and_white
         inside = np.clip(values.astype(np.float32), low, high) - low
         return np.rint(inside * 255 / (high - low)).astype(np.uint8)
 
@@ -213,7 +213,7 @@ def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
             odd = "has pixels of 16 bits of which 0 is white"
         elif signed and big_endian and _tag(image, _COMPRESSION) not in ((), (1,)):
             odd = "has signed pixels of 16 bits, compressed in big-endian order"
-    elif levels.window is not None or levels.ends[1] != white:
+    elif levels.window is not None or levels.black_and_white[1] != white:
         odd = f"has colours of up to {white}, of which no more than eight bits can be read"
     elif _tag(image, _PLANES) == (2,):
         odd = "has colours of 16 bits in planes of their own"
@@ -230,7 +230,7 @@ def deep_grey_in_eight_bits(image: Image.Image, levels: Levels, name: str) -> Im
     values = np.asarray(ImageOps.exif_transpose(image))
     if stretched:  # Pillow has scaled the file's white to 65535
         values = np.rint(values * (white / _WIDE)).astype(np.int32)
-    greys = levels.applied(values, name)
+    greys = levels.apply(values, name)
     if transparent is not None:
         greys[values == transparent] = _BYTE
     return Image.fromarray(greys)

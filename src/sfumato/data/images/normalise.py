@@ -14,8 +14,8 @@ from torch.nn import functional
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data.declared import check_size
-from sfumato.data.images.given import Picture, each, is_one, pixels_of
 from sfumato.data.images.levels import Levels, UndeclaredError
+from sfumato.data.images.prediction_inputs import Picture, is_one, pixels_of, read_each
 from sfumato.data.tokens import Tokens
 
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -82,7 +82,7 @@ class Transform:
     @property
     def levels(self) -> Levels | None:
         """Declared levels of 16-bit pixels."""
-        return Levels.declared(self.bit_depth, self.window)
+        return Levels.from_declared(self.bit_depth, self.window)
 
     def __call__(self, images: torch.Tensor | Picture | Sequence[Picture]) -> torch.Tensor:
         """One image or several to float32 (n, channels, R, R).
@@ -101,16 +101,16 @@ class Transform:
             tensor = images
         else:
             side = self.resolution or self.enlarged or self.size
-            return torch.stack([torch.zeros(self.channels, side, side), *each(self, images)])[1:]
+            return torch.stack([torch.zeros(self.channels, side, side), *read_each(self, images)])[1:]
         if tensor.dtype != torch.uint8 or tuple(tensor.shape[1:]) != shape:
             raise SfumatoError(
                 f"images must be uint8 (n, {', '.join(map(str, shape))}), got {tensor.dtype} {tuple(tensor.shape)}",
                 "give images of any size as paths, Pillow images, or arrays (n, H, W, C) instead of a tensor",
             )
         result = tensor.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        return self.normalised(self.cut_out(result))
+        return self.normalise(self.center_crop(result))
 
-    def cut_out(self, pixels: torch.Tensor) -> torch.Tensor:
+    def center_crop(self, pixels: torch.Tensor) -> torch.Tensor:
         """Resizes images (n, channels, size, size) and takes the centre crop (n, channels, R, R); pixels 0 to 255."""
         if self.enlarged not in (None, self.size):
             side = (self.enlarged, self.enlarged)
@@ -121,7 +121,7 @@ class Transform:
         middle = slice(start, start + self.resolution)
         return pixels[:, :, middle, middle].contiguous()
 
-    def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
+    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalises pixels 0 to 255 (n, channels, H, W) in place.
 
         The result has the same bits on every device: each operation rounds once, by IEEE 754. With a Python scalar 255,
@@ -147,9 +147,9 @@ class Transform:
         >>> Transform(size=8, channels=3).read(np.zeros((20, 10), np.uint8)).shape
         torch.Size([3, 8, 8])
         """
-        return self(self.stored(image)[np.newaxis].copy())[0]
+        return self(self.to_stored(image)[np.newaxis].copy())[0]
 
-    def stored(self, image: Picture) -> np.ndarray:
+    def to_stored(self, image: Picture) -> np.ndarray:
         """One image, in any form that `read` takes, as stored by sources: uint8 (size, size, channels)."""
         if isinstance(image, np.ndarray) and (image.dtype, image.shape) == (
             np.uint8,
@@ -184,13 +184,13 @@ def _constants(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsStored:
+class FeatureTransform:
     """Replaces `Transform` for features, which are already model inputs.
 
     Args:
         width: D.
 
-    >>> AsStored(width=3)(torch.ones(2, 1, 3)).shape
+    >>> FeatureTransform(width=3)(torch.ones(2, 1, 3)).shape
     torch.Size([2, 3])
     """
 
@@ -228,26 +228,26 @@ class AsStored:
 
     def synthetic(self, count: int) -> torch.Tensor:
         """Synthetic features (count, D)."""
-        return waves(count, self.shape)
+        return ramp(count, self.shape)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
         return {"width": self.width}
 
 
-Preparation = Transform | AsStored | Tokens
+Preparation = Transform | FeatureTransform | Tokens
 """Conversion of stored records to model inputs."""
 
 
-def preparation(data: Mapping[str, Any]) -> Preparation:
+def transform_from_dict(data: Mapping[str, Any]) -> Preparation:
     """The preparation that `to_dict` of any of them wrote."""
     if "tokenizer" in data:
         return Tokens.from_dict(data)
-    return AsStored(width=data["width"]) if set(data) == {"width"} else Transform.from_dict(data)
+    return FeatureTransform(width=data["width"]) if set(data) == {"width"} else Transform.from_dict(data)
 
 
 class Form(Protocol):
-    """One form of input: `Images`, `AsStored` for features, `Tokens` for texts."""
+    """One form of input: `Images`, `FeatureTransform` for features, `Tokens` for texts."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -277,9 +277,9 @@ class Images:
 
     def synthetic(self, count: int) -> Tensor:
         """Float images (count, C, H, W)."""
-        return waves(count, self.shape)
+        return ramp(count, self.shape)
 
 
-def waves(count: int, shape: tuple[int, ...]) -> Tensor:
+def ramp(count: int, shape: tuple[int, ...]) -> Tensor:
     """Increasing numbers from -1 to 1, (count, ...)."""
     return torch.linspace(-1, 1, count * int(torch.Size(shape).numel())).reshape(count, *shape)

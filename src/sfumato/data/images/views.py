@@ -126,7 +126,7 @@ class Views:
         """Pixels on each side of the image from which views of `size` pixels are cut."""
         return round(self.zoom * size)
 
-    def room(self, size: int) -> int:
+    def shift_range(self, size: int) -> int:
         """Pixels between the first and the last possible position of a view of `size` pixels."""
         return 2 * self.shift or self.side(size) - size
 
@@ -158,7 +158,7 @@ class Views:
         if self.crops:
             down, right, sides = windows(generator, shape, side=self.side(size), least=self.crop_area)
         else:
-            room = self.room(size)
+            room = self.shift_range(size)
             reach = {"low": -(room // 2), "high": room - room // 2, "endpoint": True, "dtype": np.int16}
             down, right = (
                 generator.integers(size=shape, **reach) if room else np.zeros(shape, np.int16) for _ in range(2)
@@ -210,7 +210,7 @@ class Views:
             larger = [self.side(height), self.side(width)]
             if sides != larger:
                 images = functional.interpolate(images, larger, mode="bilinear", align_corners=False)
-            rows, columns = rows + self.room(height) // 2, columns + self.room(width) // 2
+            rows, columns = rows + self.shift_range(height) // 2, columns + self.shift_range(width) // 2
         else:
             rows, columns = _reflected(rows, height), _reflected(columns, width)
         pixels = (rows.unsqueeze(-1) * images.shape[3] + columns.unsqueeze(-2)).reshape(
@@ -238,7 +238,7 @@ class Views:
 
 def _on(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
     """The draws, each (n, K), as int16 on the device, in one copy."""
-    return _devices.sent(np.stack([one.astype(np.int16, copy=False) for one in moves]), device).unbind()
+    return _devices.to_device(np.stack([one.astype(np.int16, copy=False) for one in moves]), device).unbind()
 
 
 def _window(offsets: Tensor, length: int) -> Tensor:

@@ -99,9 +99,9 @@ class InceptionCrops:
 
     Area uniform, logarithm of the ratio uniform: Szegedy et al. 2015; as in `torchvision.transforms.RandomResizedCrop`.
 
-    **Guarantee.** With the generators of `randomness_of` a window is a function of its own image and of the owner's key
-    (unit: one example; adjacency: any). Generators by position would break this: the views are stored, and removing one
-    image would change those of all later images.
+    **Guarantee.** With the generators of `image_generator` a window is a function of its own image and of the owner's
+    key (unit: one example; adjacency: any). Generators by position would break this: the views are stored, and removing
+    one image would change those of all later images.
 
     Args:
         count: K.
@@ -153,7 +153,7 @@ class InceptionCrops:
         return view.flip(-1) if self.flip and generator.random() < 0.5 else view
 
 
-def randomness_of(owner_key: bytes, image: np.ndarray) -> np.random.Generator:
+def image_generator(owner_key: bytes, image: np.ndarray) -> np.random.Generator:
     """The random generator of an image: a function of its pixels and the owner's key."""
     code = hmac.new(owner_key, b"views" + image.tobytes(), hashlib.sha256).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(code[:16], "big")))

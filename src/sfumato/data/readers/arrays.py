@@ -7,13 +7,13 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
-from sfumato.data.classes import composed
+from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Labels, Order, Texts
-from sfumato.data.identity.owners import BY_CLASS, check_by_class, record_in_test, refuse_several
+from sfumato.data.identity.record_users import BY_CLASS, check_by_class, record_in_test, refuse_several
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
-from sfumato.data.readers import from_arrays
-from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
+from sfumato.data.readers import numpy_archive
+from sfumato.data.readers.numpy_archive import checked_column, columns_among, parts_of
 from sfumato.data.readers.texts import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
@@ -42,11 +42,11 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, filtered = from_arrays.read(file, where, _wanted)
-    return of_arrays(arrays, order, where=where, filtered=filtered)
+    arrays, filtered = numpy_archive.read(file, where, _wanted)
+    return parts_from_arrays(arrays, order, where=where, filtered=filtered)
 
 
-def of_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filtered: bool = False) -> Parts:
+def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filtered: bool = False) -> Parts:
     """The parts of arrays with the names of an archive: see `load`.
 
     Args:
@@ -86,7 +86,9 @@ def of_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filter
         if multilabel:
             raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
         for side in ("_train", "_test"):
-            arrays[f"y{side}"] = class_lists.renumbered(arrays[f"y{side}"], names or classes, declared.classes, where)
+            arrays[f"y{side}"] = class_lists.renumber_labels(
+                arrays[f"y{side}"], names or classes, declared.classes, where
+            )
         return load_numbers(arrays, order, where, classes=classes, **known)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
@@ -228,7 +230,7 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
 def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
     if listed is None:
         return None
-    names = tuple(map(composed, listed.tolist())) if listed.dtype.kind == "U" and listed.ndim == 1 else ()
+    names = tuple(map(to_nfc, listed.tolist())) if listed.dtype.kind == "U" and listed.ndim == 1 else ()
     if len({*names} - {""}) < max(2, len(listed)):
         raise SfumatoError(
             f"classes of {where} must be at least two different names, got {listed.dtype} {listed.shape}",

@@ -45,7 +45,7 @@ class Table:
         bits: declared number of bits of an entry.
 
     >>> ramp = Table(first=-100, entries=np.arange(300, dtype=np.uint16), bits=16)
-    >>> ramp.applied(np.array([-500, -100, 199, 900])).tolist(), ramp.bits_used
+    >>> ramp.apply(np.array([-500, -100, 199, 900])).tolist(), ramp.bits_used
     ([0, 0, 299, 299], 9)
     """
 
@@ -58,7 +58,7 @@ class Table:
         """Number of bits of the largest entry, at least 8."""
         return max(FEWEST_BITS, int(self.entries.max()).bit_length())
 
-    def applied(self, values: np.ndarray) -> np.ndarray:
+    def apply(self, values: np.ndarray) -> np.ndarray:
         """The entries, uint16, of values in any shape."""
         places = np.rint(values).astype(np.int64) - self.first
         return self.entries[places.clip(0, len(self.entries) - 1)]
@@ -148,7 +148,7 @@ def shape(content: bytes, name: str) -> tuple[int, int, bool]:
     return dataset.Columns, dataset.Rows, _is_grey(dataset)
 
 
-def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Image:
+def to_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Image:
     """The image of a DICOM file in eight bits, grey or in colour.
 
     Greys are mapped by the declared levels, or else by the file's own window or table, and inverted if the lowest value
@@ -167,14 +167,14 @@ def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
     _require_decoder(dataset, name)
     stored = dataset.pixel_array
     if _is_grey(dataset):
-        values = _after_modality(stored, dataset, name)
+        values = _apply_modality(stored, dataset, name)
         if not np.isfinite(values).all():
             raise UnreadableError(f"{name} holds values that are not finite", "replace the file, or take it out")
-        greys = _windowed(values, dataset, name) if levels is None else levels.applied(values, name)
+        greys = _apply_window(values, dataset, name) if levels is None else levels.apply(values, name)
         return Image.fromarray(255 - greys if dataset.PhotometricInterpretation == "MONOCHROME1" else greys)
     colours, bits = stored, dataset.BitsStored
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
-        colours, bits = _of_palette(stored, dataset, name)
+        colours, bits = _apply_palette(stored, dataset, name)
     if bits < 8:
         raise UnreadableError(f"{name} has colours of fewer than 8 bits", "save it with 8 bits, or take it out")
     return Image.fromarray((colours >> (bits - 8)).astype(np.uint8))
@@ -247,14 +247,14 @@ def _require_decoder(dataset: FileDataset, name: str) -> None:
         )
 
 
-def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
+def _apply_window(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
     """Greys uint8 (H, W) by the file's own table or window.
 
     Source: DICOM PS3.3, C.11.2 (VOI LUT module). The first of several tables or windows is used.
     """
     pydicom = _library(name)
     if dataset.get("VOILUTSequence"):
-        return _of_interest(values, dataset, name)
+        return _apply_voi(values, dataset, name)
     center, width = (_first(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
     if center is not None and width is not None and width >= 1:
         into = pydicom.Dataset()  # white is 255
@@ -272,18 +272,18 @@ def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray
     )
 
 
-def _after_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
+def _apply_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
     """Values after the file's modality transformation, in the shape of the stored pixels.
 
     Source: DICOM PS3.3, C.11.1 (modality LUT module).
     """
     if dataset.get("ModalityLUTSequence"):
         found = _table(dataset, dataset.ModalityLUTSequence[0], "LUT{}", name)
-        return _signed(found, bool(dataset.get("PixelRepresentation"))).applied(stored)
+        return _signed(found, bool(dataset.get("PixelRepresentation"))).apply(stored)
     return _library(name).pixels.processing.apply_modality_lut(stored, dataset)
 
 
-def _of_interest(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
+def _apply_voi(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
     """Greys uint8 by the file's VOI lookup table."""
     found = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
     below = dataset.get("PixelRepresentation") or (_first(dataset, "RescaleIntercept") or 0) < 0
@@ -294,7 +294,7 @@ def _of_interest(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndar
             f"{name} has a table of values of interest of {found.bits} bits whose entries reach {found.entries.max()}",
             "declare a `window` (black and white), such as -160,240, or a `bit_depth`, in its place",
         )
-    return np.rint(found.applied(values) * (255 / (2**bits - 1))).astype(np.uint8)
+    return np.rint(found.apply(values) * (255 / (2**bits - 1))).astype(np.uint8)
 
 
 def _signed(found: Table, values_below_0: bool) -> Table:
@@ -303,7 +303,7 @@ def _signed(found: Table, values_below_0: bool) -> Table:
     return replace(found, first=found.first - 2**16) if values_below_0 and found.first >= 2**15 else found
 
 
-def _of_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np.ndarray, int]:
+def _apply_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np.ndarray, int]:
     """Colours (H, W, 3) of palette indices, and their number of bits.
 
     Source: DICOM PS3.3, C.7.6.3.1.5 and C.7.6.3.1.6.
@@ -311,7 +311,7 @@ def _of_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np
     if "RedPaletteColorLookupTableData" in dataset:
         tables = [_table(dataset, dataset, f"{one}PaletteColorLookupTable{{}}", name) for one in _COLOURS]
         bits = max(one.bits_used for one in tables)
-        return np.stack([one.applied(stored) for one in tables], axis=-1), 16 if bits > 16 - SPARE_BITS else bits
+        return np.stack([one.apply(stored) for one in tables], axis=-1), 16 if bits > 16 - SPARE_BITS else bits
     count, _, bits = dataset.RedPaletteColorLookupTableDescriptor
     if bits == 8 and not 0 < count <= 256:
         raise UnreadableError(

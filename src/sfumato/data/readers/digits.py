@@ -11,7 +11,7 @@ import numpy as np
 
 from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
-from sfumato.data.readers.from_arrays import parts_of
+from sfumato.data.readers.numpy_archive import parts_of
 
 SPLIT_SEED = b"sfumato digits split"
 """Prefix of the hashes that order the digits for the split. Public and fixed, so results are comparable."""

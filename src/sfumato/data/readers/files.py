@@ -15,10 +15,10 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato._memory import memory_limit
 from sfumato.data import classes as class_lists
-from sfumato.data.classes import composed
+from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Declared, Order, Pixels, check_size
 from sfumato.data.identity.fingerprint import streamed
-from sfumato.data.identity.owners import (
+from sfumato.data.identity.record_users import (
     BY_CLASS,
     LENGTH,
     check_by_class,
@@ -31,7 +31,7 @@ from sfumato.data.images import decoding as image_files
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers.dicom import BY_PATIENT, patient
 from sfumato.data.readers.listing import Listing, Texts
-from sfumato.data.records import FileRecords, Records, in_threads, paths_of
+from sfumato.data.records import FileRecords, Records, map_in_threads, paths_of
 
 COUNTED = 20_000
 """Largest number of records that are all checked when one cannot be read."""
@@ -69,7 +69,7 @@ def load_files(
         if declared.loading.skip_unreadable:
             broken = _unreadable(listing, declared.pixels)
             unreadable = [*unreadable, *sorted(listing.stored.name(place) for place in listing.places[broken].tolist())]
-            listing = listing.chosen(~broken)
+            listing = listing.select(~broken)
             if not len(listing):
                 raise SfumatoError(f"{where} holds no image that can be read", "give images")
         if declared.people.user_from == BY_PATIENT:
@@ -98,7 +98,7 @@ def load_files(
 
 def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...]:
     """The class list: declared, stored with the records, or read from the labels."""
-    classes = declared.labels.classes or listing.written or class_lists.in_order(listing.names)
+    classes = declared.labels.classes or listing.written or class_lists.sort_names(listing.names)
     if len(classes) == 1 and not declared.purpose.open_set:
         listing.of_classes(classes, "the file")
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
@@ -136,7 +136,7 @@ def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
             return True
         return False
 
-    return np.fromiter(in_threads(judged, listing.places), bool, len(listing))
+    return np.fromiter(map_in_threads(judged, listing.places), bool, len(listing))
 
 
 def _of_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str, ...]]:
@@ -147,11 +147,11 @@ def _of_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str
 
     def whose(place: int) -> tuple[str, str]:
         content, name = stored.read(place), stored.name(place)
-        with image_files.refusals(name):
+        with image_files.image_errors(name):
             written = patient(content, f"image {str(name)!r}")
-        return user_code(owner_key, composed(written)), user_code(owner_key, written)
+        return user_code(owner_key, to_nfc(written)), user_code(owner_key, written)
 
-    for code, own in in_threads(whose, listing.places):
+    for code, own in map_in_threads(whose, listing.places):
         users.append(code)
         forms[own] = code
     found = replace(listing, users=users.numbers(), people=tuple(users.names))
@@ -174,7 +174,7 @@ def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
         return found.shorter_side, found.longer_side, found.grey
 
     form = np.dtype([("shorter", np.int64), ("longer", np.int64), ("grey", bool)])
-    headers = np.fromiter(in_threads(header, listing.places), form, len(listing))
+    headers = np.fromiter(map_in_threads(header, listing.places), form, len(listing))
     channels = pixels.channels or (1 if headers["grey"].all() else 3)
     cropped = float(np.median(1 - headers["shorter"] / headers["longer"]))
     if pixels.size is not None:
@@ -205,7 +205,7 @@ def _held(
     codes, tested = np.empty((len(listing), 2 * LENGTH), np.uint8), np.empty(len(listing), bool)
     # Training images fill the array from the start, test images from the end, to avoid a second copy.
     train = 0
-    for row, (found, own, is_test) in enumerate(in_threads(one, np.arange(len(listing)), order.progress)):
+    for row, (found, own, is_test) in enumerate(map_in_threads(one, np.arange(len(listing)), order.progress)):
         images[train - 1 - row if is_test else train] = found[0]
         if len(found) > 1:
             zoomed[train] = found[1]
@@ -233,7 +233,7 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
         return bool(record_in_test(key, stored.read(place), None, share))
 
     if test is None:
-        test = np.fromiter(in_threads(coin, listing.places, order.progress), bool, len(listing))
+        test = np.fromiter(map_in_threads(coin, listing.places, order.progress), bool, len(listing))
     left, right = (
         FileRecords(
             stored=stored,
@@ -254,7 +254,7 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
         nonlocal done
         form = {"sizes": (part.size,), "channels": channels, "levels": levels}
         work = lambda place: _decoded(stored.read(place), stored.name(place), key, **form)  # noqa: E731
-        for row, ((pixels,), own) in enumerate(in_threads(work, part.places)):
+        for row, ((pixels,), own) in enumerate(map_in_threads(work, part.places)):
             part.codes[row] = np.frombuffer(own, np.uint8)
             done += 1
             if order.progress is not None:

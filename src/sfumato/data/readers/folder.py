@@ -11,15 +11,15 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import (
     Spellings,
-    composed,
-    decomposed,
     notes_on_parts,
-    part_called,
+    part_by_name,
     refuse_unwritable,
     test_part,
+    to_nfc,
+    to_nfd,
 )
 from sfumato.data.declared import Declared, Order
-from sfumato.data.identity.owners import BY_CLASS, BY_FOLDER
+from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
@@ -33,8 +33,8 @@ from sfumato.data.readers.layout import (
     status,
     subfolders,
 )
-from sfumato.data.readers.listing import Gathering, Listing
-from sfumato.data.stored import Column, Files, Identities
+from sfumato.data.readers.listing import Listing, ListingBuilder
+from sfumato.data.stored import Files, Identities, TextBuffer
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
@@ -97,7 +97,7 @@ class _Users:
         self.pattern = None
         if user_from not in (None, BY_CLASS, BY_FOLDER, BY_PATIENT):
             try:
-                self.pattern = re.compile(composed(user_from))
+                self.pattern = re.compile(to_nfc(user_from))
             except re.error as error:
                 raise SfumatoError(
                     f"`user_from={user_from}` is no regular expression ({error})",
@@ -125,7 +125,7 @@ class _Users:
 
     def listing(self, parts: Mapping[str | None, Sequence[Path]]) -> Listing:
         """The images in the class folders of each part; the key None means both parts."""
-        found, files, several = Gathering(self._spellings), Column(), Identities()
+        found, files, several = ListingBuilder(self._spellings), TextBuffer(), Identities()
         for part, folders in parts.items():
             for folder in folders:
                 refuse_unwritable(folder.name, "class name")
@@ -163,7 +163,7 @@ class _Users:
     def _named(self, file: Path) -> str | None:
         if (pattern := self.pattern) is None:
             return None
-        name = composed(file.name)
+        name = to_nfc(file.name)
         match = pattern.search(name)
         user = match and match[1 if pattern.groups else 0]
         if not user:
@@ -171,7 +171,7 @@ class _Users:
                 f"the name of {str(file)!r} does not say whose image it is by `user_from={pattern.pattern}`",
                 "correct the pattern, rename the file, or take it out",
             )
-        return user if name == file.name else decomposed(user)
+        return user if name == file.name else to_nfd(user)
 
 
 def _listed(places: list[Path]) -> str:
@@ -189,7 +189,7 @@ def _listed(places: list[Path]) -> str:
 def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
     for folder in folders:
         if folder not in parts.values():
-            if part_called(folder.name) and not subfolders(folder):
+            if part_by_name(folder.name) and not subfolders(folder):
                 raise SfumatoError(
                     f"{folder.name} of folder {str(root)!r} has no class folders",
                     "put its images into class folders, or move it away",
@@ -204,7 +204,7 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
                 f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
                 f"add {name} with the same class folders, or give the class folders alone to have them split",
             )
-    names = {name: {composed(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
+    names = {name: {to_nfc(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
     only = sorted(names["train"] ^ names["test"])
     if only and declared.labels.classes is None and not declared.purpose.open_set:
         holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")

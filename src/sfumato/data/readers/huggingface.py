@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data.classes import notes_on_parts, part_named, test_part
+from sfumato.data.classes import notes_on_parts, part_in_name, test_part
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import BY_CLASS
+from sfumato.data.identity.record_users import BY_CLASS
 from sfumato.data.images.decoding import read_bytes
 from sfumato.data.parts import Parts
 from sfumato.data.paths import UnreadableError, expanded, is_data_set
@@ -26,7 +26,7 @@ from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.sharded import columns
 from sfumato.data.readers.sharded.columns import listing
-from sfumato.data.readers.sharded.row_groups import Rows, bytes_in, check_same, image_column
+from sfumato.data.readers.sharded.row_groups import ParquetRows, bytes_in, check_same, image_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,10 +43,10 @@ def from_hub(name: str, where: str) -> Any:
     try:
         return datasets.load_dataset(name)
     except Exception as problem:  # of the file system, pyarrow, the network and the hub
-        raise unread(where, problem, "correct the name, or give a folder or Parquet") from None
+        raise read_error(where, problem, "correct the name, or give a folder or Parquet") from None
 
 
-def unread(where: str, problem: Exception, remedy: str) -> SfumatoError:
+def read_error(where: str, problem: Exception, remedy: str) -> SfumatoError:
     """The error for a data set that the library could not read."""
     reason = " ".join(str(problem).split())[:150] or type(problem).__name__
     return SfumatoError(f"{where} cannot be read ({reason})", remedy)
@@ -56,7 +56,7 @@ GROUP = 100
 """Rows per read."""
 
 
-class TableRows(Rows):
+class TableRows(ParquetRows):
     """Images in the rows of consecutive data sets.
 
     Args:
@@ -135,8 +135,8 @@ def load(argument: str, order: Order) -> Parts:
         try:
             found = datasets.load_from_disk(str(path))
         except Exception as problem:  # of the file system and pyarrow
-            raise unread(where, problem, "write it again with save_to_disk") from None
-    return of_sets(found if isinstance(found, dict) else {None: found}, order, where)
+            raise read_error(where, problem, "write it again with save_to_disk") from None
+    return from_sets(found if isinstance(found, dict) else {None: found}, order, where)
 
 
 def find(argument: str) -> None:
@@ -158,7 +158,7 @@ def find(argument: str) -> None:
         raise SfumatoError("hf: needs Hugging Face's datasets, which is not installed", remedy)
 
 
-def of_sets(sets: Mapping[Any, Any], order: Order, where: str) -> Parts:
+def from_sets(sets: Mapping[Any, Any], order: Order, where: str) -> Parts:
     """Both parts of data sets.
 
     Args:
@@ -176,7 +176,7 @@ def _parts(
     """The splits to read, the part of each (None to split it), and notes."""
     if len(sets) == 1:
         return [*sets], [None], ()
-    known = {name: part_named(name or "") for name in sets}
+    known = {name: part_in_name(name or "") for name in sets}
     if odd := [name for name, part in known.items() if part is None]:
         raise SfumatoError(
             f"{where} has the split {odd[0]!r} beside others",

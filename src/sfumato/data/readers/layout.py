@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
-from sfumato.data.classes import part_called
-from sfumato.data.identity.owners import BY_CLASS, BY_FOLDER
+from sfumato.data.classes import part_by_name
+from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
 
 PARTS = ("train", "test")
@@ -35,14 +35,14 @@ class Layout:
     parted: bool
 
     @property
-    def fitting(self) -> str | None:
+    def suggested_user_from(self) -> str | None:
         """The value of `user_from` that fits an embedding; None if none does."""
         return {1: BY_CLASS, 2: BY_FOLDER}.get(self.levels)
 
     @property
-    def spelt(self) -> str:
+    def pattern(self) -> str:
         """The layout as a path pattern."""
-        names = {BY_CLASS: "PERSON/", BY_FOLDER: "CLASS/USER/"}.get(self.fitting or "", "")
+        names = {BY_CLASS: "PERSON/", BY_FOLDER: "CLASS/USER/"}.get(self.suggested_user_from or "", "")
         return f"PATH/{'train/' if self.parted else ''}{names}IMAGE"
 
 
@@ -67,7 +67,7 @@ def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for folder in folders:
-        part = part_called(folder.name)
+        part = part_by_name(folder.name)
         if part is None or part in found:
             return {}
         found[part] = folder

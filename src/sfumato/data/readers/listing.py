@@ -13,7 +13,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data.classes import PARTS, Spellings, notes_on_parts, test_part
 from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import SEPARATOR, composed_users, record_in_test, refuse_several
+from sfumato.data.identity.record_users import SEPARATOR, record_in_test, refuse_several, users_to_nfc
 from sfumato.data.stored import Stored
 
 TEXT = np.dtypes.StringDType()
@@ -53,7 +53,7 @@ class Listing:
     def __len__(self) -> int:
         return len(self.places)
 
-    def chosen(self, which: np.ndarray) -> Self:
+    def select(self, which: np.ndarray) -> Self:
         """The records where the mask (N,) is true, or at these positions."""
         known = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(self, **{name: some[which] for name, some in known.items() if isinstance(some, np.ndarray)})
@@ -98,7 +98,7 @@ class Listing:
         if SEPARATOR in self.people:  # records of nobody are placed by their bytes
             for row in np.flatnonzero(self.users == self.people.index(SEPARATOR)):
                 test[row] = record_in_test(key, self.stored.read(int(self.places[row])), None, share)
-        return replace(self, test=test).chosen(~neither)
+        return replace(self, test=test).select(~neither)
 
     def known(self, rows: np.ndarray) -> dict[str, Any]:
         """Labels, users, groups and times of these rows, as fields of `Records`."""
@@ -116,7 +116,7 @@ class Listing:
         }
 
 
-class Gathering:
+class ListingBuilder:
     """Builds a listing record by record, without an object for each.
 
     Args:
@@ -150,20 +150,21 @@ class Gathering:
         time: TimeStamp | None = None,
         filtered: bool = False,
     ) -> None:
-        """Adds a record with the facts of `rows.Listed`. If one record has part, user, group or time, all do."""
+        """Adds a record with the facts of `csv_lines.RecordFacts`. If one record has part, user, group or time, all
+        do."""
         if not len(self):
             facts = {"user": user, "group": group, "time": time}
             self.beside = {name for name, fact in facts.items() if fact is not None}
         if isinstance(label, str):
-            label = self._spellings.of("class", label)
+            label = self._spellings.normalise("class", label)
         self._labels.append(self._names.setdefault(label, len(self._names)))
         self._filtered |= filtered
         if part is not None:
             self._parts.append(PARTS.index(part))
         if user is not None:
-            self._users.append(composed_users(user, self._spellings))
+            self._users.append(users_to_nfc(user, self._spellings))
         if group is not None:
-            self._groups.append(self._spellings.of("group", group))
+            self._groups.append(self._spellings.normalise("group", group))
         if time is not None:
             if self.first_time is None:
                 self.first_time = time
@@ -194,7 +195,7 @@ class Gathering:
             filtered=self._filtered,
         )
         read = (parts == PARTS.index("train")) | (parts == tested)
-        return found.chosen(read) if len(parts) and not read.all() else found
+        return found.select(read) if len(parts) and not read.all() else found
 
     @property
     def _named(self) -> set[str]:

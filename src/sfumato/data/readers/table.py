@@ -12,15 +12,15 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import composed, refuse_unwritable, require_declared
+from sfumato.data.classes import refuse_unwritable, require_declared, to_nfc
 from sfumato.data.declared import Loading, Order
-from sfumato.data.identity.owners import BY_CLASS
+from sfumato.data.identity.record_users import BY_CLASS
 from sfumato.data.parts import Parts
-from sfumato.data.readers import rows, texts
+from sfumato.data.readers import csv_lines, texts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import Gathering
-from sfumato.data.stored import Column, Files, Identities
+from sfumato.data.readers.listing import ListingBuilder
+from sfumato.data.stored import Files, Identities, TextBuffer
 
 _PATH = ("path",)
 SHOWN = 5
@@ -44,7 +44,7 @@ def load(path: str, order: Order) -> Parts:
     For images, `label_columns` name columns of 0 and 1 that replace `label`; none, one or many may be 1.
     """
     table = paths.expanded(path)
-    first = rows.first_of(table)
+    first = csv_lines.first_of(table)
     columns = texts.columns_of(first, order.declared.texts)
     if columns is not None and order.declared.loading.path_column is None:
         if order.declared.labels.label_columns is not None:
@@ -53,12 +53,12 @@ def load(path: str, order: Order) -> Parts:
                 "give one, in a column called label",
             )
         return texts.load(table, first, columns, order)
-    return _load_images(table, first, lambda: rows.rows_of(table), order)
+    return _load_images(table, first, lambda: csv_lines.rows_of(table), order)
 
 
 def of_frame(frame: Any, order: Order) -> Parts:
     """Reads a pandas DataFrame with these columns. Paths are relative to the working directory."""
-    columns = [composed(str(name)) for name in frame.columns]
+    columns = [to_nfc(str(name)) for name in frame.columns]
     plain = frame.astype(object).where(frame.notna(), None)
 
     def lines() -> Iterator[tuple[int, dict[str, str]]]:
@@ -77,15 +77,21 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
     labels = declared.labels.label_columns
     first, lines_of = _renamed(table, first, lines_of, declared.loading)
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
-    rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
+    csv_lines.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
     rule = declared.people.user_from
     if rule is not None and "user" in first:
         raise SfumatoError(
             f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
         )
-    found, files, lines, several, absent = Gathering(order.names), Column(), array("q"), Identities(), array("q")
+    found, files, lines, several, absent = (
+        ListingBuilder(order.names),
+        TextBuffer(),
+        array("q"),
+        Identities(),
+        array("q"),
+    )
     for line, row in lines_of():
-        known = rows.facts_of(row, _PATH, table, line, labels)
+        known = csv_lines.facts_of(row, _PATH, table, line, labels)
         where = f"line {line} of {str(table)!r}"
         path = _placed(table, row["path"].strip())
         if (on_disk := _status(path, where)) is None:
@@ -94,10 +100,10 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
         several.add(path, on_disk)
         if declared.labels.classes is not None:
             require_declared(
-                order.names.of("class", known["label"]), declared.labels.classes, f"{where} has", "the line"
+                order.names.normalise("class", known["label"]), declared.labels.classes, f"{where} has", "the line"
             )
         if "time" in known:
-            rows.refuse_other_time(
+            csv_lines.refuse_other_time(
                 known["time"], known["time"] if found.first_time is None else found.first_time, where
             )
         refuse_unwritable(str(path), "image", longest=None)

@@ -13,9 +13,9 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.classes import Spellings, notes_on_parts, test_part
 from sfumato.data.declared import Order, Texts
-from sfumato.data.identity.owners import as_array, stored_code, word_code
+from sfumato.data.identity.record_users import as_array, stored_code, word_code
 from sfumato.data.parts import Parts, Reading, RecordSets
-from sfumato.data.readers import rows as lines
+from sfumato.data.readers import csv_lines as lines
 from sfumato.data.records import TextRecords
 from sfumato.data.tokens import Tokens
 
@@ -24,7 +24,7 @@ _EXAMPLE = "text,label or text,label,user,split"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(lines.Listed):
+class Text(lines.RecordFacts):
     """One labelled text from a line of a table."""
 
     text: str
@@ -85,7 +85,7 @@ def _read(found: Sequence[Text], tested: str) -> list[Text]:
 def _texts(table: Path, columns: Sequence[str], names: Spellings) -> Iterator[Text]:
     earlier: Text | None = None
     for line, row in lines.rows_of(table):
-        known = lines.in_composed_form(lines.facts_of(row, (), table, line), names)
+        known = lines.facts_to_nfc(lines.facts_of(row, (), table, line), names)
         text = Text(text=" ".join(row[column] or "" for column in columns), **known)
         lines.refuse_other_time(text.time, (earlier or text).time, f"line {line} of {str(table)!r}")
         earlier = text
@@ -112,7 +112,7 @@ def _bare_texts(
 def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ...]) -> Parts:
     key = order.owner_key
     lines.refuse_unwritable_names(found)
-    classes = order.declared.labels.classes or class_lists.in_order(str(text.label) for text in found)
+    classes = order.declared.labels.classes or class_lists.sort_names(str(text.label) for text in found)
     for text in found:
         class_lists.require_declared(text.label, classes, f"{where} has", "the text")
     form = _form(order)
@@ -123,7 +123,7 @@ def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ..
         own = [place for place, is_test in enumerate(test) if is_test is side]
         texts = [found[place] for place in own]
         return TextRecords(
-            tokens=_stacked([form.filled(form.numbers(text.text)) for text in texts], form),
+            tokens=_stacked([form.pad(form.numbers(text.text)) for text in texts], form),
             codes=as_array(stored_code(key, stored[place]) + word_code(key, found[place].text) for place in own),
             texts=np.array([text.text for text in texts], dtype=object),
             rows=np.array(own, np.int64),
@@ -163,7 +163,7 @@ def load_numbers(
             for row in rows.astype("<i4")
         )
         return TextRecords(
-            tokens=_stacked([form.filled(row) for row in rows], form),
+            tokens=_stacked([form.pad(row) for row in rows], form),
             labels=arrays[f"y{side}"],
             codes=as_array(both),
             users=arrays.get(f"users{side}"),
@@ -177,7 +177,7 @@ def load_numbers(
 
 def _form(order: Order, *, numbers: bool = False) -> Tokens:
     texts = order.declared.texts
-    return Tokens.declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
+    return Tokens.from_declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
 
 
 def _size_rule(order: Order) -> str:

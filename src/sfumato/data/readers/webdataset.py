@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato.data.classes import composed
+from sfumato.data.classes import to_nfc
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import BY_CLASS, NOBODY, SEPARATOR
+from sfumato.data.identity.record_users import BY_CLASS, NOBODY, SEPARATOR
 from sfumato.data.parts import Parts
+from sfumato.data.readers.csv_lines import refuse_other_time
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import Gathering
-from sfumato.data.readers.rows import refuse_other_time
+from sfumato.data.readers.listing import ListingBuilder
 from sfumato.data.readers.sharded.members import Members, Sample, opened, parts_of, samples, shards_of
 
 UNDERSTOOD = ("label_columns", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
@@ -37,12 +37,12 @@ def load(argument: str, order: Order) -> Parts:
 
     Consecutive members with the same path up to the first dot of the name form one record: an image, and its class in
     `.cls`, in `.json` as `label`, or in `.txt`. The `.json` may have `user`, `group` and `time` like a table, and 0 or
-    1 for each of `label_columns`. Shards or folders named train and test (or validation, `part_named`) are the parts;
+    1 for each of `label_columns`. Shards or folders named train and test (or validation, `part_in_name`) are the parts;
     otherwise a keyed hash decides, of the user if known, else of the image's bytes. Other members are ignored.
     """
     where = f"webdataset:{argument}"
     shards, parts, notes = parts_of(find(argument), where)
-    stored, found, strays = Members(shards), Gathering(order.names), []
+    stored, found, strays = Members(shards), ListingBuilder(order.names), []
     for number, (shard, part) in enumerate(zip(shards, parts, strict=True)):
         with opened(shard) as archive:
             for sample in samples(archive, shard):
@@ -57,7 +57,7 @@ def load(argument: str, order: Order) -> Parts:
     return load_files(listing, order, where=where, unreadable=strays, notes=notes)
 
 
-def _facts(sample: Sample, order: Order, found: Gathering) -> dict[str, Any]:
+def _facts(sample: Sample, order: Order, found: ListingBuilder) -> dict[str, Any]:
     """The facts of a record, as arguments of `Gathering.add`."""
     name, said = f"record {sample.name!r}", _object(sample)
     facts: dict[str, Any] = {fact: _text(said[fact], fact, name) for fact in _FACTS if said.get(fact) is not None}
@@ -114,7 +114,7 @@ def _object(sample: Sample) -> dict[str, Any]:
         said = None
     if not isinstance(said, dict):
         raise SfumatoError(f"{sample.name}.json is no JSON object", "correct it, or take the record out")
-    return {composed(key): value for key, value in said.items()}
+    return {to_nfc(key): value for key, value in said.items()}
 
 
 def _text(value: Any, fact: str, name: str) -> str:

@@ -18,7 +18,7 @@ FILE = "model.onnx"
 LIBRARY = "onnx"
 NEEDS = ("onnx", "onnxscript", "onnxruntime")
 ABOUT = "sfumato"
-"""Metadata key for the contents of preprocessing.json."""
+"""Metadata key of the contents of preprocessing.json."""
 USE = """```python
 import onnxruntime
 
@@ -50,12 +50,12 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def used(served: Served) -> dict[str, Any]:
-    """Values for the placeholders in `USE`: none of this format."""
+    """Values for the placeholders in `USE`. This format needs none."""
     return {}
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """Opens the file as any user would, as a function of records."""
+    """Opens the file as a user would, and returns the model as a function of records."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform
-from sfumato.exporting.served import ELSEWHERE, Served, each_channel, folded, read
-from sfumato.models import Ensemble, OnBackbone
-from sfumato.models.name import parse
+from sfumato.exporting.served import ELSEWHERE, Served, each_channel, folded, scoring_code
+from sfumato.models import BackboneWithHead, Ensemble
+from sfumato.models.model_spec import parse
 from sfumato.models.networks import zoo
 
 FILE = "model.safetensors"
@@ -39,7 +39,7 @@ pixels = torch.from_numpy(records).permute(0, 3, 1, 2).float()
 def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
     """Writes the two files.
 
-    A linear layer on the features of a backbone (`features:`) is joined with the backbone.
+    A linear layer on the features of a backbone (`features:`) becomes the backbone's classifier.
 
     Raises:
         SfumatoError: the network is not a timm network.
@@ -84,7 +84,7 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """Opens the folder as a function of records: timm's network with the run's input transform and scores."""
+    """Opens the folder with timm, and returns a function of records with the run's input transform and scores."""
     import timm
 
     model: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -107,13 +107,13 @@ def used(served: Served) -> dict[str, Any]:
     return {
         "mean": each_channel(transform.mean, transform.channels),
         "std": each_channel(transform.std, transform.channels),
-        "read": read(served),
+        "read": scoring_code(served),
         "cut": _cut(transform),
     }
 
 
 def _cut(transform: Transform) -> str:
-    """Code that resizes and center-crops images, as `Transform.cut_out` does."""
+    """Code that resizes and center-crops images, as `Transform.center_crop` does."""
     lines, side = "", transform.enlarged or transform.size
     if side != transform.size:
         lines += (
@@ -129,11 +129,11 @@ def _cut(transform: Transform) -> str:
 
 
 def _network(served: Served, spelling: str, to: str) -> tuple[str, nn.Module]:
-    """The spec of timm's network, and a copy of the network with the run's weights."""
+    """The spec of the timm network, and a copy of the network with the run's weights."""
     module = served.module
     if isinstance(module, Ensemble):
         raise SfumatoError("an ensemble has several networks, but a timm folder holds one", ELSEWHERE)
-    if isinstance(module, OnBackbone) and module.backbone.architecture.name.startswith(zoo.PREFIX):
+    if isinstance(module, BackboneWithHead) and module.backbone.architecture.name.startswith(zoo.PREFIX):
         if module.norm or module.hidden is not None:
             raise SfumatoError(
                 f"model {spelling!r} has more than the single linear layer of a timm network on its backbone",
@@ -147,7 +147,7 @@ def _network(served: Served, spelling: str, to: str) -> tuple[str, nn.Module]:
 
 
 @torch.no_grad()
-def _joined(module: OnBackbone) -> nn.Module:
+def _joined(module: BackboneWithHead) -> nn.Module:
     """The backbone with the head as its classifier."""
     network: Any = copy.deepcopy(module.backbone.network)
     with torch.random.fork_rng(devices=[]):
@@ -163,7 +163,7 @@ def _joined(module: OnBackbone) -> nn.Module:
 def _arguments(
     name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor], transform: Transform, outputs: int
 ) -> dict[str, Any] | None:
-    """The arguments with which timm builds a network of these weight shapes; None if there are none."""
+    """The arguments with which timm builds a network with these weight shapes; None if there are none."""
     import timm
 
     side = transform.resolution or transform.enlarged or transform.size

@@ -17,9 +17,9 @@ FILE = "model.pt2"
 LIBRARY = "pytorch"
 NEEDS: tuple[str, ...] = ()
 ABOUT = "sfumato.json"
-"""File within the archive for the contents of preprocessing.json."""
+"""File within the archive that holds the contents of preprocessing.json."""
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn", "custom")
-"""Metadata of a graph's nodes about their source code, with paths of the exporting machine."""
+"""Metadata of graph nodes about their source code. It holds paths of the exporting machine."""
 USE = """```python
 import torch
 
@@ -46,10 +46,10 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def used(served: Served) -> dict[str, Any]:
-    """Values for the placeholders in `USE`: none of this format."""
+    """Values for the placeholders in `USE`. This format needs none."""
     return {}
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """Opens the file as any user would, as a function of records."""
+    """Opens the file as a user would, and returns the model as a function of records."""
     return torch.export.load(folder / FILE).module()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform
-from sfumato.exporting.served import ELSEWHERE, Served, each_channel, folded, read
+from sfumato.exporting.served import ELSEWHERE, Served, each_channel, folded, scoring_code
 
 FILE = "model.safetensors"
 CONFIG = "config.json"
@@ -61,7 +61,7 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
     kind = "single_label" if loaded.loss == "softmax" else "multi_label"  # decides how a pipeline reads logits
     model.config.problem_type = f"{kind}_classification"
     model.config.sfumato = dict(about)
-    model.config.name_or_path = ""  # may be a path of this machine
+    model.config.name_or_path = ""  # might be a path on this machine
     model.save_pretrained(folder)
     (folder / PROCESSOR).write_text(json.dumps(processor(transform), indent=2) + "\n", "utf-8")
 
@@ -75,7 +75,7 @@ def processor(transform: Transform) -> dict[str, Any]:
         "do_convert_rgb": transform.channels == 3,
         "do_resize": True,
         "size": {"shortest_edge": side},
-        "resample": {"bilinear": 2, "bicubic": 3}[transform.interpolation],  # Pillow's numbers
+        "resample": {"bilinear": 2, "bicubic": 3}[transform.interpolation],  # Pillow's constants
         "do_center_crop": True,
         "crop_size": {"height": resolution, "width": resolution},
         "do_rescale": True,
@@ -87,9 +87,9 @@ def processor(transform: Transform) -> dict[str, Any]:
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """Opens the folder as any user would, as a function of records.
+    """Opens the folder as a user would, and returns a function of records.
 
-    If images are enlarged, the run's transform replaces the processor, which rounds to integer levels.
+    If images are enlarged, the run's transform replaces the processor, because the processor rounds to integer levels.
     """
     from transformers import (  # pyright: ignore[reportMissingImports]
         AutoImageProcessor,
@@ -116,4 +116,4 @@ def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
 
 def used(served: Served) -> dict[str, Any]:
     """Values for the placeholders in `USE`."""
-    return {"read": read(served)}
+    return {"read": scoring_code(served)}

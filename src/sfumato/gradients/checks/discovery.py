@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from sfumato._checks import SfumatoError
-from sfumato._devices import all_begun, own_randomness
+from sfumato._devices import fork_rng, used_accelerators
 from sfumato.gradients.checks.synthetic import Examples, candidates
-from sfumato.gradients.conditions import DependsOnExample, agreeing
-from sfumato.gradients.examples import each, tensors
+from sfumato.gradients.conditions import DependsOnExample, run_by_branch
+from sfumato.gradients.examples import tree_map, tree_tensors
 from sfumato.gradients.methods import sequential
-from sfumato.gradients.methods.vectorised import Objective, Run, RunPath, run
+from sfumato.gradients.methods.vectorised import Objective, RunPath, RunResult, run
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.walk import named_parameters
 
@@ -27,13 +27,13 @@ def preserved_random_state():
     """Restores torch's and Python's global random states, so that a check does not change the draws of a run."""
     state = random.getstate()
     try:
-        with own_randomness(*all_begun()):
+        with fork_rng(*used_accelerators()):
             yield
     finally:
         random.setstate(state)
 
 
-def run_expanding(objective: Objective, batch: Examples, path: RunPath, **options: Any) -> tuple[Run, RunPath]:
+def run_expanding(objective: Objective, batch: Examples, path: RunPath, **options: Any) -> tuple[RunResult, RunPath]:
     """Runs a batch so that no gradient path is missed; returns the run and the extended path. Options as in `run`."""
     result, times = run(objective, *batch, path=path, **options), 0
     while result.missed:
@@ -76,7 +76,7 @@ def discover(objective: Objective, batch: Examples, template: Examples | None) -
             "the loss does not depend on any trainable parameter of the model",
             "check the loss function, and that the forward pass is not detached or under torch.no_grad()",
         )
-    return replace(path, synthetic=each(lambda tensor: tensor[:1], synthetic))
+    return replace(path, synthetic=tree_map(lambda tensor: tensor[:1], synthetic))
 
 
 def _path(objective: Objective, synthetic: Examples) -> RunPath:
@@ -98,21 +98,21 @@ def _path(objective: Objective, synthetic: Examples) -> RunPath:
 
 
 def _fast_path(objective: Objective, synthetic: Examples) -> RunPath:
-    path, examples = RunPath(fast=True), len(tensors(synthetic)[0])
+    path, examples = RunPath(fast=True), len(tree_tensors(synthetic)[0])
     keys = torch.zeros(examples, WORDS, dtype=torch.int64)
 
     def explore(rows: Any) -> None:
         nonlocal path
-        part = each(itemgetter(rows), synthetic)
+        part = tree_map(itemgetter(rows), synthetic)
         try:
             result, path = run_expanding(objective, part, path, keys=keys[rows], own_copies=True)
         except DependsOnExample:
             path = replace(path, conditional=True)
             return explore(rows)
-        path = replace(path.having(result), writes=path.writes or result.writes)
+        path = replace(path.extended_by(result), writes=path.writes or result.writes)
         return None
 
-    for _ in agreeing(explore, examples):
+    for _ in run_by_branch(explore, examples):
         pass
     return path
 

@@ -46,7 +46,7 @@ def refuse_mixing_layers(model: nn.Module) -> None:
                 f"{place} is {kind} that normalises by the private batch, so every example would affect the gradients "
                 "of all others",
                 "use another normalisation (`normalisation=group`, or public-batch with public examples; "
-                "`sfumato.models.normalised`), or freeze it at its stored statistics with .eval() on that module",
+                "`sfumato.models.replace_norms`), or freeze it at its stored statistics with .eval() on that module",
             )
         if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
             raise SfumatoError(

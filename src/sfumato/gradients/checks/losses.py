@@ -17,8 +17,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.checks.wrapped import OfLogits
-from sfumato.gradients.examples import Tree, call, each, tensors
+from sfumato.gradients.checks.external_models import LogitsLoss
+from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
 
 _WEIGHTED = (nn.CrossEntropyLoss, nn.NLLLoss)
 _WEIGHTED_FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
@@ -77,7 +77,7 @@ def refuse_beyond(model: nn.Module, loss: Any, inputs: Tree, smallest: int | Non
         return
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
     with torch.no_grad():
-        outputs = call(model, state, each(lambda one: one[:1], inputs))
+        outputs = call_model(model, state, tree_map(lambda one: one[:1], inputs))
     outputs = getattr(outputs, "logits", outputs)
     if isinstance(outputs, Tensor) and outputs.dim() == 2 and not 0 <= smallest <= largest < outputs.shape[1]:
         raise SfumatoError(
@@ -99,12 +99,12 @@ def refuse_constant(
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
     trained = [name for name, value in model.named_parameters() if value.requires_grad]
     generator, tried = torch.Generator().manual_seed(0), False
-    for row in range(len(tensors(inputs)[0])):
+    for row in range(len(tree_tensors(inputs)[0])):
         rows = slice(row, row + 1)
-        example = each(lambda one, rows=rows: one[rows] if views == 1 else one[rows].squeeze(0), inputs)
-        target = each(lambda one, rows=rows: one[rows].expand(views, *one.shape[1:]), targets)
+        example = tree_map(lambda one, rows=rows: one[rows] if views == 1 else one[rows].squeeze(0), inputs)
+        target = tree_map(lambda one, rows=rows: one[rows].expand(views, *one.shape[1:]), targets)
         with torch.no_grad():
-            outputs = call(model, state, example)
+            outputs = call_model(model, state, example)
         of_outputs = isinstance(outputs, Tensor) and outputs.is_floating_point()
         for scale in _SCALES:
             if of_outputs:
@@ -112,7 +112,7 @@ def refuse_constant(
                 moved_outputs = leaves["outputs"]
             else:  # an object, which may hold the loss itself
                 leaves = {name: _moved(state[name], scale / 10, generator) for name in trained}
-                moved_outputs = call(model, state | leaves, example)
+                moved_outputs = call_model(model, state | leaves, example)
             with _Weights():
                 value = loss(moved_outputs, target)
             if not value.requires_grad:
@@ -139,17 +139,17 @@ def refuse_sum(model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tr
     """
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
     ratios = []
-    for row in range(len(tensors(inputs)[0])):
-        example = each(lambda one, row=row: one[row : row + 1] if views == 1 else one[row], inputs)
-        target = each(lambda one, row=row: one[row : row + 1].expand(views, *one.shape[1:]), targets)
+    for row in range(len(tree_tensors(inputs)[0])):
+        example = tree_map(lambda one, row=row: one[row : row + 1] if views == 1 else one[row], inputs)
+        target = tree_map(lambda one, row=row: one[row : row + 1].expand(views, *one.shape[1:]), targets)
         with torch.no_grad():
-            outputs = call(model, state, example)
-            outputs = outputs.logits if isinstance(loss, OfLogits) and not isinstance(outputs, Tensor) else outputs
+            outputs = call_model(model, state, example)
+            outputs = outputs.logits if isinstance(loss, LogitsLoss) and not isinstance(outputs, Tensor) else outputs
             if not isinstance(outputs, Tensor) or not outputs.dim():
                 return
             try:
                 once = float(loss(outputs, target))
-                twice = float(loss(torch.cat([outputs, outputs]), each(lambda one: torch.cat([one, one]), target)))
+                twice = float(loss(torch.cat([outputs, outputs]), tree_map(lambda one: torch.cat([one, one]), target)))
             except SfumatoError:
                 raise
             except Exception:  # a loss that requires exactly as many rows as views cannot be checked
@@ -165,7 +165,7 @@ def refuse_sum(model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tr
 
 
 def _named(loss: Any) -> str:
-    loss = loss.loss if isinstance(loss, OfLogits) else loss
+    loss = loss.loss if isinstance(loss, LogitsLoss) else loss
     kind = loss.func.__name__ if isinstance(loss, partial) else type(loss).__name__
     return f"loss {kind}" if isinstance(loss, (nn.Module, partial)) else "loss"
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients.checks.discovery import preserved_random_state
-from sfumato.gradients.checks.synthetic import repeated
-from sfumato.gradients.examples import tensors
+from sfumato.gradients.checks.synthetic import repeat_first
+from sfumato.gradients.examples import tree_tensors
 from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 
@@ -24,7 +24,7 @@ def bytes_per_example(objective: Objective, path: RunPath) -> int:
 
     Half of the difference between four copies of the path's synthetic example and two.
     """
-    input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors(path.synthetic[0]))
+    input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tree_tensors(path.synthetic[0]))
     if not path.fast:
         return input_bytes
 
@@ -35,7 +35,7 @@ def bytes_per_example(objective: Objective, path: RunPath) -> int:
             saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
             return tensor
 
-        synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
+        synthetic, keys = repeat_first(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
         with preserved_random_state(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             result = run(objective, *synthetic, path=path, keys=keys, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]

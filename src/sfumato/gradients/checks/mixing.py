@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.checks.randomless import WithoutRandomness
-from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
+from sfumato.gradients.checks.without_randomness import WithoutRandomness
+from sfumato.gradients.examples import Tree, call_model, in_precision, tree_map, tree_tensors
 
 _SHARP, _LOOSE = 1e-6, 5e-2
 """Largest difference of a row due to rounding, relative to its largest number: in float64, and in the model's type."""
@@ -33,15 +33,17 @@ def refuse_mixing(model: nn.Module, inputs: Tree, views: int) -> None:
         model: a model without branches that depend on an example's values.
         inputs: synthetic inputs, (E, ...) if views is 1, (E, K, ...) otherwise.
     """
-    inputs = each(_distinct, inputs)
+    inputs = tree_map(_distinct, inputs)
     with torch.no_grad(), WithoutRandomness(), contextlib.suppress(_UncheckableError):
         checked, relative = model, _LOOSE
         with contextlib.suppress(Exception):  # a model with hard-coded types has no float64 form
             doubled = copy.deepcopy(model)._apply(_double)
-            _run(doubled, each(lambda one: one[:1] if views == 1 else one[0], each(_double, inputs)))
-            checked, inputs, relative = doubled, each(_double, inputs), _SHARP
-        alone = [_run(checked, each(lambda one, row=row: _of_row(one, row, views), inputs)) for row in _rows(inputs)]
-        together = _run(checked, each(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
+            _run(doubled, tree_map(lambda one: one[:1] if views == 1 else one[0], tree_map(_double, inputs)))
+            checked, inputs, relative = doubled, tree_map(_double, inputs), _SHARP
+        alone = [
+            _run(checked, tree_map(lambda one, row=row: _of_row(one, row, views), inputs)) for row in _rows(inputs)
+        ]
+        together = _run(checked, tree_map(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
         if _differ(alone, together, relative):
             _refuse(_place(checked, inputs, views, relative))
 
@@ -60,7 +62,7 @@ def _refuse(place: str) -> None:
 
 
 def _rows(inputs: Tree) -> range:
-    return range(len(tensors(inputs)[0]))
+    return range(len(tree_tensors(inputs)[0]))
 
 
 def _of_row(tensor: Tensor, row: int, views: int) -> Tensor:
@@ -82,7 +84,7 @@ def _run(model: nn.Module, inputs: Tree) -> Tensor:
     """The outputs of a batch."""
     state = {name: value.detach().clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
     try:
-        outputs = call(model, state, each(torch.clone, inputs))
+        outputs = call_model(model, state, tree_map(torch.clone, inputs))
     except Exception:
         raise _UncheckableError from None
     outputs = getattr(outputs, "logits", outputs)
@@ -114,9 +116,9 @@ def _place(model: nn.Module, inputs: Tree, views: int, relative: float) -> str:
         alone = []
         for row in _rows(inputs):
             alone.append(begin())
-            _run(model, each(lambda one, row=row: _of_row(one, row, views), inputs))
+            _run(model, tree_map(lambda one, row=row: _of_row(one, row, views), inputs))
         together = begin()
-        _run(model, each(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
+        _run(model, tree_map(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
     for number, (name, arguments, outputs) in enumerate(together):
         same = [run[number] for run in alone if number < len(run) and run[number][0] == name]
         if not name or len(same) < len(alone) or any(len(run[1]) != len(arguments) for run in same):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
+from sfumato.gradients.examples import Tree, call_model, in_precision, tree_map, tree_tensors
 from sfumato.gradients.frozen import FrozenNorms
 
 
@@ -44,13 +44,13 @@ def clipped_sum(
     trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     total = {name: torch.zeros_like(model.get_parameter(name), dtype=torch.float64) for name in trainable}
     norms, losses = [], []
-    for index in range(tensors(inputs)[0].shape[0]):
+    for index in range(tree_tensors(inputs)[0].shape[0]):
         state = {name: converted(p) for name, p in model.named_parameters()}
         state |= {name: converted(buffer).clone() for name, buffer in model.named_buffers()}
         for name in trainable:
             state[name].requires_grad_()
-        example = each(lambda tensor, row=index: converted(tensor[row]).clone(), inputs)
-        target = each(lambda tensor, row=index: converted(tensor[row]), targets)
+        example = tree_map(lambda tensor, row=index: converted(tensor[row]).clone(), inputs)
+        target = tree_map(lambda tensor, row=index: converted(tensor[row]), targets)
         value = _mean_loss(model, loss, state, example, target, views)
         gradients = _gradients(value, {name: state[name] for name in trainable})
         norm = torch.sqrt(sum((g.square().sum() for g in gradients.values()), torch.zeros(()).double()))
@@ -67,10 +67,10 @@ def _mean_loss(model, loss, state, example: Tree, target: Tree, views: int) -> T
     # row, and for weights with strides, hence also the mode. The mean loss of two copies is the loss of one.
     rows = views if views > 1 else 2
     if views == 1:
-        example = each(lambda tensor: torch.stack([tensor, tensor]), example)
-    target = each(lambda tensor: torch.stack([tensor] * rows), target)
+        example = tree_map(lambda tensor: torch.stack([tensor, tensor]), example)
+    target = tree_map(lambda tensor: torch.stack([tensor] * rows), target)
     with FrozenNorms():
-        return loss(call(model, state, example), target)
+        return loss(call_model(model, state, example), target)
 
 
 def _gradients(value: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:

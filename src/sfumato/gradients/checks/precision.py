@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks.synthetic import Examples
-from sfumato.gradients.examples import call, each, tensors
+from sfumato.gradients.examples import call_model, tree_map, tree_tensors
 
 
 class _Autocast(TorchFunctionMode):
@@ -32,15 +32,15 @@ def refuse_autocast(model: nn.Module, examples: Examples, views: int) -> None:
     Args:
         examples: synthetic examples, inputs (E, ...) if views is 1, (E, K, ...) otherwise; the first one is run.
     """
-    first = each(itemgetter(slice(0, 1) if views == 1 else 0), examples[0])
-    kind = tensors(first)[0].device.type
+    first = tree_map(itemgetter(slice(0, 1) if views == 1 else 0), examples[0])
+    kind = tree_tensors(first)[0].device.type
     if torch.is_autocast_enabled(kind):
         raise SfumatoError(
             "self_check is called within torch.autocast, which is too coarse to check gradients",
             "call it outside, and put torch.autocast around the call of ClippedGradient only",
         )
     with _Autocast(kind) as active, torch.no_grad():
-        call(model, {}, first)
+        call_model(model, {}, first)
     if active.dtypes:
         names = " and ".join(sorted(str(one).removeprefix("torch.") for one in active.dtypes))
         raise SfumatoError(

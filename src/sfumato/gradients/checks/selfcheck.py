@@ -20,9 +20,9 @@ from sfumato._checks import SfumatoError
 from sfumato.gradients.checks import oracle, precision
 from sfumato.gradients.checks.discovery import first_line, preserved_random_state
 from sfumato.gradients.checks.isolation import unchanged_state
-from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.checks.synthetic import Examples
-from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
+from sfumato.gradients.checks.without_randomness import WithoutRandomness
+from sfumato.gradients.examples import Tree, call_model, in_precision, tree_map, tree_tensors
 
 if TYPE_CHECKING:
     from sfumato.gradients.sums import ClippedSum
@@ -103,20 +103,20 @@ def synthetic(
     if example_shape is not None:
         inputs = build(example_shape)
     elif template is not None:
-        inputs, targets = each(redrawn, template[0]), template[1] if targets is None else targets
+        inputs, targets = tree_map(redrawn, template[0]), template[1] if targets is None else targets
     else:
         raise SfumatoError("example_shape is missing", "give one example's shape, or build the object with template=")
     if targets is None:
         return inputs, torch.arange(examples, device=like.device) % _classes(model, inputs, views)
-    return inputs, each(in_turn, targets)
+    return inputs, tree_map(in_turn, targets)
 
 
 def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
-    batch = each(lambda tensor: (tensor[:2] if views == 1 else tensor[0]).clone(), inputs)
+    batch = tree_map(lambda tensor: (tensor[:2] if views == 1 else tensor[0]).clone(), inputs)
     state = {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
     with torch.no_grad(), preserved_random_state(), unchanged_state(model, None):
         try:
-            outputs = call(model, state, batch)
+            outputs = call_model(model, state, batch)
             outputs = getattr(outputs, "logits", outputs)
         except Exception as error:
             raise SfumatoError(
@@ -149,15 +149,15 @@ def check(
         gradient: the gradient to check.
         build: builds an equivalent gradient for a copy of the model and examples of its type.
     """
-    everything = list(range(len(tensors(synthetic)[0])))
+    everything = list(range(len(tree_tensors(synthetic)[0])))
 
     def truth(index: int, dtype: torch.dtype | None) -> _Answer:
-        one = each(itemgetter(slice(index, index + 1)), synthetic)
+        one = tree_map(itemgetter(slice(index, index + 1)), synthetic)
         gradients, norms, _ = oracle.clipped_sum(model, loss, *one, max_norm=max_norm, views=views, dtype=dtype)
         return _Answer(gradients, norms)
 
-    device = tensors(synthetic)[0].device
-    with preserved_random_state(), WithoutRandomness(), _devices.repeatable(device):
+    device = tree_tensors(synthetic)[0].device
+    with preserved_random_state(), WithoutRandomness(), _devices.deterministic(device):
         plain = [truth(index, None) for index in everything]
         if not _repeats(partial(truth, 0), device):
             raise SfumatoError(
@@ -171,7 +171,7 @@ def check(
         if exact is not plain:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="this model cannot be vectorised")
-                examples = each(_double, synthetic)
+                examples = tree_map(_double, synthetic)
                 sharp = build(doubled, examples)
                 for chosen in ([0], everything):
                     try:
@@ -207,7 +207,7 @@ def _repeats(truth: Callable[[torch.dtype | None], _Answer], device: torch.devic
         return True
     if device.type == "cpu":
         return _same(first, second, _REPEATED)
-    _devices.warn_of_rounding("the gradient of this model")
+    _devices.warn_nondeterministic("the gradient of this model")
     with contextlib.suppress(Exception):  # a model with hard-coded types has no float64 form
         return _same(truth(torch.float64), truth(torch.float64), _SHARP)
     return _same(first, second, _LOOSE)
@@ -231,7 +231,7 @@ def _compare(
     relative: float,
 ) -> None:
     def answer(rows: list[int]) -> _Answer:
-        total = gradient(*each(itemgetter(rows), synthetic))
+        total = gradient(*tree_map(itemgetter(rows), synthetic))
         return _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
 
     ours = answer(chosen)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.examples import Tree, batch_size, each, tensors
+from sfumato.gradients.examples import Tree, batch_size, tree_map, tree_tensors
 
 # Inputs and targets.
 Examples = tuple[Tree, Tree]
@@ -22,14 +22,14 @@ Examples = tuple[Tree, Tree]
 _FEW, _MOST = 2, 8
 
 
-def checked(template: Examples, views: int) -> Examples:
+def check_template(template: Examples, views: int) -> Examples:
     """Returns the template; refuses one that is not a pair of inputs and targets as in a call."""
     if not isinstance(template, (tuple, list)) or len(template) != 2:
         raise SfumatoError(
             f"template must be a pair (inputs, targets) of synthetic examples, got {type(template).__name__}",
             "give two arguments of a call, with synthetic or public values",
         )
-    inputs, targets = (each(lambda tensor: tensor.detach().clone(), tree) for tree in template)
+    inputs, targets = (tree_map(lambda tensor: tensor.detach().clone(), tree) for tree in template)
     if batch_size(inputs, targets, views) == 0:
         raise SfumatoError("template holds no example", "give at least one synthetic example")
     return inputs, targets
@@ -64,17 +64,17 @@ def candidates(like: Examples, template: Examples | None) -> Iterator[Examples]:
                 "template differs in structure, or in kind of number, from the inputs and targets of the call",
                 "give synthetic examples in the form of the call's arguments",
             )
-        yield each(_resized, like, template)
+        yield tree_map(_resized, like, template)
         return
     for whole in (0, 1):
-        yield each(partial(_synthetic, whole=whole, generator=torch.Generator().manual_seed(0)), like)
-        if all(map(_is_random, tensors(like))):
+        yield tree_map(partial(_synthetic, whole=whole, generator=torch.Generator().manual_seed(0)), like)
+        if all(map(_is_random, tree_tensors(like))):
             return
 
 
-def repeated(example: Examples, examples: int) -> Examples:
+def repeat_first(example: Examples, examples: int) -> Examples:
     """Repeats the first of some synthetic examples."""
-    return each(lambda tensor: tensor[:1].expand(examples, *tensor.shape[1:]).clone(), example)
+    return tree_map(lambda tensor: tensor[:1].expand(examples, *tensor.shape[1:]).clone(), example)
 
 
 def _is_random(tensor: Tensor) -> bool:

@@ -10,7 +10,7 @@ from sfumato.gradients.methods.derived import Operand, Operands
 from sfumato.gradients.methods.layout import members
 from sfumato.gradients.methods.row_forms import RowForm
 from sfumato.gradients.sites import token_gram
-from sfumato.gradients.sites.forms import Factored, Tiled, certified, combined, with_hard_kept
+from sfumato.gradients.sites.forms import Factored, Tiled, certified, combine, replace_hard
 from sfumato.gradients.sites.token_gram import TokenGram
 from sfumato.gradients.use import Exact, Instantiated, RowStatistics, Use, constants, slices, tolerance
 
@@ -97,8 +97,8 @@ class Joined:
 class RowFunction:
     """The gradients of the parameters of a function of rows, from its uses.
 
-    **Guarantee.** Norm and sum use the same linear map, that of the closed form (`RowForm.pulled`), so the bound holds
-    whether or not this map is the function's derivative; the probes are there to show that it is. As in
+    **Guarantee.** Norm and sum use the same linear map, that of the closed form (`RowForm.pull_back`), so the bound
+    holds whether or not this map is the function's derivative; the probes are there to show that it is. As in
     `forms.Factored`, the norm includes an allowance for the rounding of dot products, sum and map. An example for which
     this allowance matters (its gradient lies almost entirely in the directions that the function removes) has the norm
     infinity, or is pulled back by itself and kept.
@@ -148,7 +148,7 @@ class RowFunction:
         return self._shaped(self._pulled(values), len(values))
 
     def _pulled(self, values: Tensor) -> dict[str, Tensor]:
-        return self.form.pulled(self.operand.tensor.detach(), values)
+        return self.form.pull_back(self.operand.tensor.detach(), values)
 
     @property
     def form(self) -> RowForm:
@@ -190,9 +190,9 @@ class RowFunctionGroup:
     def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
         """See `Direct.weighted_sums`."""
         numbers, parts = self.parts[0].form.numbers, self.parts
-        sums = numbers.layout.joined([part.easy_sum(factors, excluding=excluding).flatten(1) for part in parts])
-        tensors = numbers.layout.joined([part.operand.tensor.detach().flatten(1) for part in parts])
-        weights, gains = numbers.pulled(tensors.to(sums.dtype), sums)
+        sums = numbers.layout.join([part.easy_sum(factors, excluding=excluding).flatten(1) for part in parts])
+        tensors = numbers.layout.join([part.operand.tensor.detach().flatten(1) for part in parts])
+        weights, gains = numbers.pull_back(tensors.to(sums.dtype), sums)
         totals: dict[str, Tensor] = {}
         for part, weight in zip(parts, numbers.layout.split(weights), strict=True):
             pulled = part.form.by_name(weight, [gain[part.form.rows] for gain in gains])
@@ -262,7 +262,7 @@ def bounds(parts: list[RowFunction], *, synchronize: bool = False) -> Tensor:
     if unproven:
         hard |= ~torch.stack(list(unproven.values())).all()
     squares = bound.square_().t().masked_fill(hard, torch.inf)
-    return with_hard_kept(squares, hard, parts) if synchronize else squares
+    return replace_hard(squares, hard, parts) if synchronize else squares
 
 
 def contributions(
@@ -281,7 +281,7 @@ def contributions(
     parts: list[Contribution] = [Direct(name, use, operands) for name, use in expanded.items()]
     for operand, of_operand in by_operand.values():
         operand.refuse_changed()
-        use = combined(of_operand)
+        use = combine(of_operand)
         if not operand.derived:
             parts.append(Direct(operand.names[0], use, operands))
         elif operand.moved:
@@ -311,7 +311,7 @@ def _added(parts: list[Contribution], operands: Operands) -> list[Contribution]:
         if any(counts[name] > 1 for name in part.names):
             for name, use in part.by_name().items():
                 shared.setdefault(name, []).append(use)
-    return [*single, *(Direct(name, combined(uses), operands) for name, uses in shared.items())]
+    return [*single, *(Direct(name, combine(uses), operands) for name, uses in shared.items())]
 
 
 def _joined(parts: list[Contribution]) -> list[Contribution]:

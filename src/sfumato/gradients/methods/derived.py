@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.gradients.methods.layout import arranged
+from sfumato.gradients.methods.layout import group_shapes
 from sfumato.gradients.methods.row_forms import PROOF, Candidate, Forms, KnownForms, RowForm, fit_row_forms
 from sfumato.gradients.use import Instantiated, RowMap, Use
 
@@ -66,7 +66,7 @@ class Operand:
         self._version = self.tensor._version
         self._form: tuple[RowForm | None, Tensor | None] = None, None
 
-    def settle(self, form: RowForm | None, proven: Tensor | None) -> None:
+    def set_form(self, form: RowForm | None, proven: Tensor | None) -> None:
         """Sets the form, or None."""
         self.find_form, self._form = None, (form, proven)
 
@@ -137,7 +137,7 @@ class Operands:
         self._operands: dict[int, Operand] = {}
         self._pending: list[tuple[Operand, str, tuple[str, ...]]] = []
 
-    def of(self, tensor: Tensor) -> Operand:
+    def operand_of(self, tensor: Tensor) -> Operand:
         """The operand of a tensor; the same one for the same tensor."""
         if id(tensor) not in self._operands:
             self._operands[id(tensor)] = self._create(tensor)
@@ -213,7 +213,7 @@ class Operands:
             by_kind.setdefault((operand.tensor.dtype, operand.tensor.device), []).append(pair)
         for (_, device), pairs in by_kind.items():
             shapes = [(len(operand.tensor), operand.tensor[0].numel()) for operand, _ in pairs]
-            for group in arranged(shapes, padded=_devices.has_own_forms(device)):
+            for group in group_shapes(shapes, padded=_devices.has_device_forms(device)):
                 self._find_forms_of_group([pairs[place] for place in group])
 
     def _find_forms_of_group(self, group: list[tuple[Operand, Candidate]]) -> None:
@@ -228,14 +228,14 @@ class Operands:
             if not self._synchronize or (known.proven is None and bool(same)):
                 proven = None if self._synchronize else same if known.proven is None else same & known.proven
                 for operand, form in zip(operands, known.forms, strict=True):
-                    operand.settle(form, proven)
+                    operand.set_form(form, proven)
                 return
         forms, right = fit_row_forms(candidates, self._forms)
         if self._synchronize:
             forms = [form if fine else None for form, fine in zip(forms, right.tolist(), strict=True)]
         proven = None if self._synchronize else right.all()
         for operand, form in zip(operands, forms, strict=True):
-            operand.settle(form, None if form is None else proven)
+            operand.set_form(form, None if form is None else proven)
             if form is None:
                 self._forms.without.add(operand.key)
         good = [form for form in forms if form is not None]
@@ -249,7 +249,7 @@ class Operands:
         weights = [
             self._shared[one.weight].detach().reshape(like.shape) for one, like in zip(candidates, tensors, strict=True)
         ]
-        dots = [torch.mv(rows, self._forms.probe(rows[:1], 2)[0]) for rows in map(layout.joined, (tensors, weights))]
+        dots = [torch.mv(rows, self._forms.probe(rows[:1], 2)[0]) for rows in map(layout.join, (tensors, weights))]
         gains = [self._shared[name].detach().flatten() for candidate in candidates for name in candidate.gains]
         return torch.cat([*dots, *gains])
 

@@ -47,7 +47,7 @@ class Layout:
             there[back] = torch.arange(len(back), dtype=torch.int32)
             self._there, self._back = there.to(device), back.int().to(device)
 
-    def joined(self, matrices: Sequence[Tensor]) -> Tensor:
+    def join(self, matrices: Sequence[Tensor]) -> Tensor:
         """Joins matrices (..., n_i, w_i) to (..., n, w)."""
         if self.beyond is None:
             return matrices[0] if len(matrices) == 1 else torch.cat(tuple(matrices), dim=-2)
@@ -67,12 +67,12 @@ class Layout:
         flat = values.flatten().index_select(0, self._back).split([rows * width for rows, width in self._shapes])
         return [part.reshape(shape) for part, shape in zip(flat, self._shapes, strict=True)]
 
-    def all_of_each(self, rows: Tensor) -> Tensor:
+    def all_per_matrix(self, rows: Tensor) -> Tensor:
         """(matrices,) bool: whether `rows`, (n,) bool, is true for all rows of a matrix."""
         return (~rows).double() @ self.members == 0
 
 
-def arranged(shapes: Sequence[tuple[int, int]], *, padded: bool) -> list[list[int]]:
+def group_shapes(shapes: Sequence[tuple[int, int]], *, padded: bool) -> list[list[int]]:
     """Groups matrices (n_i, w_i) to join: of equal widths, or, if padded, of widths that waste little."""
     groups: list[list[int]] = []
     for place in sorted(range(len(shapes)), key=lambda place: -shapes[place][1]):

@@ -53,7 +53,8 @@ class RowNumbers:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(rows,): upper bounds on the norm of `RowForm.pulled` for each row, times 1.5 to cover its own rounding."""
+        """(rows,): upper bounds on the norm of `RowForm.pull_back` for each row, times 1.5 to cover its own
+        rounding."""
         a, c = self.ones, self.own
         most = torch.stack([torch.ones_like(a), (1 - a).abs(), (1 - c).abs(), (1 - a - c).abs()]).amax(dim=0)
         return 1.5 * ((self.scales * most).square() + (self.gains * self.lengths).square().sum(0)).sqrt()
@@ -75,7 +76,7 @@ class RowNumbers:
         """(rows, 2): the squares of scales and sizes."""
         return torch.stack([self.scales, self.sizes], dim=1).square_()
 
-    def pulled(self, v: Tensor, values: Tensor, rows: slice = slice(None)) -> tuple[Tensor, list[Tensor]]:
+    def pull_back(self, v: Tensor, values: Tensor, rows: slice = slice(None)) -> tuple[Tensor, list[Tensor]]:
         """``J^T values``: (..., rows, width) of the weights, and (..., rows) of each gain.
 
         Args:
@@ -105,7 +106,7 @@ class RowForm:
     numbers: RowNumbers
     rows: slice
 
-    def pulled(self, operand: Tensor, values: Tensor) -> dict[str, Tensor]:
+    def pull_back(self, operand: Tensor, values: Tensor) -> dict[str, Tensor]:
         """``J^T values`` by parameter name, in the shapes (..., rows, width) and (..., rows).
 
         Args:
@@ -114,7 +115,7 @@ class RowForm:
         """
         v = operand.flatten(1).to(values.dtype)
         rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *v.shape)
-        return self.by_name(*self.numbers.pulled(v, rows, self.rows))
+        return self.by_name(*self.numbers.pull_back(v, rows, self.rows))
 
     def by_name(self, weight: Tensor, gains: Sequence[Tensor]) -> dict[str, Tensor]:
         """The gradients by parameter name; surplus gains are dropped."""
@@ -177,7 +178,7 @@ class Candidate(NamedTuple):
     gains: tuple[str, ...]
     pull: Callable[[Tensor], dict[str, Tensor]]
 
-    def pulled(self, probes: Tensor) -> tuple[Tensor, list[Tensor]] | None:
+    def pull_back(self, probes: Tensor) -> tuple[Tensor, list[Tensor]] | None:
         """``J^T``: (m, rows, width) for the weight, (m, rows) for each gain; None if a parameter has no gradient."""
         pulled = self.pull(probes.reshape(len(probes), *self.tensor.shape))
         if pulled.keys() != {self.weight, *self.gains}:
@@ -193,7 +194,7 @@ def fit_row_forms(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[R
     the numbers of all candidates follow. A second probe shows whether they are right.
     """
     layout = forms.layout([candidate.tensor for candidate in candidates])
-    tensors = layout.joined([candidate.tensor.detach().flatten(1) for candidate in candidates])
+    tensors = layout.join([candidate.tensor.detach().flatten(1) for candidate in candidates])
     z, other = (_zero_padding(forms.probe(tensors, number), layout) for number in range(2))
     # Names of two letters are inner products of rows: t the tensor V, 1 ones, e, u, z, v the probe, p its gradient.
     lengths = torch.linalg.vector_norm(tensors, dim=1, dtype=torch.float64)
@@ -205,8 +206,8 @@ def fit_row_forms(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[R
     of_t, of_1 = (3 - k) / lengths, (3 - ze + k * overlap) * even
     factor_t, factor_1 = torch.stack([of_t, of_1]).to(tensors.dtype).unsqueeze(2)
     probes = torch.stack([torch.addcmul(z, tensors, factor_t).add_(factor_1), other])
-    pulled = [candidate.pulled(probe) for candidate, probe in zip(candidates, layout.views(probes), strict=True)]
-    first, second = layout.joined(_weights(pulled, layout.views(probes)))
+    pulled = [candidate.pull_back(probe) for candidate, probe in zip(candidates, layout.views(probes), strict=True)]
+    first, second = layout.join(_weights(pulled, layout.views(probes)))
     gains = _gains(pulled, layout)
     ve, vu = ze + (of_t * t1 + of_1 * layout.widths) * even, zu + of_t * lengths + of_1 * t1 / lengths
     vv = of_t * vu * lengths + of_1 * ve / even + (of_t * tz + of_1 * z1 + zz)
@@ -229,12 +230,12 @@ def fit_row_forms(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[R
     return [
         None if result is None else RowForm(candidate.weight, candidate.gains, numbers, rows)
         for candidate, result, rows in zip(candidates, pulled, layout.rows, strict=True)
-    ], layout.all_of_each(right)
+    ], layout.all_per_matrix(right)
 
 
 def _predicted(numbers: RowNumbers, tensors: Tensor, other: Tensor, weight: Tensor, gains: Tensor) -> Tensor:
     """(rows,) bool: whether the form predicts the second probe's gradients, entry by entry."""
-    expected, of_gains = numbers.pulled(tensors, other)
+    expected, of_gains = numbers.pull_back(tensors, other)
     difference, proof = _zero_padding(expected.sub_(weight).abs_(), numbers.layout).amax(1), PROOF[tensors.dtype]
     right = difference <= proof * numbers.scales.abs()
     if of_gains:

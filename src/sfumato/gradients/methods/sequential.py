@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients.checks.isolation import unchanged_state
-from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
+from sfumato.gradients.examples import Tree, loss_of_one, tree_map, tree_tensors
 from sfumato.gradients.frozen import FrozenNorms
-from sfumato.gradients.methods.expanded import Leaves, make_leaves, zero_gradients
+from sfumato.gradients.methods.leaves import Leaves, make_leaves, zero_gradients
 from sfumato.gradients.methods.vectorised import Objective
 from sfumato.gradients.sums import ClippedSum, sum_of_one
 
@@ -34,11 +34,13 @@ def clipped_sum(
     model, loss = objective.model, objective.loss
     total = zero_gradients(model)
     norms, losses = [], []
-    for index in range(tensors(inputs)[0].shape[0]):
+    for index in range(tree_tensors(inputs)[0].shape[0]):
         leaves = make_leaves(model, 1, (), own_copies=True)
         by_name = {**leaves.fixed, **leaves.shared}
         with unchanged_state(model, loss, by_name.items(), strict=True), FrozenNorms():
-            example, target = (each(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets))
+            example, target = (
+                tree_map(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets)
+            )
             value = loss_of_one(model, loss, by_name, example, target, objective.views)
             weight = None if weights is None else weights[index : index + 1]
             counted = value if weight is None else torch.where(weight[0] > 0, value, 0)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks.isolation import unchanged_state
-from sfumato.gradients.checks.randomless import WithoutRandomness
+from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.conditions import Conditions
-from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
+from sfumato.gradients.examples import Tree, loss_of_one, tree_map, tree_tensors
 from sfumato.gradients.methods.contributions import Contribution, contributions, squared_norms
 from sfumato.gradients.methods.derived import Forms, Operands
-from sfumato.gradients.methods.expanded import make_leaves
+from sfumato.gradients.methods.leaves import make_leaves
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.dropout import ExampleDraws
 from sfumato.gradients.taps import Tape, Taps
@@ -64,13 +64,13 @@ class RunPath:
     writes: bool = False
     synthetic: tuple[Tree, Tree] = field(default=((), ()), repr=False, compare=False)
 
-    def having(self, run: Run) -> RunPath:
+    def extended_by(self, run: RunResult) -> RunPath:
         """The path with the parameters and random numbers that a run used."""
         return replace(self, used=self.used | run.used, draws=self.draws or run.draws)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunResult:
     """The result of one run over a batch.
 
     Attributes:
@@ -114,7 +114,7 @@ def run(
     own_copies: bool = False,
     exact: bool = False,
     synchronize: bool = True,
-) -> Run:
+) -> RunResult:
     """Computes per-example gradients of a batch.
 
     Args:
@@ -134,8 +134,8 @@ def run(
     model, loss = objective.model, objective.loss
     own_copies = own_copies or path.conditional
     if own_copies or path.writes:
-        inputs, targets = (each(torch.clone, tree) for tree in (inputs, targets))
-    read = [*tensors(inputs), *tensors(targets)]
+        inputs, targets = (tree_map(torch.clone, tree) for tree in (inputs, targets))
+    read = [*tree_tensors(inputs), *tree_tensors(targets)]
     versions = [tensor._version for tensor in read]
     device, examples = read[0].device, read[0].shape[0]
     leaves = make_leaves(model, examples, path.expanded, own_copies=own_copies)
@@ -166,7 +166,7 @@ def run(
     if not missed:
         uses = [pair for site in tape.sites for pair in site.take_uses()]
         parts = contributions(uses, expanded, operands, exact=exact)
-    return Run(
+    return RunResult(
         losses=losses.detach(),
         parts=parts,
         missed=frozenset(missed),

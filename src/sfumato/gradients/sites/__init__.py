@@ -50,7 +50,7 @@ class Site:
         self.tuner: Tuner
         self.uses: list[tuple[Operand, Use]] = []
 
-    def trained(self, role: str) -> bool:
+    def needs_gradient(self, role: str) -> bool:
         """Whether the operand of this role exists and needs a gradient."""
         return role in self.operands and self.operands[role].requires_grad
 
@@ -59,7 +59,7 @@ class Site:
         operand = self.operands.get(role)
         return None if operand is None else operand.detach().to(like.dtype)
 
-    def over_views(self, values: Tensor) -> Tensor:
+    def sum_views(self, values: Tensor) -> Tensor:
         """Sums values (B*K, ...) over views: (B, ...)."""
         return values if len(values) == self.examples else values.unflatten(0, (self.examples, -1)).sum(dim=1)
 
@@ -81,8 +81,8 @@ class Site:
             self.add("weight", Factored(kernel, x, g, "gram", later=True))
             return
         self.method = self.tuner.method(f"{self.kind} {self.describe()}", kernel, x, g, derived=operand.derived)
-        dtype = products.working(x, g)
-        on_device = _devices.has_own_forms(x.device) and dtype in token_gram.TOLERANCES and not operand.derived
+        dtype = products.working_dtype(x, g)
+        on_device = _devices.has_device_forms(x.device) and dtype in token_gram.TOLERANCES and not operand.derived
         if self.method == "gram" and kernel.joins and on_device:
             self.add("weight", TokenGram(kernel, x.to(dtype), g.to(dtype)))
             return

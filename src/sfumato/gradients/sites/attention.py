@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients.methods.lowered import is_batched, lowered
+from sfumato.gradients.methods.batch_axis import apply_batched, is_batched
 from sfumato.gradients.sites import dropout
 
 
@@ -35,7 +35,7 @@ def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
             outputs = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
             return outputs.unflatten(0, tensors[0].shape[:2])
 
-        return lowered(folded, query, key, value)
+        return apply_batched(folded, query, key, value)
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
 

@@ -104,7 +104,7 @@ class ConvKernel:
         windows = shifted.windows(x, geometry, self.shape)
         return windows.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
 
-    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.geometry.apply(x, weight, None)
 
     def total(self, x: Tensor, g: Tensor) -> Tensor:
@@ -223,11 +223,12 @@ class ConvSite(Site):
         weight, bias = self.constant("weight", inputs), self.constant("bias", inputs)
         outputs = self._geometry.apply(inputs, weight, bias)  # type: ignore[arg-type]
         if (
-            self.trained("weight")
+            self.needs_gradient("weight")
             and self.roles["weight"].may_have_form
             and not self._geometry.transposed
             and outputs.dtype == self.operands["weight"].dtype  # half precision is too coarse for the dot products
-            and self.tuner.chosen(f"{self.kind} {self.describe()}", self._kernel(self._geometry), outputs) == "gram"
+            and self.tuner.known_method(f"{self.kind} {self.describe()}", self._kernel(self._geometry), outputs)
+            == "gram"
         ):
             self._outputs = outputs.detach()
             self._version = outputs._version
@@ -235,7 +236,7 @@ class ConvSite(Site):
 
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
         inputs = saved[0]
-        if self.trained("weight"):
+        if self.needs_gradient("weight"):
             x, g, geometry = inputs, output_gradients, self._geometry
             if geometry.transposed:  # the same sums with inputs and output gradients exchanged
                 x, g = g, self._extended(x, g)
@@ -245,9 +246,9 @@ class ConvSite(Site):
             if outputs is not None and outputs._version != self._version:
                 outputs = None  # an activation was applied in place
             self.add_weight(kernel, x, g, outputs)
-        if self.trained("bias"):
+        if self.needs_gradient("bias"):
             sums = output_gradients.flatten(2).sum(dim=2, dtype=clipping.accumulation_dtype(output_gradients.dtype))
-            self.add("bias", Instantiated(self.over_views(sums)))
+            self.add("bias", Instantiated(self.sum_views(sums)))
         if not wanted:
             return None
         weight = self.constant("weight", output_gradients)
@@ -255,7 +256,7 @@ class ConvSite(Site):
 
     def _kernel(self, geometry: Geometry) -> ConvKernel:
         weight = self.operands["weight"]
-        device = _devices.has_own_forms(weight.device)
+        device = _devices.has_device_forms(weight.device)
         return ConvKernel(geometry=geometry, shape=tuple(weight.shape), views=self.views, device=device)
 
     def _extended(self, inputs: Tensor, outputs: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients.methods.lowered import is_batched, lowered
+from sfumato.gradients.methods.batch_axis import apply_batched, is_batched
 
 # Number of 64-bit words in an example's key.
 WORDS = 4
@@ -37,7 +37,7 @@ class ExampleDraws:
         keys = fresh_keys(self._examples) if self._user_keys is None else self._user_keys
         return keys.cpu().contiguous().numpy().view(np.uint64)
 
-    def below(self, probability: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    def bernoulli(self, probability: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """(B, *shape) booleans, each True with this probability: the next draw of every example."""
         result = np.empty((self._examples, *shape), dtype=bool)
         for row, words in zip(result, self._keys, strict=True):
@@ -81,9 +81,10 @@ def _dropped(mode, inputs: Tensor, p: float, training: bool, mask_shape: tuple[i
     draws, keep = mode.tape.draws, 1.0 - p
 
     def masked(values: Tensor) -> Tensor:
-        return values * draws.below(keep, mask_shape, values.device).to(values.dtype).div_(keep if keep > 0 else 1.0)
+        mask = draws.bernoulli(keep, mask_shape, values.device).to(values.dtype)
+        return values * mask.div_(keep if keep > 0 else 1.0)
 
-    return lowered(masked, inputs)
+    return apply_batched(masked, inputs)
 
 
 def tap_bernoulli(mode, input, p=0.5, *, generator=None):
@@ -91,7 +92,9 @@ def tap_bernoulli(mode, input, p=0.5, *, generator=None):
     if generator is not None or not isinstance(p, (int, float)) or not mode.can_draw(input):
         return NotImplemented
     draws = mode.tape.draws
-    return input.copy_(lowered(lambda values: draws.below(p, values.shape[1:], values.device).to(values.dtype), input))
+    return input.copy_(
+        apply_batched(lambda values: draws.bernoulli(p, values.shape[1:], values.device).to(values.dtype), input)
+    )
 
 
 def tap_new(make: Callable) -> Callable:
@@ -101,7 +104,7 @@ def tap_new(make: Callable) -> Callable:
         shape = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list, torch.Size)) else size
         if not is_batched(self) or not all(isinstance(side, int) for side in shape) or options.get("requires_grad"):
             return NotImplemented
-        return lowered(lambda values: make(values, (len(values), *shape), **options), self)
+        return apply_batched(lambda values: make(values, (len(values), *shape), **options), self)
 
     return handler
 

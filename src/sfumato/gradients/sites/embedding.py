@@ -38,7 +38,7 @@ class RowsUse:
         self._indices, self._values, self._shape = indices, values, shape
 
     @classmethod
-    def of(cls, indices: Tensor, values: Tensor, shape: tuple[int, ...]) -> RowsUse:
+    def from_indices(cls, indices: Tensor, values: Tensor, shape: tuple[int, ...]) -> RowsUse:
         """Creates the use from indices that may repeat: rows with the same index are added before any norm is taken."""
         examples, positions = indices.shape
         ordered, order = indices.sort(dim=1)
@@ -51,10 +51,10 @@ class RowsUse:
         return cls(distinct, sums.reshape(values.shape), shape)
 
     @classmethod
-    def joined(cls, uses: list[RowsUse]) -> RowsUse:
+    def join(cls, uses: list[RowsUse]) -> RowsUse:
         """Joins several uses of one table."""
         indices = torch.cat([use._indices for use in uses], dim=1)
-        return cls.of(indices, torch.cat([use._values for use in uses], dim=1), uses[0]._shape)
+        return cls.from_indices(indices, torch.cat([use._values for use in uses], dim=1), uses[0]._shape)
 
     def squared_norms(self) -> Tensor:
         return clipping.squared_norms(self._values)
@@ -115,7 +115,7 @@ class EmbeddingSite(Site):
         gradients = gradients.reshape(*indices.shape, math.prod(shape[1:]))
         if self._padding is not None:
             gradients = gradients.masked_fill((indices == self._padding).unsqueeze(-1), 0)
-        self.add("weight", RowsUse.of(indices, gradients, shape))
+        self.add("weight", RowsUse.from_indices(indices, gradients, shape))
         return None
 
 

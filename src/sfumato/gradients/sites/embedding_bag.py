@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients.methods.lowered import depends_on_example
+from sfumato.gradients.methods.batch_axis import depends_on_example
 from sfumato.gradients.sites.embedding import refuse_coupling
 
 

@@ -32,9 +32,9 @@ from sfumato.gradients.use import (
     RowMap,
     RowStatistics,
     Use,
+    concatenate,
+    concatenate_statistics,
     constants,
-    joined,
-    joined_statistics,
     rounding,
     row_statistics_of,
     slices,
@@ -113,9 +113,9 @@ class Tiled(Instantiated):
                 statistics.append(row_statistics_of(tiles[-1], derived))
         super().__init__(*tiles)
         self.coarse = x.dtype == torch.bfloat16 or unit_roundoff(x, convolution=not kernel.joins) > 2.0**-24
-        self._statistics = joined_statistics(statistics) if statistics else None
+        self._statistics = concatenate_statistics(statistics) if statistics else None
         if squares:
-            self._squares = joined(squares)
+            self._squares = concatenate(squares)
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         return super().row_statistics(rows) if self._statistics is None else self._statistics
@@ -160,7 +160,7 @@ class Factored(SeparatesHard):
             _ = (self._squares, self._factor_norms) if derived is None else self.row_statistics(derived)
 
     @staticmethod
-    def joined(uses: list[Factored]) -> Factored | None:
+    def join(uses: list[Factored]) -> Factored | None:
         """Joins several uses of one weight into one with more positions; None if the kernel cannot."""
         kernel = uses[0].kernel
         if not kernel.joins:
@@ -191,7 +191,7 @@ class Factored(SeparatesHard):
         """(B,) float64: squared norms of the gradients, or of gradients with scaled rows, up to float64's rounding."""
         kernel = self.kernel
         if self._method == "gram":
-            return joined(
+            return concatenate(
                 [
                     kernel.squares_by_gram(x, g if scales is None else kernel.scaled(g.double(), scales))
                     for x, g in self._parts(kernel.gram_elements(self.x, self.g))
@@ -199,8 +199,8 @@ class Factored(SeparatesHard):
             )
         tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
         if scales is None:
-            return joined([clipping.squared_norms(tile) for tile in tiles])
-        return joined([(clipping.squared_lengths(tile.flatten(2)) * scales.square()).sum(1) for tile in tiles])
+            return concatenate([clipping.squared_norms(tile) for tile in tiles])
+        return concatenate([(clipping.squared_lengths(tile.flatten(2)) * scales.square()).sum(1) for tile in tiles])
 
     @cached_property
     def _squares(self) -> Tensor:
@@ -221,7 +221,7 @@ class Factored(SeparatesHard):
             x, g = (t.unflatten(0, (self._examples, -1))[rows].flatten(0, 1) for t in (x, g))
         method = "any" if self._method == "gram" else self._method
         parts = slices(len(x) // kernel.views, kernel.gradient_elements(), kernel.views, on=x.device)
-        return joined([kernel.instantiate(x[i].to(self._dtype), g[i].to(self._dtype), method) for i in parts])
+        return concatenate([kernel.instantiate(x[i].to(self._dtype), g[i].to(self._dtype), method) for i in parts])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
@@ -237,7 +237,7 @@ class Factored(SeparatesHard):
         reach = (kernel.spread() * self._factor_norms[0] * pulled).masked_fill_(~valid, torch.inf)
         if self._method != "gram":
             tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
-            statistics = joined_statistics([row_statistics_of(tile, rows) for tile in tiles])
+            statistics = concatenate_statistics([row_statistics_of(tile, rows) for tile in tiles])
             return statistics._replace(rounding=self._rounding(reach))
         if y is not None and bias is not None:
             shares = bias.double().abs() / rows.values.flatten(1).double().norm(dim=1)
@@ -247,7 +247,7 @@ class Factored(SeparatesHard):
             else:
                 y = None
         if y is None:
-            y, bias = kernel.applied(x, rows.values.to(self._dtype)), None
+            y, bias = kernel.apply(x, rows.values.to(self._dtype)), None
         dots, sums = kernel.output_dots(y.to(self._dtype), g, bias), kernel.input_sums(x, g)
         squares = self._sums_of_squares(rows.scales).clamp_min(0)
         lengths = torch.linalg.vector_norm(rows.values.flatten(1).double(), dim=1)
@@ -290,10 +290,10 @@ def certified(uses: list[Factored], *, synchronize: bool = False) -> Tensor:
     certain = (bound <= most * norms) & (norms <= (1 + GRAM_TOLERANCE) * squares.sqrt())
     hard = ~(certain & in_range(x, g))
     bounds = bound.square_().masked_fill_(hard, torch.inf)
-    return with_hard_kept(bounds, hard, uses) if synchronize else bounds
+    return replace_hard(bounds, hard, uses) if synchronize else bounds
 
 
-def with_hard_kept(squares: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> Tensor:
+def replace_hard(squares: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> Tensor:
     """The squared norms (S, B), with those of hard examples replaced by the norms of their kept gradients."""
     for place, row in enumerate(hard.any(dim=1).tolist() if bool(hard.any()) else []):
         if row:
@@ -302,13 +302,13 @@ def with_hard_kept(squares: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> 
     return squares
 
 
-def combined(uses: list[Use]) -> Use:
+def combine(uses: list[Use]) -> Use:
     """Combines all uses of one tensor: their gradients add up before the norm is taken."""
     if len(uses) == 1:
         return uses[0]
     kind = type(uses[0])
-    if hasattr(kind, "joined") and all(type(use) is kind for use in uses):
-        joined = kind.joined(uses)  # type: ignore[attr-defined]
+    if hasattr(kind, "join") and all(type(use) is kind for use in uses):
+        joined = kind.join(uses)  # type: ignore[attr-defined]
         if joined is not None:
             return joined
     total = uses[0].instantiate().clone()

@@ -59,7 +59,7 @@ class RowNormSite(Site):
         inputs, mean, scale = saved
         x, g = self._rows(inputs), self._rows(output_gradients)
         for role, values in zip(("weight", "bias"), self._operand_gradients(x, g, mean, scale), strict=True):
-            if self.trained(role):
+            if self.needs_gradient(role):
                 self.add(role, Instantiated(values.reshape(self.examples, *self.operands[role].shape)))
         if not wanted:
             return None
@@ -75,10 +75,10 @@ class RowNormSite(Site):
     def _operand_gradients(self, x: Tensor, g: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n) each: the sums over rows of ``g (x - mean) scale``, and of g."""
         x, g, mean, scale = (t.reshape(self.examples, -1, t.shape[-1]) for t in (x, g, mean, scale))
-        if not self.trained("weight"):
+        if not self.needs_gradient("weight"):
             return g[:, 0, :0], g.sum(dim=1)
         if x[0].numel() >= _OWN_CALL and x.device.type == "cpu":
-            like, mask = x.new_empty(self._width), [False, True, self.trained("bias")]
+            like, mask = x.new_empty(self._width), [False, True, self.needs_gradient("bias")]
             gradients = [
                 torch.ops.aten.native_layer_norm_backward(*one, like, like, mask)[1:]
                 for one in zip(g, x, [[self._width]] * len(x), mean, scale, strict=True)
@@ -92,7 +92,7 @@ class RowNormSite(Site):
         for one_x, one_g, one_mean, one_scale, sums in pieces:
             tile = torch.sub(one_x, one_mean, out=workspace[: len(sums)])
             torch.sum(tile.mul_(one_scale).mul_(one_g), dim=1, out=sums)
-        return of_weight, g.sum(dim=1) if self.trained("bias") else of_weight
+        return of_weight, g.sum(dim=1) if self.needs_gradient("bias") else of_weight
 
     def describe(self) -> str:
         return f"rows of {self._width}"

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.products import batched, product
+from sfumato.gradients.products import batched_product, product
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
 from sfumato.gradients.use import Instantiated, RowMap, RowStatistics, rounding, unit_roundoff
@@ -95,9 +95,9 @@ class LinearKernel:
         return ("product",)
 
     def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
-        return batched(g.transpose(1, 2), x)
+        return batched_product(g.transpose(1, 2), x)
 
-    def applied(self, x: Tensor, weight: Tensor) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
 
     def total(self, x: Tensor, g: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class LinearSite(Site):
         gradients = output_gradients.reshape(self.examples, -1, output_gradients.shape[-1])
         single = gradients.shape[1] == 1  # nothing to add up, so nothing to copy
         bias = None
-        if self.trained("weight"):
+        if self.needs_gradient("weight"):
             outputs, width = self.operands["weight"].shape
             activations = saved[0].reshape(self.examples, -1, width)
             if single and self.roles["weight"].uses == 1:
@@ -172,7 +172,7 @@ class LinearSite(Site):
                 bias = weight.bias
             else:
                 self.add_weight(LinearKernel(outputs, width), activations, gradients)
-        if self.trained("bias"):
+        if self.needs_gradient("bias"):
             of_bias = gradients[:, 0].to(dtype) if single else gradients.sum(dim=1, dtype=dtype)
             self.add("bias", bias or Instantiated(of_bias))
         return output_gradients @ self.constant("weight", output_gradients) if wanted else None  # type: ignore[operator]

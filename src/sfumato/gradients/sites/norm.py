@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.methods.lowered import depends_on_example
+from sfumato.gradients.methods.batch_axis import depends_on_example
 from sfumato.gradients.sites import Site
 from sfumato.gradients.use import Instantiated
 
@@ -70,13 +70,13 @@ class ChannelNormSite(Site):
         else:
             x, g = x.reshape(*x.shape[:2], -1).contiguous(), g.reshape(*g.shape[:2], -1).contiguous()
         weight, step = self.constant("weight", x), 1 if last else max(1, _MOST_GROUPS // self._groups)
-        mask = [last or (wanted and self._stored is None), self.trained("weight"), self.trained("bias")]
+        mask = [last or (wanted and self._stored is None), self.needs_gradient("weight"), self.needs_gradient("bias")]
         pieces = zip(x.split(step), g.split(step), mean.split(step), scale.split(step), strict=True)
         parts = [_of_images(*piece, weight, mask) for piece in pieces]
         of_inputs, *gradients = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
         for role, values in zip(("weight", "bias"), gradients, strict=True):
-            if self.trained(role):
-                self.add(role, Instantiated(self.over_views(values.reshape(-1, x.shape[1]))))
+            if self.needs_gradient(role):
+                self.add(role, Instantiated(self.sum_views(values.reshape(-1, x.shape[1]))))
         if self._stored is not None:
             of_inputs = g * (scale[0] if weight is None else scale[0] * weight).reshape(-1, *[1] * (g.dim() - 2))
         return of_inputs.reshape(inputs.shape).to(output_gradients.dtype) if wanted else None

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.methods.lowered import depends_on_example
+from sfumato.gradients.methods.batch_axis import depends_on_example
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
 from sfumato.gradients.use import Instantiated
@@ -95,15 +95,17 @@ class RecurrenceSite(Site):
         return outputs.detach(), ()
 
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
-        of_inputs, *uses = self.unrolled(saved, output_gradients)
+        of_inputs, *uses = self.backward_through_time(saved, output_gradients)
         x, g = (positions.reshape(self.examples, -1, positions.shape[2]) for positions in uses)
-        if self.trained("weight"):
+        if self.needs_gradient("weight"):
             self.add_weight(LinearKernel(g.shape[2], x.shape[2]), x, g)
-        if self.trained("bias"):
+        if self.needs_gradient("bias"):
             self.add("bias", Instantiated(g.sum(dim=1, dtype=clipping.accumulation_dtype(g.dtype))))
         return of_inputs if wanted else None
 
-    def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward_through_time(
+        self, saved: tuple[Tensor, ...], output_gradients: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the gradients of the inputs, the hidden states (N, T, H) that were mapped, and the gradients (N, T,
         gates) of their images under the map."""
         leaf, before, recurred, outputs = self._graph
@@ -151,7 +153,9 @@ class LSTMSite(RecurrenceSite):
         outputs = torch.cat([hiddens[:, :steps], hidden.unsqueeze(1), cell.unsqueeze(1)], dim=1)
         return outputs, (activated, hiddens, cells, bounded)
 
-    def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward_through_time(
+        self, saved: tuple[Tensor, ...], output_gradients: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         activated, hiddens, cells, bounded = saved
         weight, (rows, steps, gates) = self.constant("weight", hiddens), activated.shape
         width, first = gates // 4, 1 if self._backwards else 0
@@ -224,7 +228,7 @@ def _is_batched(value: Any) -> bool:
     return depends_on_example(value)
 
 
-def layers(step: Step, count: int):
+def layer_handler(step: Step, count: int):
     """The handler of ``torch.lstm`` and similar functions, as their modules call them. Packed sequences are not tapped.
 
     Args:
@@ -260,7 +264,7 @@ def layers(step: Step, count: int):
     return tap
 
 
-def cell(step: Step, count: int):
+def cell_handler(step: Step, count: int):
     """The handler of ``torch.lstm_cell`` and similar functions, which run one step.
 
     Args:
@@ -282,12 +286,12 @@ def cell(step: Step, count: int):
 
 
 HANDLERS: dict[Callable, Callable] = {
-    torch.lstm: layers(_lstm, 2),
-    torch.gru: layers(_gru, 1),
-    torch.rnn_tanh: layers(_plain(torch.tanh), 1),
-    torch.rnn_relu: layers(_plain(torch.relu), 1),
-    torch.lstm_cell: cell(_lstm, 2),
-    torch.gru_cell: cell(_gru, 1),
-    torch.rnn_tanh_cell: cell(_plain(torch.tanh), 1),
-    torch.rnn_relu_cell: cell(_plain(torch.relu), 1),
+    torch.lstm: layer_handler(_lstm, 2),
+    torch.gru: layer_handler(_gru, 1),
+    torch.rnn_tanh: layer_handler(_plain(torch.tanh), 1),
+    torch.rnn_relu: layer_handler(_plain(torch.relu), 1),
+    torch.lstm_cell: cell_handler(_lstm, 2),
+    torch.gru_cell: cell_handler(_gru, 1),
+    torch.rnn_tanh_cell: cell_handler(_plain(torch.tanh), 1),
+    torch.rnn_relu_cell: cell_handler(_plain(torch.relu), 1),
 }

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.products import as_convolutions, batched
+from sfumato.gradients.products import batched_product, convolution_precision
 from sfumato.gradients.sites.geometry import Geometry
 
 # With at most this many input channels, patches are written out: a product for each offset would be too thin.
@@ -39,26 +39,26 @@ def instantiate(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...]
         return _by_channel(x, g, geometry, shape, views)
     if groups == 1 and shape[1] <= _FEW:
         return _of_patches(x, g, geometry, shape, views)
-    with as_convolutions(x.device):
+    with convolution_precision(x.device):
         return _of_shifts(x, g, geometry, shape, views)
 
 
 def _of_shifts(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
     """Computes a product for each offset of the kernel."""
-    grid = Grid(g, geometry, shape)
-    outputs = grid.of_gradients(g, views)
+    grid = PixelGrid(g, geometry, shape)
+    outputs = grid.lay_out_gradients(g, views)
     gradients = outputs.new_empty(
         len(outputs), outputs.shape[2], math.prod(shape[2:]), shape[1], dtype=clipping.accumulation_dtype(g.dtype)
     )
     for phase, places in grid.phases.items():
-        inputs = grid.of_inputs(x, phase, views)
+        inputs = grid.lay_out_inputs(x, phase, views)
         for place, offset in places:
             shifted_inputs = inputs[:, offset : offset + outputs.shape[1]]
-            batched(outputs.transpose(1, 2), shifted_inputs, out=gradients[:, :, place])
+            batched_product(outputs.transpose(1, 2), shifted_inputs, out=gradients[:, :, place])
     return gradients.reshape(-1, shape[0], *shape[2:], shape[1]).movedim(-1, 2)
 
 
-class Grid:
+class PixelGrid:
     """The sequence of pixels in which both the output gradients and the inputs of an image are laid out.
 
     Attributes:
@@ -82,11 +82,11 @@ class Grid:
             offset = sum(whole * length for (whole, _), length in zip(moves, lengths, strict=True))
             self.phases.setdefault(tuple(phase for _, phase in moves), []).append((place, offset))
 
-    def of_gradients(self, g: Tensor, views: int) -> Tensor:
+    def lay_out_gradients(self, g: Tensor, views: int) -> Tensor:
         """(b*groups, pixels of all views, out / groups), with zeros beyond the outputs."""
         return self._laid_out(g, [(slice(0, side), slice(None)) for side in self._outputs], views, 0)
 
-    def of_inputs(self, x: Tensor, phase: tuple[int, ...], views: int) -> Tensor:
+    def lay_out_inputs(self, x: Tensor, phase: tuple[int, ...], views: int) -> Tensor:
         """(b*groups, pixels of all views and as many as the kernel reaches beyond them, in / groups) of one phase."""
         where = []
         for axis, first in enumerate(phase):
@@ -136,7 +136,7 @@ def _of_patches(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...]
     rows = seen.movedim(1, 1 + axes).flatten(1 + axes).flatten(1, axes)
     rows = rows.unflatten(0, (-1, views)).flatten(1, 2)
     outputs = g.flatten(2).transpose(1, 2).unflatten(0, (-1, views)).flatten(1, 2)
-    return batched(outputs.transpose(1, 2), rows).reshape(-1, *shape)
+    return batched_product(outputs.transpose(1, 2), rows).reshape(-1, *shape)
 
 
 def windows(x: Tensor, geometry: Geometry, shape: tuple[int, ...]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping, products
-from sfumato.gradients.sites.forms import GRAM_TOLERANCE, SeparatesHard, in_range, with_hard_kept
+from sfumato.gradients.sites.forms import GRAM_TOLERANCE, SeparatesHard, in_range, replace_hard
 from sfumato.gradients.use import Kernel, RowMap, RowStatistics, constants, rounding, row_statistics_of
 
 TOLERANCES = {torch.bfloat16: 0.25, torch.float64: GRAM_TOLERANCE}
@@ -28,14 +28,14 @@ class TokenGram(SeparatesHard):
 
     **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, as computed.
     Let ``s = sum_t |a_t| |g_t|``. The entries of the Gram matrices are dot products of p and of d numbers. Their error
-    is at most `products.summing` times the lengths, so the error of the square is at most that of p + d terms times
-    s^2, which is added. The sum uses activations that were scaled and rounded again. In float64 this costs
+    is at most `products.dot_error_bound` times the lengths, so the error of the square is at most that of p + d terms
+    times s^2, which is added. The sum uses activations that were scaled and rounded again. In float64 this costs
     `use.rounding`; in bfloat16, whose products are exact in float32, at most 2^-8 of each activation. With e the
     rounding errors of the activations, ``|sum_t g_t e_t^T|`` is at most 2^-8 s, and also at most ``|g|_2 |e|``, where
     the spectral norm of the output gradients is at most the square root of the Frobenius norm of their Gram matrix. The
-    smaller of the two is added, and `products.summing` of T terms times s for the additions. If the bound exceeds the
-    norm by more than `TOLERANCES`, or a value is out of range, the example counts as hard and is instantiated by itself
-    (`keep_hard`).
+    smaller of the two is added, and `products.dot_error_bound` of T terms times s for the additions. If the bound
+    exceeds the norm by more than `TOLERANCES`, or a value is out of range, the example counts as hard and is
+    instantiated by itself (`keep_hard`).
     """
 
     def __init__(self, kernel: Kernel, x: Tensor, g: Tensor):
@@ -53,12 +53,12 @@ class TokenGram(SeparatesHard):
         matrix of g."""
 
     def allowances(self) -> tuple[float, float, float]:
-        """The error bound `products.summing` of the Gram matrices, and the norm's allowances relative to s: that of the
-        additions and that of rounded activations."""
-        of_grams, positions = products.summing(self.x.shape[2] + self.g.shape[2] + 8, self.x), self.g.shape[1]
+        """The error bound `products.dot_error_bound` of the Gram matrices, and the norm's allowances relative to s:
+        that of the additions and that of rounded activations."""
+        of_grams, positions = products.dot_error_bound(self.x.shape[2] + self.g.shape[2] + 8, self.x), self.g.shape[1]
         if self.x.dtype != torch.bfloat16:
             return of_grams, rounding(1.0, self.g[:0], positions), 0.0
-        return of_grams, products.summing(positions, self.x), products.SCALING * (1 + 2.0**-7)
+        return of_grams, products.dot_error_bound(positions, self.x), products.SCALING * (1 + 2.0**-7)
 
     def squared_norms(self) -> Tensor:
         return certified([self])[0]
@@ -93,4 +93,4 @@ def certified(uses: list[TokenGram], *, synchronize: bool = False) -> Tensor:
     bound = (squares + of_grams * terms.square()).sqrt_() + allowance
     hard = ~((bound <= most * squares.sqrt()) & in_range(x, g))
     bounds = bound.square_().masked_fill_(hard, torch.inf)
-    return with_hard_kept(bounds, hard, uses) if synchronize else bounds
+    return replace_hard(bounds, hard, uses) if synchronize else bounds

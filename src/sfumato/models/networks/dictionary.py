@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import fraction
-from sfumato.models.priors.stored import WIDTH, Prior, Whitening, even, prior_for
+from sfumato.models.priors.stored import WIDTH, Prior, Whitening, normalise_patches, prior_for
 from sfumato.models.weights.pretrained import zero_classifier
 
 # Smallest side for a second layer of wavelets. For smaller images, pooling twice would blur discriminative detail.
@@ -270,7 +270,7 @@ def responses(images: Tensor, filters: Tensor, offsets: Tensor, *, mirrored: boo
         filters, offsets: as in `Atoms`.
         mirrored: whether to average over the image and its mirror image.
     """
-    patches = F.pad(even(F.unfold(images, WIDTH).transpose(1, 2)), (0, 1), value=1.0)
+    patches = F.pad(normalise_patches(F.unfold(images, WIDTH).transpose(1, 2)), (0, 1), value=1.0)
     height, width = (side - WIDTH + 1 for side in images.shape[2:])
     pool = _quarters(height, width).to(images)
 

@@ -123,7 +123,7 @@ class LeNet300100(Layers):
         classes: number of classes.
         channels: colour channels C.
         size: height and width (H, W) of the images in pixels.
-        norm, norm_last: as `Norms`.
+        norm, norm_last: as `NormSettings`.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class LeNet5(Layers):
         classes: number of classes.
         channels: colour channels C.
         size: height and width (H, W) of the images, at least 12 pixels each.
-        norm, norm_last: as `Norms`.
+        norm, norm_last: as `NormSettings`.
         activation: "tanh" or "relu".
     """
 
@@ -201,7 +201,7 @@ class TFTutorial(Layers):
         classes: number of classes.
         channels: colour channels C.
         size: height and width (H, W) of the images.
-        norm, norm_last: as `Norms`.
+        norm, norm_last: as `NormSettings`.
     """
 
     def __init__(
@@ -214,13 +214,13 @@ class TFTutorial(Layers):
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps float images (N, C, H, W) to logits (N, classes)."""
-        return super().forward(middle(images))
+        return super().forward(center_crop(images))
 
 
-def middle(images: Tensor) -> Tensor:
+def center_crop(images: Tensor) -> Tensor:
     """Center crop of images (N, C, H, W) to 24 x 24; a shorter side is kept.
 
-    >>> middle(torch.zeros(1, 3, 32, 20)).shape
+    >>> center_crop(torch.zeros(1, 3, 32, 20)).shape
     torch.Size([1, 3, 24, 20])
     """
     top, left = (max(0, side - CROP) // 2 for side in images.shape[2:])

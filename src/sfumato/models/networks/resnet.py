@@ -49,7 +49,7 @@ class ResNet18(nn.Module):
         classes: number of classes.
         channels: colour channels C.
         size: height and width (H, W) of the images; not used, but the network fails on images that are too small.
-        norm, norm_last, mod: as for `Norms`. Private training refuses batch norm, the paper's choice.
+        norm, norm_last, mod: as for `NormSettings`. Private training refuses batch norm, the paper's choice.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class VGG(nn.Module):
         classes: number of classes.
         channels: colour channels C.
         size: height and width (H, W) of the images; not used, but the network fails on images that are too small.
-        norm, norm_last, mod: as for `Norms`.
+        norm, norm_last, mod: as for `NormSettings`.
     """
 
     def __init__(

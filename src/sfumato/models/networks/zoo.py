@@ -43,7 +43,7 @@ def check(name: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def require(name: str) -> None:
+def require_timm(name: str) -> None:
     """Refuses another model than timm's for timm's pre-trained weights."""
     if not name.startswith(PREFIX):
         raise SfumatoError(
@@ -119,7 +119,7 @@ def create_downloaded(
         SfumatoError: `name` is not a timm model, it has no weights, they cannot be fetched, or their head has another
             number of classes.
     """
-    require(name)
+    require_timm(name)
     model = create(name, options, classes=classes, channels=channels, size=size, downloaded=True)
     stored = getattr(model, "pretrained_cfg", {}).get("num_classes")
     if head == "new":

@@ -25,8 +25,8 @@ from sfumato.models.normalisation.norms import (
     WSConv2d,
     normalisation,
 )
-from sfumato.models.normalisation.public_batch import give_examples, take_moments
-from sfumato.models.trial import evaluating
+from sfumato.models.normalisation.public_batch import store_examples, store_moments
+from sfumato.models.trial import evaluation_mode
 
 JOINT = "public-batch-joint"
 """Runs all public examples for each private example."""
@@ -41,7 +41,7 @@ _STEPS_OF_LSUV = 10
 _CLOSE = 0.01
 
 
-def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, at_once: bool = True) -> nn.Module:
+def replace_norms(module: nn.Module, kind: str, examples: Tensor | None = None, *, at_once: bool = True) -> nn.Module:
     """Replaces the normalisation layers of a module, in place. Gains and shifts of replaced layers are kept.
 
     Args:
@@ -50,7 +50,7 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
             "public-batch-joint", with the moments of the example and the public examples (`norms`);
             "public-batch-through", as the first, with the gradient through the moments; "frozen-batch", with the
             moments of public examples at the initial weights; "lsuv", no layers, and initial weights scaled on public
-            examples (`unit_variance`); "group", "layer", "instance" as in `norms.normalisation`;
+            examples (`lsuv_init`); "group", "layer", "instance" as in `norms.normalisation`;
             "weight-standardised", no layers, and convolutions with weight standardisation; "none".
         examples: M public examples as the model takes them, where `kind` is among `PUBLIC`.
         at_once: whether moments are taken and first weights scaled; otherwise weights are about to be loaded.
@@ -107,9 +107,9 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
     if examples is None:
         return module
     if kind not in ("lsuv", "frozen-batch"):
-        give_examples(module, examples, at_once=at_once)
+        store_examples(module, examples, at_once=at_once)
     elif at_once:
-        unit_variance(module, examples) if kind == "lsuv" else take_moments(module, examples)
+        lsuv_init(module, examples) if kind == "lsuv" else store_moments(module, examples)
     return module
 
 
@@ -160,7 +160,7 @@ def _standardised(module: nn.Module) -> None:
             _replace(module, name, new)
 
 
-def unit_variance(module: nn.Module, examples: Tensor) -> None:
+def lsuv_init(module: nn.Module, examples: Tensor) -> None:
     """Layer-sequential unit-variance initialisation on public data (LSUV: Mishkin and Matas 2016, arXiv 1511.06422).
 
     In the order of execution, each convolution and linear layer is initialised with orthonormal weights and zero
@@ -198,7 +198,7 @@ def _output(module: nn.Module, layer: nn.Module, examples: Tensor) -> Tensor:
 def _run_with_hook(module: nn.Module, layers: Sequence[nn.Module], hook: Callable[..., None], examples: Tensor) -> None:
     handles = [layer.register_forward_hook(hook) for layer in layers]
     try:
-        with evaluating(module), torch.no_grad():
+        with evaluation_mode(module), torch.no_grad():
             module(examples)
     finally:
         for handle in handles:

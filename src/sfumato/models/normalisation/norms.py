@@ -251,7 +251,7 @@ class OwnPublicNorm(PublicNorm):
 class ThroughNorm(PublicNorm):
     """`PublicNorm` with moments m that are differentiable functions of all trained parameters theta.
 
-    The gradient flows through the moments by the Jacobian J = dm / dtheta, which `take_jacobian` computes once for all
+    The gradient flows through the moments by the Jacobian J = dm / dtheta, which `store_jacobian` computes once for all
     examples. In training the moments are m + J (theta - theta'), where theta' has the values of theta without a
     gradient. The added term is zero and has the correct derivative.
     """

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.models.normalisation.norms import JointNorm, PublicNorm, ThroughNorm
-from sfumato.models.trial import evaluating
+from sfumato.models.trial import evaluation_mode
 
 EXAMPLES = "public_examples"
 TAKEN_AT = "statistics_taken_at"
@@ -22,7 +22,7 @@ TAKEN_AT = "statistics_taken_at"
 _AT_ONCE = 64
 
 
-def give_examples(module: nn.Module, examples: Tensor, *, at_once: bool = True) -> None:
+def store_examples(module: nn.Module, examples: Tensor, *, at_once: bool = True) -> None:
     """Stores the public examples (M, ...) in a model, and computes their moments.
 
     The moments are recomputed whenever other weights are loaded.
@@ -57,20 +57,20 @@ def refresh(module: nn.Module) -> None:
     """
     if hasattr(module, TAKEN_AT):
         _take_at_current_weights(module)
-        take_jacobian(module, getattr(module, EXAMPLES))
+        store_jacobian(module, getattr(module, EXAMPLES))
 
 
 def _take_at_current_weights(module: nn.Module) -> None:
-    take_moments(module, getattr(module, EXAMPLES))
+    store_moments(module, getattr(module, EXAMPLES))
     getattr(module, TAKEN_AT).copy_(_code(module))
     for layer in _through(module):
         layer.jacobian = None  # belongs to other weights
 
 
-def take_moments(module: nn.Module, examples: Tensor) -> None:
+def store_moments(module: nn.Module, examples: Tensor) -> None:
     """Stores in each `PublicNorm` the moments of its inputs from public examples (M, ...); see `refresh`."""
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PublicNorm)}
-    with evaluating(module), torch.no_grad():
+    with evaluation_mode(module), torch.no_grad():
         passes = _passes(module, layers, examples)
     wrong = [name for name, count in passes.items() if count != 1]
     if wrong:
@@ -92,7 +92,7 @@ def _passes(module: nn.Module, layers: Mapping[str, PublicNorm], examples: Tenso
             layer.passes = None
 
 
-def take_jacobian(module: nn.Module, examples: Tensor) -> None:
+def store_jacobian(module: nn.Module, examples: Tensor) -> None:
     """Stores in each `ThroughNorm` the Jacobian (2 C, P) of its moments by all P parameters."""
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, ThroughNorm)}
     if not layers:
@@ -102,7 +102,7 @@ def take_jacobian(module: nn.Module, examples: Tensor) -> None:
     try:
         for parameter in fixed:  # the parameter may be unfrozen later without a further pass
             parameter.requires_grad_(True)
-        with evaluating(module), torch.enable_grad():
+        with evaluation_mode(module), torch.enable_grad():
             _passes(module, layers, examples)
             moments = torch.cat([one for layer in layers.values() for one in layer.moments or ()])
             rows = []
@@ -156,7 +156,7 @@ def _without_jacobian(module: nn.Module, *_: Any) -> None:
             layer.moments = None
 
 
-def forget_moments(module: nn.Module) -> None:
+def reset_moments(module: nn.Module) -> None:
     """Resets the moments of all layers to 0 and 1, which depend on no data."""
     for layer in module.modules():
         if isinstance(layer, PublicNorm):
@@ -180,7 +180,7 @@ def as_batch_norm(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def renewed(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def refreshed_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the weights with moments recomputed for them, as for averaged parameters in place of the last ones.
 
     Args:

@@ -29,7 +29,7 @@ _SMALLEST, _LARGEST = 1.0, 24.0  # radii, pixels of 32
 _WARM, _GREEN = np.array([[0.7, 0.0, -0.7]]), np.array([[0.4, -0.8, 0.4]])
 
 
-def leaves(count: int, *, seed: int = 0, side: int = 32, processes: int = -1) -> np.ndarray:
+def dead_leaves(count: int, *, seed: int = 0, side: int = 32, processes: int = -1) -> np.ndarray:
     """Images uint8 (count, side, side, 3).
 
     Args:
@@ -123,7 +123,7 @@ def make(
         power: whitening power; None for that of the kind.
         seed: seed of the images and of the search for atoms.
     """
-    drawn = leaves(images, seed=seed)
+    drawn = dead_leaves(images, seed=seed)
     if kind == GREY:
         drawn = grey(drawn)
     shown = torch.from_numpy(drawn).permute(0, 3, 1, 2) / 127.5 - 1

@@ -49,7 +49,7 @@ class Atoms(NamedTuple):
     offsets: Tensor
 
 
-def even(patches: Tensor) -> Tensor:
+def normalise_patches(patches: Tensor) -> Tensor:
     """Normalises patches (..., d) of pixels from -1 to 1: zero mean and contrast near 1."""
     centered = patches - patches.mean(-1, keepdim=True)
     variance = centered.square().sum(-1, keepdim=True) / (patches.shape[-1] - 1)
@@ -66,7 +66,7 @@ def learn(images: Tensor, count: int, *, threshold: float, seed: int = 0) -> Ato
         seed: seed of the choice of patches and initial atoms.
     """
     rng = np.random.default_rng(seed)
-    patches = even(_patches(images, rng))
+    patches = normalise_patches(_patches(images, rng))
     center = patches.mean(0)
     values, vectors = torch.linalg.eigh(torch.cov(patches.T))
     white = vectors * (values + _WHITENESS).rsqrt() @ vectors.T
@@ -168,7 +168,7 @@ def prior_for(channels: int) -> Prior:
     return _stored(COLOUR if channels == 3 else GREY)
 
 
-def about(name: str) -> dict[str, Any]:
+def creation_arguments(name: str) -> dict[str, Any]:
     """The arguments of `making.make` with which a stored dictionary was made."""
     with as_file(_place(name)) as path, safe_open(path, "pt") as file:
         return json.loads(file.metadata()["made_of"])

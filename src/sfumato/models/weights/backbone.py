@@ -18,10 +18,17 @@ from torch import Tensor, nn
 from torch.nn.modules import module as registration
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models.name import parse, trusted
+from sfumato.models.model_spec import check_trusted, parse
 from sfumato.models.networks import zoo
 from sfumato.models.registry import create
-from sfumato.models.weights.pretrained import classifier_names, file_of, fill, select, spread, stored_about
+from sfumato.models.weights.pretrained import (
+    classifier_names,
+    copy_weights,
+    per_channel,
+    read_description,
+    resolve_weights,
+    select_trainable,
+)
 from sfumato.models.weights.trunk import trunk_of
 
 TORCHVISION = "torchvision:"
@@ -29,7 +36,7 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expects:
+class ExpectedInput:
     """The input that a backbone was trained on: public constants from its library or its run.
 
     Args:
@@ -116,7 +123,7 @@ def build_backbone(
         # Only a library's classifier is skipped, since its classes depend on the weights. Others count in the digest.
         library = architecture.name.startswith((zoo.PREFIX, TORCHVISION))
         remedy = "give the weights of this network, or name theirs" if library else None
-        fill(network, weights, without=classifier if library else (), remedy=remedy)
+        copy_weights(network, weights, without=classifier if library else (), remedy=remedy)
     return Backbone(_without(network, classifier, architecture), architecture)
 
 
@@ -127,7 +134,7 @@ def load_backbone(
     resolution: int | None = None,
     resize: int | None = None,
     model: str | None = None,
-) -> tuple[Backbone, Expects]:
+) -> tuple[Backbone, ExpectedInput]:
     """A backbone with public weights.
 
     Args:
@@ -138,18 +145,18 @@ def load_backbone(
         resolution: pixels on each side of its input; None for that of its training.
         resize: pixels on each side to which an image is resized before the centre crop; None for the network's default
             ratio to the resolution.
-        model: the function that builds the network of a run with a custom model: see `trusted`.
+        model: the function that builds the network of a run with a custom model: see `check_trusted`.
 
     Raises:
         SfumatoError: an unknown name, weights that are missing or do not fit, or an unsupported resolution.
     """
     if not name.startswith((zoo.PREFIX, TORCHVISION)):
-        if weights is not None and file_of(name).is_file():
+        if weights is not None and resolve_weights(name).is_file():
             raise SfumatoError(f"backbone {name!r} brings its own weights", "leave `weights` out, or name a network")
         backbone, expects = _of_run(name, resolution, model)
         return backbone, _resized(expects, resize)
     expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
-    if weights is not None and not file_of(weights).is_file():
+    if weights is not None and not resolve_weights(weights).is_file():
         raise SfumatoError(f"weights {str(weights)!r} are no file", "give the path of a safetensors file")
     if resolution is not None:
         enlarged = round(positive_integer("resolution", resolution) * expects.enlarged / expects.resolution)
@@ -159,7 +166,7 @@ def load_backbone(
     return build_backbone(architecture, weights, downloaded=weights is None), expects
 
 
-def _resized(expects: Expects, resize: int | None) -> Expects:
+def _resized(expects: ExpectedInput, resize: int | None) -> ExpectedInput:
     """The expected input with another resize. Refuses a resize smaller than the crop."""
     if resize is None:
         return expects
@@ -171,8 +178,8 @@ def _resized(expects: Expects, resize: int | None) -> Expects:
     return replace(expects, enlarged=resize)
 
 
-def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, Expects]:
-    path = file_of(name)
+def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, ExpectedInput]:
+    path = resolve_weights(name)
     if not path.is_file():
         from torchvision import models
 
@@ -182,18 +189,18 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
             f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run",
             f"{remedy}, or correct the path of the run" if remedy else "correct the path of the run",
         )
-    about = stored_about(path)
+    about = read_description(path)
     if about is None or about["model"] == "module" or about.get("features"):
         what = "is a head on features" if about and about.get("features") else "does not say how to build its network"
         raise SfumatoError(f"{path} {what}", "name the network itself, and give `weights`")
     size = about["size"] if resolution is None else positive_integer("resolution", resolution)
     remedy = "if you trust that code, name it: `model={0}`"
-    spelling = trusted(about["model"], model, where=path, remedy=remedy)
+    spelling = check_trusted(about["model"], model, where=path, remedy=remedy)
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
-    with bounded(path):
+    with limited_size(path):
         backbone = build_backbone(architecture, path)
-    mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
-    expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
+    mean, std = (per_channel(about["transform"][key], about["channels"]) for key in ("mean", "std"))
+    expects = ExpectedInput(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
     return backbone, expects
 
 
@@ -222,7 +229,7 @@ def _without(network: nn.Module, classifier: tuple[str, ...], architecture: Arch
         linear = isinstance(network.get_submodule(classifier[0]), nn.Linear)
         setattr(network.get_submodule(place), last, nn.Identity() if linear else pooled)
         return network
-    select(network, ("classifier",))
+    select_trainable(network, ("classifier",))
     trunk = trunk_of(network, (architecture.channels, architecture.size, architecture.size))
     if trunk is None:
         raise SfumatoError(
@@ -265,13 +272,13 @@ def _last_linear(network: nn.Module) -> str | None:
     return names[-1] if names else None
 
 
-def _expected_by_timm(name: str) -> Expects:
+def _expected_by_timm(name: str) -> ExpectedInput:
     from timm.data.config import resolve_model_data_config
 
     with torch.device("meta"):
         known = resolve_model_data_config(zoo.create(*parse(name)))
     side = known["input_size"][-1]
-    return Expects(
+    return ExpectedInput(
         resolution=side,
         enlarged=math.floor(side / known["crop_pct"]),
         interpolation=known["interpolation"] if known["interpolation"] in INTERPOLATIONS else "bicubic",
@@ -280,12 +287,12 @@ def _expected_by_timm(name: str) -> Expects:
     )
 
 
-def _expected_by_torchvision(name: str) -> Expects:
+def _expected_by_torchvision(name: str) -> ExpectedInput:
     from torchvision import models
 
     known: Any = models.get_model_weights(_known_to_torchvision(name))
     transform = known.DEFAULT.transforms()
-    return Expects(
+    return ExpectedInput(
         resolution=transform.crop_size[0],
         enlarged=transform.resize_size[0],
         interpolation=transform.interpolation.value,
@@ -300,7 +307,7 @@ MORE_TENSORS, MORE_NUMBERS = 1 << 10, 1 << 28
 
 
 @contextmanager
-def bounded(path: Path) -> Iterator[None]:
+def limited_size(path: Path) -> Iterator[None]:
     """Limits the size of a network that is built from a file's description, relative to the file's weights.
 
     Parameters are counted as layers are registered: a short name can describe a million layers.

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError, number, positive_integer
 from sfumato.models.ensemble import Ensemble
-from sfumato.models.name import function_of, is_own, parse, refuse_unknown
+from sfumato.models.model_spec import import_function, is_custom, parse, refuse_unknown
 from sfumato.models.networks import zoo
-from sfumato.models.registry import OF_TEXTS, build_untrained, create_for_texts, refuse_of_texts
+from sfumato.models.registry import OF_TEXTS, build_untrained, create_for_texts, refuse_text_model
 from sfumato.models.weights.backbone import Backbone
 from sfumato.models.weights.pretrained import zero_classifier
 
@@ -50,7 +50,7 @@ class Head(nn.Module):
         return self.head(features if self.hidden is None else functional.relu(self.hidden(features)))
 
 
-class OnBackbone(Head):
+class BackboneWithHead(Head):
     """A head with its backbone: images (N, C, H, W) to logits (N, classes)."""
 
     def __init__(self, backbone: Backbone, **options: Any):
@@ -73,7 +73,7 @@ def on_features(module: nn.Module) -> nn.Module:
     if isinstance(module, Ensemble):
         members = [on_features(member) for member in module.children()]
         return Ensemble(members, method=module.method, loss=module.loss)
-    return module.on_features() if isinstance(module, OnBackbone) else module
+    return module.on_features() if isinstance(module, BackboneWithHead) else module
 
 
 def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone | None = None) -> Head:
@@ -90,7 +90,7 @@ def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone |
         )
     refuse_unknown(spelling, options, ("norm", "hidden"))
     if backbone is not None:
-        return OnBackbone(backbone, classes=classes, **options)
+        return BackboneWithHead(backbone, classes=classes, **options)
     return Head(classes=classes, width=width, **options)
 
 
@@ -122,18 +122,18 @@ def check(
     """
     base, options = parse(spelling)
     if pretrained == "timm" and records != "texts":
-        zoo.require(base)
+        zoo.require_timm(base)
     if base == NAME and records is None:
         create_head(spelling, classes=2, width=1)
     elif base.startswith(zoo.PREFIX):
         zoo.check(base, options)
-    elif is_own(spelling):
-        function_of(base)
+    elif is_custom(spelling):
+        import_function(base)
     elif records == "texts" or (base in OF_TEXTS and records is None):
         with torch.random.fork_rng(devices=[]):
             create_for_texts(spelling, classes=2, vocabulary=16, length=4)
     else:
-        refuse_of_texts(spelling, base)
+        refuse_text_model(spelling, base)
         _try(base, options, channels=channels, size=size)
 
 

@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato._files import ordinary
+from sfumato._files import regular_file
 from sfumato.models.normalisation.public_batch import EXAMPLES, as_batch_norm
-from sfumato.models.weights.about import about_of
+from sfumato.models.weights.description import parse_description
 
 _SHOWN = 4
 
@@ -49,12 +49,14 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     classifier = classifier_names(model) if head == "new" else ()
     after = getattr(model, OF_LOGITS, None)
     normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
-    fill(model, path, without=(*classifier, OF_LOGITS) if classifier and normalised else classifier)
+    copy_weights(model, path, without=(*classifier, OF_LOGITS) if classifier and normalised else classifier)
     if classifier and not normalised:
         zero_classifier(model)
 
 
-def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), remedy: str | None = None) -> None:
+def copy_weights(
+    model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), remedy: str | None = None
+) -> None:
     """Copies the tensors of a safetensors file into the model, by name, except those of the modules `without`.
 
     Position embeddings of a Vision Transformer for images of another size are interpolated (`_of_this_grid`).
@@ -65,7 +67,7 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), r
     Raises:
         SfumatoError: as `load`.
     """
-    stored, own = _read(file_of(path)), model.state_dict()
+    stored, own = _read(resolve_weights(path)), model.state_dict()
     if EXAMPLES not in own:
         stored = as_batch_norm(stored)
     stored = _of_this_grid(model, stored)
@@ -88,7 +90,7 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), r
                 tensor.copy_(stored[key])
 
 
-def file_of(path: str | Path) -> Path:
+def resolve_weights(path: str | Path) -> Path:
     """The weights' file: the path itself, or the model file of a run directory."""
     return Path(path) / MODEL if Path(path).is_dir() else Path(path)
 
@@ -110,7 +112,7 @@ def weights_file(path: str, weights: str) -> str:
             "name the run, or leave pretrained_weights out",
         )
     for file in (Path(path) / MODEL, Path(path) / LAST):
-        if (stored_about(file) or {}).get("weights") == weights:
+        if (read_description(file) or {}).get("weights") == weights:
             return str(file)
     raise SfumatoError(
         f"pretrained_weights is {weights}, and {path} holds no file of such weights",
@@ -119,11 +121,11 @@ def weights_file(path: str, weights: str) -> str:
     )
 
 
-def stored_about(path: Path) -> dict[str, Any] | None:
+def read_description(path: Path) -> dict[str, Any] | None:
     """The description in a model file of sfumato; None for other files."""
     try:
-        with safe_open(ordinary(path), framework="pt") as file:
-            return about_of(file.metadata(), path)
+        with safe_open(regular_file(path), framework="pt") as file:
+            return parse_description(file.metadata(), path)
     except (OSError, SafetensorError):
         return None
 
@@ -191,17 +193,17 @@ def public_constants(model: nn.Module, *, channels: int = 3) -> tuple[tuple[floa
     settings: Any = getattr(model, "pretrained_cfg", None)
     if not isinstance(settings, Mapping) or "mean" not in settings or "std" not in settings:
         return None
-    return spread(settings["mean"], channels), spread(settings["std"], channels)
+    return per_channel(settings["mean"], channels), per_channel(settings["std"], channels)
 
 
-def spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
+def per_channel(values: Iterable[float], channels: int) -> tuple[float, ...]:
     listed = tuple(float(value) for value in values)
     return listed if len(listed) == channels else (sum(listed) / len(listed),) * channels
 
 
 def check_weights(path: str | Path) -> None:
     """Refuses weights that do not exist."""
-    if not (file := file_of(path)).is_file():
+    if not (file := resolve_weights(path)).is_file():
         raise SfumatoError(
             f"pretrained file {file} does not exist",
             "give the path of a finished run or of a safetensors file, or the word timm",
@@ -257,7 +259,7 @@ WORDS = ("all", "classifier", "norm", "first")
 _LISTED = 6
 
 
-def select(model: nn.Module, patterns: Sequence[str]) -> None:
+def select_trainable(model: nn.Module, patterns: Sequence[str]) -> None:
     """Sets `requires_grad` for the parameters that match any of the patterns, and clears it for all others.
 
     Modules whose parameters are all frozen are set to evaluation mode, with their submodules, so that a frozen batch

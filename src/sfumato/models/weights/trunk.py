@@ -8,7 +8,7 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from sfumato._devices import own_randomness
+from sfumato._devices import fork_rng
 from sfumato.models.weights.pretrained import classifier_names
 
 
@@ -32,7 +32,7 @@ class Trunk(nn.Module):
         return head.in_features
 
     @property
-    def at_once(self) -> int | None:
+    def preferred_batch_size(self) -> int | None:
         """Preferred number of images per forward pass; None if the model does not state one."""
         return getattr(self.model, "images_at_once", None)
 
@@ -93,7 +93,7 @@ def _tried(model: nn.Module, name: str, shape: tuple[int, int, int], *, mode: bo
     device = next(head.parameters()).device
     images = torch.linspace(-1, 1, 2 * shape[0] * shape[1] * shape[2], device=device).mul(scale).reshape(2, *shape)
     seen: list[Tensor] = []
-    with torch.no_grad(), own_randomness(device):
+    with torch.no_grad(), fork_rng(device):
         for pace in (1.0, 2.5):
             for parameter in head.parameters():
                 waves = torch.linspace(pace, pace * parameter.numel(), parameter.numel(), device=device)

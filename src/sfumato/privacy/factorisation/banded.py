@@ -8,7 +8,7 @@ from scipy.signal import fftconvolve
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.factorisation.mean_square import Array
-from sfumato.privacy.factorisation.objective import Loss, Objective, polished, rounded
+from sfumato.privacy.factorisation.objective import Loss, NoiseObjective, polished, rounded
 from sfumato.privacy.factorisation.toeplitz import inverse, square_root
 from sfumato.privacy.factorisation.workload import Workload
 
@@ -34,7 +34,7 @@ def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
         raise SfumatoError(
             f"bands must be at most the number of steps, {workload.steps}, got {bands}", "give fewer bands"
         )
-    objective = Objective(workload)
+    objective = NoiseObjective(workload)
 
     def loss(coefficients: Array) -> tuple[float, Array]:
         return _loss(objective, coefficients)
@@ -43,7 +43,7 @@ def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
     return rounded(_polished(loss, coefficients))
 
 
-def _loss(objective: Objective, coefficients: Array) -> tuple[float, Array]:
+def _loss(objective: NoiseObjective, coefficients: Array) -> tuple[float, Array]:
     """The objective in C alone. As C C^-1 = 1, a change dC changes C^-1 by -C^-1 dC C^-1."""
     inverted = inverse(coefficients, objective.workload.steps)
     value, by_coefficients, by_inverse = objective(coefficients, inverted)

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.factorisation.mean_square import Array
-from sfumato.privacy.factorisation.objective import Objective, least, polished, rounded
+from sfumato.privacy.factorisation.objective import NoiseObjective, minimise_loss, polished, rounded
 from sfumato.privacy.factorisation.workload import Workload
 from sfumato.privacy.mechanism.toeplitz import MOST_BUFFERS
 
@@ -61,18 +61,18 @@ def optimal_blt(workload: Workload, buffers: int) -> tuple[tuple[float, ...], tu
     """
     if positive_integer("buffers", buffers) > MOST_BUFFERS:
         raise SfumatoError(f"buffers must be from 1 to {MOST_BUFFERS}, got {buffers}", "give fewer buffers")
-    objective = Objective(workload)
+    objective = NoiseObjective(workload)
 
     def loss(point: Array) -> tuple[float, Array]:
         return _loss(objective, point)
 
     error, point = np.inf, np.empty(0)
     for count in range(1, buffers + 1):
-        lower, other = least(loss, _start(workload, count), tolerance=1e-10, reach=_REACH)
+        lower, other = minimise_loss(loss, _start(workload, count), tolerance=1e-10, reach=_REACH)
         if lower > error - _WORTH_A_BUFFER:
             break
         error, point = lower, other
-    _, point = least(loss, point, tolerance=1e-15, reach=_REACH)
+    _, point = minimise_loss(loss, point, tolerance=1e-15, reach=_REACH)
     gaps, _ = _gaps(_polished(objective, point))
     decays = 1 - gaps[::2]
     return rounded(_scales(gaps[::2], gaps[1::2])), rounded(decays)
@@ -99,7 +99,7 @@ def _scales(decay_gaps: Array, zero_gaps: Array) -> Array:
     return np.prod((zero_gaps - decay_gaps[:, None]) / apart, axis=1)
 
 
-def _loss(objective: Objective, point: Array) -> tuple[float, Array]:
+def _loss(objective: NoiseObjective, point: Array) -> tuple[float, Array]:
     """The objective as an unconstrained function of the logits of the gaps' ratios, and its gradient.
 
     ln C = sum_j ln(1 - zero_j x) - ln(1 - decay_j x), so a change of decay_j changes C by C x / (1 - decay_j x), and
@@ -124,7 +124,7 @@ def _times(numerator: list[float], denominator: list[float], series: Array) -> A
     return lfilter(numerator, denominator, series)  # pyright: ignore[reportReturnType]
 
 
-def _polished(objective: Objective, point: Array) -> Array:
+def _polished(objective: NoiseObjective, point: Array) -> Array:
     """The point polished in the parameters that are not at the bounds."""
     inside = np.abs(point) < _REACH
 

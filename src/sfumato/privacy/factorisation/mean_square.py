@@ -71,8 +71,9 @@ class MeanSquare:
     Args:
         pieces: the most straight pieces that approximate the schedule.
 
-    **Exactness.** Exact up to rounding for schedules with no more pieces. Other schedules are split where a chord is
-    farthest off, until there are that many: for a cosine in 64 pieces, the root mean square is off by 6e-5.
+    **Exactness.** Exact up to rounding for schedules with at most this many pieces. Other schedules are split where
+    a chord has the largest error, until there are that many: for a cosine in 64 pieces, the root mean square is off by
+    6e-5.
     """
 
     def __init__(self, workload: Workload, *, pieces: int = _PIECES):

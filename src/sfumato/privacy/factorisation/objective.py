@@ -17,7 +17,7 @@ _PIECES = 12
 """The number of straight pieces that approximate a schedule. More would lower the error by less than 1e-6."""
 
 
-class Objective:
+class NoiseObjective:
     """ln(||A C^-1||_F / sqrt(n) * S): the noise in the weights over all steps, at equal privacy.
 
     For prefix sums it is the objective of Choquette-Choo et al. 2023 (arXiv 2306.08153) and McMahan et al. 2024 (arXiv
@@ -36,7 +36,7 @@ class Objective:
         return float(value), 0.5 * by_coefficients / sensitivity, 0.5 * by_inverse / square
 
 
-def least(loss: Loss, start: Array, *, tolerance: float, reach: float | None = None) -> tuple[float, Array]:
+def minimise_loss(loss: Loss, start: Array, *, tolerance: float, reach: float | None = None) -> tuple[float, Array]:
     """The least loss that L-BFGS finds from the start, and the point where it is.
 
     Args:

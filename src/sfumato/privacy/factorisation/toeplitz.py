@@ -16,8 +16,8 @@ from sfumato.privacy.factorisation.workload import Workload
 def square_root(bands: int, *, momentum: float = 0.0) -> Array:
     """The first coefficients of A^(1/2): c_0 = 1, c_k = c_{k-1} (2k - 1) / 2k, times the same in powers of momentum.
 
-    For prefix sums Fichtenberger et al. 2022 (arXiv 2202.11205). With momentum and limited to bands Kalinin and Lampert
-    2024 (arXiv 2405.13763, theorem 1): 1 / sqrt((1 - x)(1 - momentum x)) as a power series.
+    For prefix sums, see Fichtenberger et al. 2022 (arXiv 2202.11205). For momentum and a limited number of bands, see
+    Kalinin and Lampert 2024 (arXiv 2405.13763, theorem 1): 1 / sqrt((1 - x)(1 - momentum x)) as a power series.
 
     >>> square_root(4).tolist()
     [1.0, 0.5, 0.375, 0.3125]

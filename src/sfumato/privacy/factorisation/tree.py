@@ -82,10 +82,10 @@ def _gram(workload: Workload) -> tuple[Array, Callable[[Steps, Steps], Array]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """Nodes of one level and their ancestors at another level (or themselves), and when the prefix sums hold them.
+    """Nodes of one level and their ancestors at another (or themselves), with the steps when prefix sums hold them.
 
     Args:
-        covariance: of a node's estimate with its ancestor's; doubled if they differ, for both orders.
+        covariance: that of a node's estimate with its ancestor's, doubled for both orders if the two are different.
         enter, leave: the steps at which the nodes enter the sums and leave them; n for never.
         above_enter, above_leave: the same for the ancestors.
     """
@@ -97,7 +97,7 @@ class _Pair:
     above_leave: Steps
 
     def moves(self) -> Iterator[tuple[int, Steps, Steps]]:
-        """The terms of the product of (+1 at enter, -1 at leave) with the same of the ancestor: sign and both steps."""
+        """The terms of the product of (+1 at enter, -1 at leave) with that of the ancestor: sign and both steps."""
         yield 1, self.enter, self.above_enter
         yield 1, self.leave, self.above_leave
         yield -1, self.enter, self.above_leave

@@ -20,8 +20,8 @@ class Workload:
 
     Args:
         steps: n.
-        separation: b, the least number of steps between two participations of one unit; from n on a unit takes part
-            once. For an amplified mechanism, whose theorem needs columns of norm 1, use `separation = steps`.
+        separation: b, the least number of steps between two participations of one unit. A unit takes part once if b
+            is at least n. For an amplified mechanism, whose theorem needs columns of norm 1, use `separation = steps`.
         momentum: in [0, 1).
         rates: n factors of the learning rate: the schedule with its warm-up and cooldown. None for a constant rate.
 

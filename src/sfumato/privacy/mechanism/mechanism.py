@@ -1,4 +1,4 @@
-"""The interface of all mechanisms, and the plainest one: independent Gaussian noise."""
+"""The interface of all mechanisms, and the simplest one: independent Gaussian noise."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Mechanism(ABC):
     """The name on the command line and in recipes."""
     independent: ClassVar[bool] = False
     """Whether the noise of different steps is independent."""
-    words: ClassVar[str] = ""
-    """What a statement says about it, after "noise multiplier ..."."""
+    description: ClassVar[str] = ""
+    """Its description in a statement, after "noise multiplier ..."."""
     remark: ClassVar[str] = ""
     """The same for a reader who has never heard of differential privacy; empty if the steps are independent."""
 
@@ -36,16 +36,16 @@ class Mechanism(ABC):
         positive("noise_multiplier", self.noise_multiplier, remedy=remedy)
 
     def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
-        """This mechanism with the parameters that follow from a plan's participation and steps; often itself."""
+        """This mechanism with the parameters that follow from a plan's participation and steps; by default itself."""
         return self
 
     def buffers(self, steps: int) -> int:
-        """How many numbers per coordinate its noise remembers after this many steps. Never decreases with steps."""
+        """The number of values per coordinate that its noise keeps after this many steps. Never decreases."""
         return 0
 
     @abstractmethod
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """The noise left in the weights, for independent numbers of standard deviation 1."""
+        """The noise in the weights, for independent numbers of standard deviation 1."""
 
     @abstractmethod
     def variances(self, combinations: Any) -> Any:
@@ -71,7 +71,7 @@ class Gaussian(Mechanism):
     independent = True
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """That of independent steps."""
+        """The noise in the weights for independent steps."""
         return factorisation.toeplitz_noise(workload, factorisation.inverse([1.0], workload.steps))
 
     def variances(self, combinations: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Toeplitz noise: each step takes back part of earlier steps' noise: of the last few (banded) or of all (BLT)."""
+"""Toeplitz noise: each step cancels part of the noise of earlier steps, of the last few (banded) or of all (BLT)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ MOST_BUFFERS = 4
 class Toeplitz(Mechanism):
     """The noise C^-1 z: z is independent, and C is a lower triangular Toeplitz matrix with c_0 = 1."""
 
-    earlier = ""  # in words: the steps whose noise a step partly takes back
+    earlier = ""  # in words: the steps whose noise a step partly cancels
 
     @abstractmethod
     def column(self, steps: int) -> Any:
         """The first column of C for this many steps: an array of shape (steps,)."""
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """That of C^-1 z."""
+        """The noise in the weights for C^-1 z."""
         inverse = factorisation.inverse(self.column(workload.steps), workload.steps)
         return factorisation.toeplitz_noise(workload, inverse)
 
     def variances(self, combinations: Any) -> Any:
-        """Those of combinations of C^-1 z."""
+        """The variances of combinations of C^-1 z."""
         steps = combinations.shape[1]
         return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
 
     @property
     def remark(self) -> str:
-        """What a statement says about it in plain words."""
+        """The same for a reader who has never heard of differential privacy."""
         return (
             f"Each step takes back some of the noise of {self.earlier}. A sum over many steps therefore contains less "
             "noise than if each step had noise of its own."
@@ -84,8 +84,8 @@ class BandedToeplitz(Toeplitz):
         return self.bands - 1 if steps else 0
 
     @property
-    def words(self) -> str:
-        """What a statement says about it."""
+    def description(self) -> str:
+        """Its description in a statement."""
         return f"before it is correlated over {self.bands} step{'s' if self.bands > 1 else ''}"
 
 
@@ -141,8 +141,8 @@ class BufferedToeplitz(Toeplitz):
         return len(self.decays) if steps else 0
 
     @property
-    def words(self) -> str:
-        """What a statement says about it."""
+    def description(self) -> str:
+        """Its description in a statement."""
         buffers = len(self.decays)
         return f"before it is correlated over all steps by {buffers} buffer{'s' if buffers > 1 else ''}"
 

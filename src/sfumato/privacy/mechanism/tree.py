@@ -49,20 +49,20 @@ class Tree(Mechanism):
             raise SfumatoError("completed must be false if there is only one tree, because no other follows it", remedy)
 
     def buffers(self, steps: int) -> int:
-        """One per height that the tree has reached."""
+        """One for each height that the tree has reached."""
         return min(steps, self.steps_per_tree or steps).bit_length()
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """That of the nodes that make up each step's prefix sum."""
+        """The noise in the weights of the nodes that make up each step's prefix sum."""
         return factorisation.tree_noise(workload, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     def variances(self, combinations: Any) -> Any:
-        """Those of combinations of N_t - N_(t-1)."""
+        """The variances of combinations of N_t - N_(t-1)."""
         return factorisation.tree_variances(combinations, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     @property
-    def words(self) -> str:
-        """What a statement says about it."""
+    def description(self) -> str:
+        """Its description in a statement."""
         trees = "one tree"
         if self.steps_per_tree is not None:
             trees = f"a tree for every {self.steps_per_tree} steps{', completed' if self.completed else ''}"

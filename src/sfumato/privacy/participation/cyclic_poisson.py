@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.participation.participation import Batches
+from sfumato.privacy.participation.participation import BatchedParticipation
 
 
 @dataclass(frozen=True, kw_only=True)
-class CyclicPoisson(Batches):
+class CyclicPoisson(BatchedParticipation):
     """Step t (from 0) draws each example of group t modulo `groups` independently (arXiv 2306.08153).
 
     Args:
@@ -55,11 +55,11 @@ class CyclicPoisson(Batches):
         return population // self.groups
 
     def facts(self, population: int) -> dict[str, object]:
-        """Those of Poisson sampling, and the number of groups."""
+        """The facts of Poisson sampling, and the number of groups."""
         return {**super().facts(population), "groups": self.groups}
 
-    def words(self, population: int, one: str = "example") -> str:
-        """What a statement says about it; `one` is the name of what takes part."""
+    def describe(self, population: int, one: str = "example") -> str:
+        """Its description in a statement; `one` is the name of a single participant."""
         return (
             f"each {one} in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
             f"of its group with probability {self.turn_probability(population):.6g}"

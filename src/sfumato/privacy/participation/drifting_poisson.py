@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfumato._checks import SfumatoError, one_of, positive_integer, shortened
-from sfumato.privacy.participation.participation import Batches
+from sfumato.privacy.participation.participation import BatchedParticipation
 
 Shape = Literal["linear", "cosine"]
 SHAPES = ("linear", "cosine")
@@ -16,7 +16,7 @@ Counts = tuple[tuple[float, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriftingPoisson(Batches):
+class DriftingPoisson(BatchedParticipation):
     """Step t (from 0) draws each example of group g independently, with probability B s_g(t) / N_g.
 
     s_1(t) is group 1's expected share of a step, and s_0(t) = 1 - s_1(t) is group 0's. The distribution of participants
@@ -114,8 +114,8 @@ class DriftingPoisson(Batches):
             "all_others": f"{self.sizes[0]} examples, each with probability {peaks[0]}",
         }
 
-    def words(self, population: int, one: str = "example") -> str:
-        """What a statement says about it; `one` is the name of what takes part."""
+    def describe(self, population: int, one: str = "example") -> str:
+        """Its description in a statement; `one` is the name of a single participant."""
         lines = {"linear": "by straight lines", "cosine": "as a cosine does"}[self.shape]
         others, group = (f"{self.batch_size / size:.6g}" for size in self.sizes)
         named = ", ".join(self.named) or "the second group"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.privacy.participation.participation import Batches
+from sfumato.privacy.participation.participation import BatchedParticipation
 from sfumato.privacy.unit import ADJACENCIES
 
 Assignment = Literal["random", "position", "time"]
@@ -14,11 +14,11 @@ ASSIGNMENTS = ("random", "position", "time")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedOrder(Batches):
-    """Each example belongs to one of ceil(N / B) bins. Step t (from 0) takes bin t modulo their number.
+class FixedOrder(BatchedParticipation):
+    """Each example belongs to one of ceil(N / B) bins. In step t (from 0), bin t modulo their number takes part.
 
     Args:
-        batch_size: B, the expected number of participants of a step. Sums are divided by it, whatever a bin holds.
+        batch_size: B, the expected number of participants of a step. Sums are divided by it, however many a bin holds.
         assignment: how the bin of an example is decided.
             "random": an independent uniform draw from the secret run key for each record number.
             "position": bin i holds the records i B to (i + 1) B of the file.
@@ -64,7 +64,7 @@ class FixedOrder(Batches):
         return ("zero-out",) if self.assignment == "position" else tuple(ADJACENCIES)
 
     def probability(self, population: int) -> float:
-        """The probability that an example takes part in a step, averaged over all steps: one over the bins."""
+        """The probability that an example takes part in a step, averaged over all steps: 1 / bins."""
         return 1 / self.bins(population)
 
     def largest_batch(self, population: int, steps: int) -> int:
@@ -80,8 +80,8 @@ class FixedOrder(Batches):
         decided = {"random": "a secret draw", "position": "place in the file", "time": "time stamp"}
         return {"order": decided[self.assignment], "batch_size": self.batch_size, "bins": self.bins(population)}
 
-    def words(self, population: int, one: str = "example") -> str:
-        """What a statement says about it; `one` is the name of what takes part."""
+    def describe(self, population: int, one: str = "example") -> str:
+        """Its description in a statement; `one` is the name of a single participant."""
         bins = self.bins(population)
         match self.assignment:
             case "random":

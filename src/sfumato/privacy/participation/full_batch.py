@@ -37,6 +37,6 @@ class FullBatch(Participation):
         """The number of steps between two participations of a unit: one."""
         return 1
 
-    def words(self, population: int, one: str = "example") -> str:
-        """What a statement says about it; `one` is the name of what takes part."""
+    def describe(self, population: int, one: str = "example") -> str:
+        """Its description in a statement; `one` is the name of a single participant."""
         return f"every {one} in every step"

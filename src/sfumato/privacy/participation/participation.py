@@ -1,4 +1,4 @@
-"""The interface of all participation rules. Each rule's class adds its fields, frozen, and overrides what differs."""
+"""The interface of all participation rules. Each rule is a frozen class that adds fields and overrides methods."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Participation(ABC):
         return None
 
     def facts(self, population: int) -> dict[str, object]:
-        """Its rows in a table, besides its name: its fields and the numbers that follow from them."""
+        """Its rows in a table: its fields and the numbers that follow from them, without its name."""
         return {"batch_size": self.expected_batch_size(population)}
 
     @abstractmethod
-    def words(self, population: int, one: str = "example") -> str:
-        """What a statement says about it; `one` is the name of what takes part."""
+    def describe(self, population: int, one: str = "example") -> str:
+        """Its description in a statement; `one` is the name of a single participant."""
 
     def remark(self, one: str = "example") -> str:
         """The same for a reader who has never heard of differential privacy; empty by default."""
@@ -66,7 +66,7 @@ class Participation(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches(Participation):
+class BatchedParticipation(Participation):
     """A rule with its own batch size.
 
     Args:

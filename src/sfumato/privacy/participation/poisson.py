@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.participation.participation import Batches
+from sfumato.privacy.participation.participation import BatchedParticipation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisson(Batches):
+class Poisson(BatchedParticipation):
     """Each example takes part in each step independently, with probability `batch_size / population`.
 
     Args:
@@ -37,8 +37,8 @@ class Poisson(Batches):
         """N - 1."""
         return population - 1
 
-    def words(self, population: int, one: str = "example") -> str:
-        """What a statement says about it; `one` is the name of what takes part."""
+    def describe(self, population: int, one: str = "example") -> str:
+        """Its description in a statement; `one` is the name of a single participant."""
         return f"each {one} drawn into each step with probability {self.probability(population):.6g}"
 
 
@@ -78,11 +78,11 @@ class TruncatedPoisson(Poisson):
         return self.largest
 
     def facts(self, population: int) -> dict[str, object]:
-        """Those of Poisson sampling, and the largest batch."""
+        """The facts of Poisson sampling, and the largest batch."""
         return {**super().facts(population), "largest_batch": self.largest}
 
-    def words(self, population: int, one: str = "example") -> str:
-        """What a statement says about it; `one` is the name of what takes part."""
+    def describe(self, population: int, one: str = "example") -> str:
+        """Its description in a statement; `one` is the name of a single participant."""
         return (
             f"each {one} drawn into each step with probability {self.probability(population):.6g}, at most "
             f"{self.largest} of them, the number of {one}s being public"

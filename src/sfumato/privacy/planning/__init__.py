@@ -1,1 +1,1 @@
-"""Planning: plans by name, and remarked on before they are paid for."""
+"""Planning: plans requested by name, the trade-offs within a budget, and notes on a plan before it is run."""

@@ -1,4 +1,4 @@
-"""A plan as plain data, and what is said of it before it is paid for, such as that little can be learnt by it."""
+"""A plan as plain data, and notes on it before it is run, such as that little can be learnt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sfumato.privacy.clipping import Quantile
+from sfumato.privacy.clipping import QuantileClipping
 from sfumato.privacy.participation import FixedOrder
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.unit import User
@@ -15,7 +15,7 @@ ENOUGH_SIGNAL = 10.0
 """Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
 
 
-class Learnt(NamedTuple):
+class ExpectedGain(NamedTuple):
     """The share of the non-private gain over chance that comparable runs reached: lowest, median and highest."""
 
     least_signal: float
@@ -26,23 +26,23 @@ class Learnt(NamedTuple):
 
 
 LEARNT = (
-    Learnt(100, 8, 0.66, 0.88, 0.99),
-    Learnt(20, 16, 0.37, 0.72, 0.95),
-    Learnt(10, 13, 0.19, 0.63, 0.98),
-    Learnt(5, 11, 0.10, 0.47, 0.64),
-    Learnt(0, 15, 0.03, 0.10, 0.36),
+    ExpectedGain(100, 8, 0.66, 0.88, 0.99),
+    ExpectedGain(20, 16, 0.37, 0.72, 0.95),
+    ExpectedGain(10, 13, 0.19, 0.63, 0.98),
+    ExpectedGain(5, 11, 0.10, 0.47, 0.64),
+    ExpectedGain(0, 15, 0.03, 0.10, 0.36),
 )
 """Measured with the default model (benchmarks/results/little-data.json); see docs/defaults.md."""
 LEAST_SENSIBLE_NOISE = 0.05
 MANY_TURNS = 10
-"""From so many on, one turn more or less is a tenth of how often an example takes part."""
+"""From this many turns on, one turn more or less changes how often an example takes part by at most a tenth."""
 
 
 def figures(plan: PrivacyPlan, clock: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The plan's numbers as plain data, those that follow from others among them; what it costs is in `costs`.
+    """The plan's numbers as plain data, including derived ones. Its cost is in `costs`.
 
     Args:
-        clock: by which each record's own time stamp decides its step, as it was declared.
+        clock: the declared clock, if each record's own time stamp decides its step.
     """
     of_users: dict[str, Any] = {}
     if isinstance(plan.unit, User):
@@ -66,7 +66,7 @@ def figures(plan: PrivacyPlan, clock: Mapping[str, str] | None = None) -> dict[s
         "max_norm": plan.max_norm,
         **(
             {"quantile": plan.clipping.quantile, "count_noise": plan.clipping.count_noise}
-            if isinstance(plan.clipping, Quantile)
+            if isinstance(plan.clipping, QuantileClipping)
             else {}
         ),
         "delta": plan.delta,
@@ -75,7 +75,7 @@ def figures(plan: PrivacyPlan, clock: Mapping[str, str] | None = None) -> dict[s
 
 
 def costs(plan: PrivacyPlan) -> dict[str, Any]:
-    """Epsilon of the plan, by which accountant and theorem; and by Renyi DP, for comparison with papers."""
+    """Epsilon of the plan with its accountant and theorem, and epsilon by Renyi DP for comparison with papers."""
     return {
         "epsilon": plan.epsilon(),
         "epsilon_rdp": plan.epsilon_rdp,
@@ -85,12 +85,12 @@ def costs(plan: PrivacyPlan) -> dict[str, Any]:
 
 
 def notes(plan: PrivacyPlan, classes: int) -> list[str]:
-    """What looks wrong about a plan for so many classes."""
-    return [*filter(None, (above_one_record(plan), uneven(plan), weak_signal(plan, classes)))]
+    """Notes on what looks wrong with a plan for this number of classes."""
+    return [*filter(None, (large_delta_note(plan), uneven_turns_note(plan), weak_signal_note(plan, classes)))]
 
 
-def above_one_record(plan: PrivacyPlan) -> str | None:
-    """What to say of a delta at which a record may be published as it is; None for smaller ones."""
+def large_delta_note(plan: PrivacyPlan) -> str | None:
+    """A note if delta is so large that a record may be published verbatim; None otherwise."""
     if plan.delta <= 1 / plan.units:
         return None
     if plan.users is not None:
@@ -101,8 +101,8 @@ def above_one_record(plan: PrivacyPlan) -> str | None:
     return f"delta {plan.delta!r} is above 1/N, a chance at which some records may be published"
 
 
-def uneven(plan: PrivacyPlan) -> str | None:
-    """What to say of steps that are no whole turns of a fixed order's bins, where there are few turns; else None."""
+def uneven_turns_note(plan: PrivacyPlan) -> str | None:
+    """A note if the steps are not whole turns of a fixed order's bins, and the turns are few; None otherwise."""
     rule = plan.participation
     if not isinstance(rule, FixedOrder) or rule.assignment == "time":
         return None
@@ -120,11 +120,12 @@ def uneven(plan: PrivacyPlan) -> str | None:
 
 
 def signal_per_class(plan: PrivacyPlan, classes: int) -> float:
-    """B T / (sigma K F): what the examples of one of K classes add up to, over the noise F in the sum of all steps.
+    """B T / (sigma K F): the signal of one of K classes over the noise in the sum of all steps.
 
-    An example's clipped gradient has norm C at most and for the greater part speaks of its own class. What that leaves
-    to tell classes apart by depends on the features; this compares plans. F is sqrt(T) where steps are independent. A
-    user who is drawn as a whole counts as one vector, as if it spoke of one class.
+    F is the standard deviation of each coordinate of that noise, in units of sigma C; it is sqrt(T) if the steps are
+    independent. An example's clipped gradient has norm at most C and mostly concerns its own class. How much of it
+    helps to tell classes apart depends on the features, so this only compares plans. A user who is sampled as a whole
+    counts as one vector, as if it concerned one class.
     """
     return plan.expected_batch_size * plan.steps / (classes * _noise_in_the_sum(plan))
 
@@ -135,11 +136,11 @@ def _noise_in_the_sum(plan: PrivacyPlan) -> float:
     return plan.noise_multiplier * (math.sqrt(plan.steps) if independent else plan.noise_in_weights().final)
 
 
-def buried(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
-    """What to say of rounds whose noise is longer than all updates of all clients can be together; None for others.
+def drowned_updates_note(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
+    """A note if the noise of all rounds is longer than all clients' updates together can be; None otherwise.
 
-    m clients in T rounds add up to m T C at the very most, all of one direction; noise in d parameters has norm
-    F sqrt(d), where F is its deviation in each.
+    m clients in T rounds add up to at most m T C, if all updates have one direction. The norm of the noise in d
+    parameters is sqrt(d) times its standard deviation in each.
     """
     noise = _noise_in_the_sum(plan) * math.sqrt(parameters) / (clients * plan.steps)
     if noise < 1:
@@ -152,10 +153,10 @@ def buried(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
     )
 
 
-def learnt(signal: float) -> Learnt:
+def expected_gain(signal: float) -> ExpectedGain:
     """The runs measured at comparable `signal_per_class`.
 
-    >>> learnt(46.0).median, learnt(1.1).median
+    >>> expected_gain(46.0).median, expected_gain(1.1).median
     (0.72, 0.1)
     """
     return next(one for one in LEARNT if signal >= one.least_signal)
@@ -168,7 +169,7 @@ def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> st
         rarest: declared share of the rarest class; None to assume equally frequent classes.
     """
     signal = signal_per_class(plan, classes) * (1 if rarest is None else rarest * classes)
-    runs = learnt(signal)
+    runs = expected_gain(signal)
     measured = f"({runs.trials} comparable runs: {100 * runs.lowest:.0f} to {runs.highest:.0%})"
     gain = f"about {runs.median:.0%} of the non-private gain over chance"
     if rarest is not None:
@@ -176,8 +177,8 @@ def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> st
     return f"{gain} {measured}. Rare classes may learn nothing."
 
 
-def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:
-    """What to say of a plan by which little can be learnt, and what would help; None for others."""
+def weak_signal_note(plan: PrivacyPlan, classes: int) -> str | None:
+    """A note if little can be learnt with the plan, and what would help; None otherwise."""
     signal = signal_per_class(plan, classes)
     if signal >= ENOUGH_SIGNAL:
         return None

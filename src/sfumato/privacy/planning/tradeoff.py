@@ -1,11 +1,12 @@
-"""The trade-off of one budget: which noise multiplier allows how many steps, and what signal stays above the noise.
+"""The trade-off within one budget: how many steps each noise multiplier allows, and the signal over the noise.
 
-For a budget (epsilon, delta), N examples and a batch size B, noise multiplier sigma and steps T decide each other: more
-noise allows more steps. The pairs that spend the whole budget are the frontier (De et al. 2022, section 5).
+For a budget (epsilon, delta), N examples and a batch size B, the noise multiplier sigma and the number of steps T
+determine each other: more noise allows more steps. The pairs that spend the whole budget form the frontier (De et al.
+2022, section 5).
 
-The rules of thumb are those of De et al. 2022 (arXiv 2204.13650, section 5), found on one data set with one network:
-CIFAR-10, WRN-16-4 from random weights, SGD, 45,000 examples, (8, 1e-5)-DP by Renyi DP. They bear on accuracy, never on
-the promise, and may not hold elsewhere.
+The rules of thumb come from De et al. 2022 (arXiv 2204.13650, section 5). They were found on one data set with one
+network: CIFAR-10, WRN-16-4 trained from scratch with SGD, 45,000 examples, (8, 1e-5)-DP by Renyi DP. They concern
+accuracy, never the guarantee, and may not hold elsewhere.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from sfumato.privacy.planning.remarks import costs
 
 EPSILON = 8.0
 STEPS = 2500
-"""Figure 6(b): the best number of steps at that budget and batch size 4096, about; figure 7(a): roughly constant for
-large batches."""
+"""About the best number of steps at that budget and batch size 4096 (figure 6(b)). It is roughly constant for large
+batches (figure 7(a))."""
 MODERATE_BATCH = 2048
-"""Section 5: the moderate batch size that is recommended where computation is short."""
+"""The moderate batch size that section 5 recommends if compute is limited."""
 
 
 def steps_by_rule(epsilon: float, batch_size: int, examples: int) -> int:
-    """T = 2500 epsilon / 8 for large batches; for those below 2048 (or N) as many epochs as that one takes.
+    """T = 2500 epsilon / 8 for large batches. Those below 2048 (or N) get as many epochs as a batch of that size.
 
-    The first part is figure 6(b) with section 4.2. The second reads figure 7(b), of whose values the text gives none.
+    The first part follows figure 6(b) and section 4.2. The second is read off figure 7(b); the text does not state its
+    values.
 
     >>> [steps_by_rule(8.0, batch_size, 50_000) for batch_size in (16_384, 4096, 2048, 1024)]
     [2500, 2500, 2500, 5000]
@@ -43,7 +45,7 @@ def steps_by_rule(epsilon: float, batch_size: int, examples: int) -> int:
 
 
 def batch_by_rule(examples: int, epsilon: float, epochs: float) -> float:
-    """The batch size whose steps by rule take these epochs, but never less than the moderate one: max(E N / T, 2048).
+    """The batch size whose steps by rule take this many epochs, but at least the moderate one: max(E N / T, 2048).
 
     >>> batch_by_rule(50_000, 8.0, 150), batch_by_rule(50_000, 8.0, 20)
     (3000.0, 2048.0)
@@ -52,25 +54,26 @@ def batch_by_rule(examples: int, epsilon: float, epochs: float) -> float:
 
 
 FLAT = 0.95
-"""The share of the full-batch limit from which a frontier counts as flat."""
+"""A frontier counts as flat from this share of the full-batch limit on."""
 ENOUGH = 60
-"""Steps that an optimizer should have, however little noise fewer of them would need: as many as the defaults take."""
+"""The fewest steps to give the optimizer, although fewer would need less noise. The defaults take as many."""
 _FEWEST, _MOST, _MOST_EPOCHS, _MOST_OF_ALL = 30, 30_000, 1_000, 200_000
 _FEW_POINTS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A plan that spends the budget, what it costs and what it leaves of the signal.
+    """A plan that spends the budget, and its signal over the noise.
 
-    A sum of clipped gradients has norm at most C for each participant, so B C for the expected batch; the noise has
-    standard deviation sigma C in every single direction, and norm close to sigma C sqrt(d) over d parameters. The
-    signal is that bound, reached only if all gradients are at least C long and agree: it compares plans, not trainings.
+    A sum of clipped gradients has norm at most C for each participant, so B C for the expected batch. The noise has
+    standard deviation sigma C in every direction, and norm close to sigma C sqrt(d) over d parameters. The signal is
+    that bound. It is reached only if all gradients have norm at least C and the same direction, so it compares plans,
+    not trainings.
 
     Args:
         plan: the plan.
-        rule: "steps" for the rule of thumb of De et al. 2022, "epochs" for the most steps within a budget of
-            computation, None for a point of the grid.
+        rule: "steps" for the rule of thumb of De et al. 2022, "epochs" for the most steps within the allowed compute,
+            None for a point of the grid.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=2500, noise_multiplier=4.0, delta=1e-5)
     >>> point = Point(plan=plan)
@@ -83,29 +86,29 @@ class Point:
 
     @property
     def signal_to_noise_step(self) -> float:
-        """B / sigma: the most that one step's signal can be, over the noise in its direction."""
+        """B / sigma: the largest possible signal of one step over the noise in its direction."""
         return self.plan.expected_batch_size / self.plan.noise_multiplier
 
     @property
     def signal_to_noise_run(self) -> float:
-        """B sqrt(T) / sigma: T steps of one direction add up to T B C, their noise to sqrt(T) sigma C."""
+        """B sqrt(T) / sigma: T steps in one direction add up to T B C, and their noise to sqrt(T) sigma C."""
         return self.signal_to_noise_step * math.sqrt(self.plan.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """The points of one batch size, by rising noise multiplier.
+    """The points of one batch size, in order of increasing noise multiplier.
 
     Args:
         epsilon: the budget.
-        limit: N mu, the signal-to-noise of a full-batch run of any length with this budget, where the Gaussian
-            mechanism of sensitivity mu and standard deviation 1 is exactly (epsilon, delta)-private. Sampled batches
-            come close to it as sigma grows: by the central limit of `Theorem.steps_like`, B sqrt(T) / sigma tends to
-            N mu.
-        points: rising in noise multiplier and steps.
+        limit: N mu, the signal-to-noise ratio of a full-batch run of any length with this budget. mu is the
+            sensitivity at which Gaussian noise of standard deviation 1 is exactly (epsilon, delta)-private. Sampled
+            batches approach the limit as sigma grows: by the central limit of `Theorem.equivalent_steps`,
+            B sqrt(T) / sigma tends to N mu.
+        points: increasing in noise multiplier and steps.
 
-    **Guarantee.** Of what `frontier` returns: `point.plan.epsilon() <= epsilon` for each point, at the delta that was
-    asked for, certified on the fine grid.
+    **Guarantee.** For each point that `frontier` returns, `point.plan.epsilon() <= epsilon` at the requested delta,
+    certified on the fine grid.
     """
 
     epsilon: float
@@ -113,14 +116,14 @@ class Frontier:
     points: tuple[Point, ...]
 
     def share(self, point: Point) -> float:
-        """The point's signal-to-noise over the run, as a share of the full-batch limit."""
+        """The point's signal-to-noise ratio over the run, as a share of the full-batch limit."""
         return point.signal_to_noise_run / self.limit
 
     @property
-    def flat_from(self) -> Point | None:
-        """The first point with 95% of the limit, so that noise and steps beyond it gain little; None where none has.
+    def plateau(self) -> Point | None:
+        """The first point at 95% of the limit: more noise and steps gain little. None if no point reaches it.
 
-        With full batches every point has the limit, so there is nothing to say.
+        Also None for full batches, because every point has the limit.
         """
         if self.points[0].plan.sampling_probability == 1:
             return None
@@ -128,8 +131,10 @@ class Frontier:
 
     @property
     def best(self) -> Point:
-        """The point to take: the most steps within the computation that was allowed, or else the rule's; with full
-        batches, whose signal more steps do not raise, the fewest of at least sixty.
+        """The point to take: the most steps within the allowed compute, or else the rule's steps.
+
+        With full batches, more steps do not raise the signal. So a point with fewer steps is taken if there is one: the
+        one with the fewest, but at least sixty.
         """
         marked = {point.rule: point for point in self.points}
         taken = marked.get("epochs") or marked["steps"]
@@ -139,7 +144,7 @@ class Frontier:
         return min(taken, next(enough, taken), key=lambda point: point.plan.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """The points as plain data: each plan's numbers, its signal over the noise, and why it stands out."""
+        """The points as plain data: each plan's numbers, its signal-to-noise ratios, and why it stands out."""
         plan = self.best.plan
         return {
             "batch_size": plan.expected_batch_size,
@@ -157,7 +162,7 @@ class Frontier:
                     "signal_to_noise_run": point.signal_to_noise_run,
                     "share_of_limit": self.share(point),
                     "rule": point.rule,
-                    "flat": point is self.flat_from,
+                    "flat": point is self.plateau,
                     "take": point is self.best,
                 }
                 for point in self.points
@@ -181,16 +186,16 @@ def frontier(
         examples: N.
         batch_size: B, the expected number of examples in a step; N means full-batch steps.
         epsilon: the budget, at `delta`.
-        noise_multipliers: the grid; None for powers of the square root of two that allow between thirty steps and
-            30,000 (or 1,000 epochs, if that is more).
-        epochs: the computation that is allowed, B T / N. Where the rule's steps do not fit, the most that do are
-            marked.
-        on_progress: called with how many points are done, and of how many.
+        noise_multipliers: the grid. None for powers of the square root of two that allow between thirty and 30,000
+            steps (or 1,000 epochs, if that is more).
+        epochs: the allowed compute, B T / N. If the rule's steps exceed it, the most steps that fit are marked.
+        on_progress: called with the number of finished points and the number of all points.
 
-    **Guarantee.** No point's epsilon exceeds the budget: each plan is `PrivacyPlan.calibrate`'s, with the most steps of
-    a noise multiplier or the least noise of a number of steps.
+    **Guarantee.** No point's epsilon exceeds the budget. Each plan comes from `PrivacyPlan.calibrate`, with the most
+    steps for a noise multiplier or the least noise for a number of steps.
 
-    Errors: `SfumatoError` when a value is out of range, or when a noise multiplier of the grid does not allow one step.
+    Errors: `SfumatoError` if a value is out of range, or if a noise multiplier of the grid does not allow a single
+    step.
     """
     positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
     fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
@@ -207,13 +212,13 @@ def frontier(
             on_progress(done, len(wanted))
         plan = PrivacyPlan.calibrate(**known, **given, epsilon=epsilon)
         if noise_multipliers is None and rule is None and plan.steps < _FEWEST:
-            break  # the rest of the grid has less noise and allows fewer
+            break  # the rest of the grid has less noise and allows fewer steps
         points.setdefault((plan.noise_multiplier, plan.steps), Point(plan=plan, rule=rule))
     return Frontier(epsilon=epsilon, limit=examples * mu, points=tuple(points[key] for key in sorted(points)))
 
 
-def chosen(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
-    """The point to take of several batch sizes: of the largest, or of the one that fits the epochs best."""
+def best_point(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
+    """The point to take among several batch sizes: the largest one's, or that of the one that fits the epochs best."""
     if epochs is None:
         return max((each.best for each in frontiers), key=lambda point: point.plan.expected_batch_size)
     ideal = batch_by_rule(frontiers[0].best.plan.population, frontiers[0].epsilon, epochs)
@@ -223,7 +228,7 @@ def chosen(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
 
 
 def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[tuple[str, int]]:
-    """The points that a rule names, by their steps."""
+    """The points that a rule marks: the name of the rule, and the number of steps."""
     batch, population = one.expected_batch_size, one.population
     by_rule = min(steps_by_rule(epsilon, batch, population), MAX_STEPS)
     marked = [("steps", by_rule)]
@@ -240,7 +245,7 @@ def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[tupl
 
 
 def _sensible(sigma: float) -> float:
-    """The noise multiplier, if it lies where the accountant has been tried."""
+    """The noise multiplier, if it is in the range in which the accountant has been tested."""
     if not 0.1 <= number("noise_multiplier", sigma) <= 1e4:
         raise SfumatoError(
             f"noise_multiplier must lie between 0.1 and 10,000, got {sigma:g}", "give numbers such as 1 2 4 8"
@@ -249,14 +254,16 @@ def _sensible(sigma: float) -> float:
 
 
 def _grid(one: PrivacyPlan, mu: float) -> tuple[float, ...]:
-    """Powers of the square root of two, to three digits, that allow a number of steps that somebody would take.
+    """Powers of the square root of two, to three digits, that allow a reasonable number of steps.
 
-    Of the fourth root where those are few, as they are for small batches: there steps grow fast with the noise.
+    If they are few, powers of the fourth root. This happens for small batches, where steps grow fast with the noise.
     """
     most = min(max(_MOST, _MOST_EPOCHS / one.sampling_probability), _MOST_OF_ALL)
 
     def powers(part: int) -> tuple[float, ...]:
         grid = (float(f"{2 ** (power / part):.3g}") for power in range(-4 * part, 30 * part))
-        return tuple(sigma for sigma in grid if _FEWEST <= one.theorem.steps_like(one.with_noise(sigma), mu) <= most)
+        return tuple(
+            sigma for sigma in grid if _FEWEST <= one.theorem.equivalent_steps(one.with_noise(sigma), mu) <= most
+        )
 
     return powers(2) if len(powers(2)) >= _FEW_POINTS else powers(4)

@@ -1,4 +1,4 @@
-"""Whether to draw a user's records or the user: which leaves less noise over the signal, at the same promise."""
+"""Whether to sample records or users: which has less noise over the signal for the same guarantee to users."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sfumato.privacy.unit import User, users_like
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """One way of drawing.
+class SamplingOption:
+    """One way of sampling.
 
     Args:
-        drawn: "examples" or "users".
-        plan: with the least noise that the promise allows.
-        orthogonal: noise over signal in a step where a user's gradients are orthogonal but for what all users have in
-            common (cosine 0), in units of 1 / s.
-        parallel: the same where they all agree (cosine 1).
+        drawn: what is sampled, "examples" or "users".
+        plan: the plan with the least noise that the guarantee allows.
+        orthogonal: noise over signal in one step, in units of 1 / s, if a user's gradients are orthogonal except for
+            the component that all users share (cosine 0).
+        parallel: the same if a user's gradients all agree (cosine 1).
     """
 
     drawn: Literal["examples", "users"]
@@ -29,31 +29,31 @@ class Drawing:
     parallel: float
 
     @property
-    def between(self) -> float:
-        """Their geometric mean, by which the rule picks."""
+    def mean_noise(self) -> float:
+        """The geometric mean of both, which the rule compares."""
         return math.sqrt(self.orthogonal * self.parallel)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserRule:
-    """Both ways at one promise, and the one to take."""
+    """Both ways of sampling for one guarantee, and the better one."""
 
-    examples: Drawing
-    users: Drawing
-
-    @property
-    def taken(self) -> Drawing:
-        """The one with less noise over signal, by the geometric mean over both cosines."""
-        return min((self.examples, self.users), key=lambda row: row.between)
+    examples: SamplingOption
+    users: SamplingOption
 
     @property
-    def sure(self) -> bool:
-        """Whether it is the better one at either cosine."""
+    def better(self) -> SamplingOption:
+        """The option with less noise over signal, by the geometric mean over both cosines."""
+        return min((self.examples, self.users), key=lambda row: row.mean_noise)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the better option is no worse at either cosine."""
         rows = (self.examples, self.users)
-        return all(self.taken.orthogonal <= row.orthogonal and self.taken.parallel <= row.parallel for row in rows)
+        return all(self.better.orthogonal <= row.orthogonal and self.better.parallel <= row.parallel for row in rows)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Both as plain data, with their noise multipliers and batch sizes."""
+        """Both options as plain data, with their noise multipliers and batch sizes."""
         return [
             {
                 "drawn": row.drawn,
@@ -62,8 +62,8 @@ class UserRule:
                 "batch_size": row.plan.expected_batch_size,
                 "orthogonal": row.orthogonal,
                 "parallel": row.parallel,
-                "between": row.between,
-                "taken": row is self.taken,
+                "between": row.mean_noise,
+                "taken": row is self.better,
             }
             for row in (self.examples, self.users)
         ]
@@ -79,30 +79,30 @@ def user_rule(
     delta: float | None = None,
     population: int | None = None,
 ) -> UserRule:
-    """Both ways of drawing at the same promise for users and the same gradients to compute, each with the least noise.
+    """Both ways of sampling for the same guarantee to users and the same number of gradients, with the least noise.
 
-    A record's clipped gradient has norm C and a component of s C in the direction that all records have in common. B
-    gradients a step are B records that are drawn by themselves, or M = B / g users with g records each:
+    A record's clipped gradient has norm C and a component of s C in the direction that all records share. The B
+    gradients of a step come from B records that are sampled independently, or from M = B / g users with g records each:
 
         drawn      cosine 1             cosine 0
         examples   sigma_e / (B s)      sigma_e / (B s)
         users      sigma_u / (M s)      sigma_u / (M sqrt(g) s)
 
-    A user's mean of g gradients that agree is as long as one; of orthogonal ones it is sqrt(g) times shorter, its
-    common component is not, and clipping to a norm that fits it brings it back to C, the common component sqrt(g) times
-    larger: that assumes that C is chosen for such means. Records that are drawn by themselves are assumed to come from
-    different users, as they mostly do where q is small. Which cosine holds for some data is not looked at: it would be
-    a private fact. So the rule goes by the geometric mean of both.
+    If a user's g gradients agree, their mean is as long as one of them. If they are orthogonal, the mean is sqrt(g)
+    times shorter, but its shared component is not. Clipping to a norm that fits brings the mean back to C, and
+    makes the shared component sqrt(g) times larger. This assumes that C is chosen for such means. Records that are
+    sampled independently are assumed to come from different users, as most do if q is small. Which cosine holds for the
+    data is not examined, because it would be a private fact. So the rule compares the geometric mean of both.
 
     Args:
         users: N.
-        records: G, at most so many are kept of each user.
-        gradients: B, to compute in a step, in expectation.
-        delta: by rule where it is None (`default_delta` of N).
-        population: the number of kept records of all users; by default N G. Over N, rounded, it is g. As many users are
-            drawn as have B of these records (`users_like`).
+        records: G, the most records kept of each user.
+        gradients: B, the expected number of gradients to compute in a step.
+        delta: None for the default (`default_delta` of N).
+        population: the number of kept records of all users; by default N G. Divided by N and rounded, it is g. The
+            number of sampled users is the number that holds B of these records (`users_like`).
 
-    Errors: `SfumatoError` where no noise meets the promise, or where B gradients are less than one user's.
+    Errors: `SfumatoError` if no noise meets epsilon, or if B gradients are fewer than one user's.
     """
     remedy = "give a whole number of at least 1"
     for name, value in (("users", users), ("records", records), ("gradients", gradients), ("steps", steps)):
@@ -130,6 +130,6 @@ def user_rule(
     of_examples = by_examples.noise_multiplier / by_examples.expected_batch_size
     of_users = by_users.noise_multiplier / by_users.expected_batch_size
     return UserRule(
-        examples=Drawing(drawn="examples", plan=by_examples, orthogonal=of_examples, parallel=of_examples),
-        users=Drawing(drawn="users", plan=by_users, orthogonal=of_users / math.sqrt(each), parallel=of_users),
+        examples=SamplingOption(drawn="examples", plan=by_examples, orthogonal=of_examples, parallel=of_examples),
+        users=SamplingOption(drawn="users", plan=by_users, orthogonal=of_users / math.sqrt(each), parallel=of_users),
     )

@@ -20,7 +20,7 @@ POINTS = 1 << 20
 """The number of grid points for the sum of losses, and the most for the losses of one step."""
 _TABLE = 1 << 17
 _REACH = 10.0
-"""The table covers this many standard deviations of the noise. Beyond lies 1e-23, which counts as lost."""
+"""The table covers this many standard deviations of the noise. The probability beyond, 1e-23, counts as lost."""
 _ERROR_SHARE = 1e-4
 """The share of delta for each of the three error probabilities."""
 _ROUNDING = 8 * 2.0**-53
@@ -193,9 +193,9 @@ class _Table:
         return float(abs(self.losses).max())
 
     def tilt(self, count: int, delta: float, room: float) -> float:
-        """The t that minimises the Chernoff bound on what is exceeded with a probability of about ten times delta.
+        """The t that minimises the Chernoff bound on the loss that is exceeded with probability about 10 delta.
 
-        It is smaller if tilted sums would otherwise lie beyond this much room.
+        It is reduced if tilted sums would otherwise exceed the room.
         """
         import numpy as np
 

@@ -1,7 +1,7 @@
 """The releases of a plan, from its plain data alone: one Gaussian release, or many of a mixture of Gaussians.
 
-Nothing here uses the theorems of the first accountant: how far one unit moves a sum is counted again, step by step and
-node by node.
+Nothing here uses the theorems of the first accountant: how far one unit moves a sum is computed separately, step by
+step and node by node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_NUMBERS = 100_000_000
-"""The most additions that are made to count a tree's sensitivity."""
+"""The most additions that are made to compute a tree's sensitivity."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Steps:
 
 
 def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | None:
-    """The releases of the steps of `PrivacyPlan.to_dict()`; None for plans that are not covered here.
+    """The releases of a plan, given as `PrivacyPlan.to_dict()`; None for plans that are not covered here.
 
     **Guarantee.** For add-or-remove and zero-out: a unit's vectors are present or absent, and nothing else changes.
     Under sampling, a step is dominated by the mixture's pair (Zhu, Dong and Wang 2022). If a rule fixes each unit's
@@ -75,8 +75,8 @@ def _binomial(count: int, chance: float) -> tuple[float, ...]:
 
 
 def _squared_sensitivity(plan: Mapping[str, Any], steps: int, gap: int) -> float | None:
-    """The largest squared distance by which a unit that takes part in every `gap`-th step moves what the noise is
-    added to."""
+    """The largest squared distance by which a unit that takes part in every `gap`-th step moves the quantity that
+    receives the noise."""
     mechanism = plan["mechanism"]
     if mechanism == "Gaussian":
         return math.ceil(steps / gap)

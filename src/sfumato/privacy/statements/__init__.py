@@ -1,1 +1,1 @@
-"""Statements: what a run promises, what it does not cover, and what the promise is worth."""
+"""Statements: the promise of a run, its limits, and its meaning for an attacker."""

@@ -1,4 +1,4 @@
-"""What a statement must say about a run beyond its plan: facts read from data, the origin of weights, a search."""
+"""The facts that a statement must mention besides the plan: facts read from data, the origin of weights, a search."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """What a statement must say about a run beyond its plan. Nothing here may depend on the private data's content.
+    """The facts that a statement must mention besides the plan. None may depend on the private data's content.
 
     Args:
         read: the facts that were read from the data instead of declared: some of `FACT_NAMES`.
@@ -87,16 +87,16 @@ class Circumstances:
         seeded: the run key was derived from a seed, so nothing is promised.
         key_bits: the width of the secret from which all randomness is drawn.
         noise_sampler: how the noise was generated.
-        origins: everything behind the initial weights, or behind the features: some of `ORIGINS`.
+        origins: the sources of the initial weights or of the features: some of `ORIGINS`.
         filtered: the training data were chosen by looking at private data without noise.
         steps_taken: the number of the plan's steps that were taken, if the run ended early.
-        search: the search that the run's settings came from, if it is not covered: neither a private selection nor a
-            search on public data.
-        published: the training data are a published collection, which needs nobody's declaration.
-        kept: the steps after which the weights are released too, beside the model.
+        search: the search that the run's settings came from, if no theorem covers it: neither a private selection nor
+            a search on public data.
+        published: the training data are a published collection, so no owner has to declare them public.
+        kept: the steps after which the weights are released too, besides the model.
         public_examples: the number of public examples whose statistics normalise the model.
         public_filtered: whether these were chosen by looking at private data.
-        tokens: for texts, how they became numbers, in words.
+        tokens: for texts, a description of how they became numbers.
         figures: the noisy table of the test part, whose figures may be published; None if there is none.
         calibrated_on_public: the model's temperature was fitted on data that their owner declared public.
         class_prevalence: the declared share of each class; examples are weighted by its inverse. Empty if all have the
@@ -104,8 +104,8 @@ class Circumstances:
         prevalence: the declared share of each class where the model will be used; scores are adjusted to it.
         training_prevalence: the declared share of each class in the training data; scores are adjusted from it.
         noise_grid: the grid of secure noise; None for floating-point noise.
-        audit: the number of canaries: records of nobody, each included among the examples by a fair coin.
-        own_loop: the steps were taken inside a training loop of the owner's own code.
+        audit: the number of canaries: records that belong to nobody, each included among the examples by a fair coin.
+        own_loop: the steps were taken inside the owner's own training loop.
         own_code: which of "loss" and "optimizer" were the owner's own code.
         audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.
         steps_lost: the number of paid steps that did not change the model because they could not be repeated.

@@ -16,7 +16,7 @@ from sfumato.privacy.calibration import gaussian_mu
 from sfumato.privacy.loss import COARSE_GRID
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
-from sfumato.privacy.statements.presented import ceiling
+from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 
 EPSILONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
@@ -24,23 +24,23 @@ EPSILONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 _MOST_EPSILON = 700.0
 
 
-def detections(promise: PrivacyPlan | PrivateSelection, false_alarms: Sequence[float]) -> list[float]:
+def true_positive_rates(promise: PrivacyPlan | PrivateSelection, false_alarms: Sequence[float]) -> list[float]:
     """The largest true-positive rates of any membership test for one unit, at these false-positive rates.
 
     TPR(a) = min over eps >= 0 of min(e^eps a + delta(eps), 1 - e^-eps (1 - delta(eps) - a)).
 
     Args:
-        promise: what was released: the steps of a plan, or the best of a private selection.
-        false_alarms: each strictly between 0 and 1.
+        promise: the releases: the steps of a plan, or the best candidate of a private selection.
+        false_alarms: the false-positive rates, each strictly between 0 and 1.
 
     Returns:
-        one rate for each false alarm rate, never below it: guessing achieves that much.
+        One rate for each false-positive rate, never below it: guessing achieves that much.
 
     **Guarantee.** Upper bounds for the promise's unit and adjacency, whatever else the attacker knows (Kairouz, Oh and
     Viswanath 2015, for each (eps, delta) that holds; Dong, Roth and Su 2022, proposition 6, for all of them together).
     The minimum is taken over only some eps, which can only make the bound larger.
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=50_000, steps=60, epsilon=3.0, delta=1e-5)
-    >>> [f"{share:.4f}" for share in detections(plan, [0.001, 0.01])]
+    >>> [f"{share:.4f}" for share in true_positive_rates(plan, [0.001, 0.01])]
     ['0.0089', '0.0540']
     """
     import numpy as np
@@ -52,12 +52,12 @@ def detections(promise: PrivacyPlan | PrivateSelection, false_alarms: Sequence[f
     return np.clip(np.minimum(grown, missed).min(axis=0), rates, 1.0).tolist()
 
 
-def gaussian_detections(epsilon: float, delta: float, false_alarms: Sequence[float]) -> list[float]:
-    """The same for one Gaussian release that is exactly (epsilon, delta)-private: Phi(Phi^-1(a) + mu).
+def gaussian_true_positive_rates(epsilon: float, delta: float, false_alarms: Sequence[float]) -> list[float]:
+    """The same rates for one Gaussian release that is exactly (epsilon, delta)-private: Phi(Phi^-1(a) + mu).
 
     The curve of sampled and composed steps comes close to it, so it shows what a given epsilon is usually worth.
 
-    >>> [f"{share:.4f}" for share in gaussian_detections(3.0, 1e-5, [0.001, 0.01])]
+    >>> [f"{share:.4f}" for share in gaussian_true_positive_rates(3.0, 1e-5, [0.001, 0.01])]
     ['0.0089', '0.0540']
     """
     from scipy.special import ndtr, ndtri
@@ -88,13 +88,13 @@ EXCEPT_WITH = 0.1
 
 
 @functools.lru_cache(maxsize=16)
-def beyond_one_point(promise: PrivacyPlan | PrivateSelection) -> dict[str, Any]:
+def curve_fields(promise: PrivacyPlan | PrivateSelection) -> dict[str, Any]:
     """The fields of a statement, by name.
 
     **Guarantee.** Upper bounds for the promise's unit and adjacency: the promise is (epsilon, delta)-differentially
-    private for each pair in `curve`; for `mu` see `dominating_mu`; for `true_positives` see `detections`.
+    private for each pair in `curve`; for `mu` see `dominating_mu`; for `true_positives` see `true_positive_rates`.
     """
-    rates = zip(FALSE_ALARMS, detections(promise, FALSE_ALARMS), strict=True)
+    rates = zip(FALSE_ALARMS, true_positive_rates(promise, FALSE_ALARMS), strict=True)
     return {
         "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in _pairs(promise)],
         "mu": _mu(promise),
@@ -163,7 +163,7 @@ def _gap(plan: PrivacyPlan, mu: float) -> float:
     from scipy.special import ndtr, ndtri
 
     rates = np.concatenate([np.geomspace(1e-4, 0.1, 40), np.linspace(0.1, 0.9, 41)])
-    return max(0.0, float((ndtr(ndtri(rates) + mu) - np.array(detections(plan, rates.tolist()))).max()))
+    return max(0.0, float((ndtr(ndtri(rates) + mu) - np.array(true_positive_rates(plan, rates.tolist()))).max()))
 
 
 def up_to_digits(value: float, digits: int = 3) -> float:

@@ -1,22 +1,22 @@
-"""What a statement does not cover: one line for each thing that could reveal private data all the same."""
+"""The limits of a statement: one line for each thing it does not cover that could reveal private data."""
 
 from __future__ import annotations
 
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
-from sfumato.privacy.statements.computed import Computed
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.wording import Wording
 
 
 def not_covered(
-    words: Wording, facts: Circumstances, selection: PrivateSelection | None, computed: Computed | None
+    words: Wording, facts: Circumstances, selection: PrivateSelection | None, computed: ProcessCounts | None
 ) -> list[str]:
     """The lines, the most serious first.
 
     Args:
         words: the words that depend on the plan's unit.
-        facts: what else the statement must mention.
+        facts: the circumstances that the statement must mention.
         selection: the search that the run won, if a theorem covers it.
         computed: who has seen sums before the noise.
     """

@@ -1,4 +1,4 @@
-"""What a run promises for other units than its own: a person with several records, or a whole group of users."""
+"""The guarantee for units other than the run's: a person with several records, or a whole group of users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRIES = 60
 
 @dataclass(frozen=True, kw_only=True)
 class PersonEpsilon:
-    """What a run with single examples as its unit promises a person with several images.
+    """The guarantee for a person with several images, from a run whose unit is an example.
 
     Args:
         images: k, the number of the person's examples.

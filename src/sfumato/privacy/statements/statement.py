@@ -1,4 +1,4 @@
-"""The statement: what a run promises, by which theorem, and what is not covered. As a sentence and as JSON."""
+"""The statement: a run's promise, its theorem and its limits. As a sentence and as JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import Circumstances
-from sfumato.privacy.statements.computed import Computed
-from sfumato.privacy.statements.curve import beyond_one_point
+from sfumato.privacy.statements.curve import curve_fields
+from sfumato.privacy.statements.display import StatementBase, ceiling, rounded_up
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
-from sfumato.privacy.statements.presented import Presented, ceiling, rounded_up
-from sfumato.privacy.statements.wording import Wording, released, wording
+from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import Wording, release_fields, wording
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 
@@ -33,16 +33,16 @@ SHARED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement(Presented):
-    """What a run promised. Everything in it follows from its fields, so anyone can derive it again.
+class Statement(StatementBase):
+    """The promise of a run. Everything in it follows from its fields, so anyone can derive it again.
 
     Args:
-        plan: what the run's training released.
+        plan: the plan of the run's training.
         circumstances: everything else that the statement must mention.
         selection: the search that the run won, if a theorem covers that search. Its plan is this plan.
         computed: who has seen sums before the noise, if several processes took the steps. The model file holds the
             statement without it, because the model is the same whoever computed it.
-        further: more lines for the file of an aggregate whose choice depended on private records.
+        further: more plain lines, for an aggregate of models whose choice depended on private records.
 
     **Guarantee.** The epsilon is that of the whole plan, even for a run that ended early, or that of the whole
     selection if there was one; it is rounded up. A seeded run promises nothing: its figures are reported as those of
@@ -53,7 +53,7 @@ class Statement(Presented):
     plan: PrivacyPlan
     circumstances: Circumstances
     selection: PrivateSelection | None = None
-    computed: Computed | None = None
+    computed: ProcessCounts | None = None
     further: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -87,12 +87,12 @@ class Statement(Presented):
     @property
     def sentence(self) -> str:
         """The promise in one sentence that can be checked."""
-        plan, words = self.plan, self.words
-        participation = plan.participation.words(plan.population, plan.unit.drawn_one)
-        noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.words}".rstrip()
+        plan, words = self.plan, self.wording
+        participation = plan.participation.describe(plan.population, plan.unit.drawn_one)
+        noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.description}".rstrip()
         steps = (
             f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
-            f"{plan.clipping.words}{words.moved}, {noise}"
+            f"{plan.clipping.description}{words.moved}, {noise}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
         if self.selection is not None:
@@ -114,14 +114,14 @@ class Statement(Presented):
             return ""
         return (
             f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single test "
-            f"example under add-or-remove adjacency: {figures.words}. An example is in the training part or in the "
-            f"test part, never in both, so it pays the larger epsilon of the two, "
+            f"example under add-or-remove adjacency: {figures.description}. An example is in the training part or in "
+            f"the test part, never in both, so it pays the larger epsilon of the two, "
             f"{rounded_up(max(self.epsilon, figures.epsilon))}, and not their sum."
         )
 
     @property
     def short(self) -> str:
-        """What is promised, and to whom, without the steps."""
+        """The promise and its unit, without the steps."""
         figures = f"({rounded_up(self.epsilon)}, {self.plan.delta!r})"
         if not self.promises:
             return f"made from a seed, promises nothing; its plan {figures}"
@@ -131,7 +131,7 @@ class Statement(Presented):
         return f"Statement({self.short}, {self.plan.adjacency}; plan {self.plan.fingerprint[:16]})"
 
     @property
-    def words(self) -> Wording:
+    def wording(self) -> Wording:
         """The words that depend on the plan's unit."""
         return wording(self.plan)
 
@@ -139,12 +139,12 @@ class Statement(Presented):
     def covered(self) -> str:
         """What the promise covers, after "each single"."""
         noisy = self.selection is not None and self.selection.score_noise is not None
-        return "example of the training and validation parts" if noisy else self.words.single
+        return "example of the training and validation parts" if noisy else self.wording.single
 
     @property
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
-        epsilon, plan, words = self.epsilon, self.plan, self.words
+        epsilon, plan, words = self.epsilon, self.plan, self.wording
         if not self.promises:
             return [*self.remarks, *self.further]
         neighbours = plan.unit.neighbours[plan.adjacency]
@@ -161,17 +161,17 @@ class Statement(Presented):
 
     @property
     def remarks(self) -> list[str]:
-        """What else a reader must know: about the unit, the adjacency, and how the model was made."""
+        """Remarks for the reader, about the unit, the adjacency, and how the model was made."""
         if not self.promises:
             return [EXPERIMENT, SHARED, *self._public_data_lines]
-        plan, lines = self.plan, list(self.words.plain)
+        plan, lines = self.plan, list(self.wording.plain)
         if (whole := group_epsilon(plan)) is not None:
             lines.append(f"If a whole group is removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
         if (grid := self.circumstances.noise_grid) is not None:
             lines.append(
-                f"The guarantee of the noise holds also for the numbers that a computer uses: it is {grid.words}."
+                f"The guarantee of the noise holds also for the numbers that a computer uses: it is {grid.description}."
             )
         if self.selection is not None:
             lines.append(
@@ -207,7 +207,7 @@ class Statement(Presented):
 
     @property
     def _public_data_lines(self) -> list[str]:
-        """A line that nothing had to be kept secret, if that is so."""
+        """A line that there was nothing to keep secret, if the data are public."""
         if self.circumstances.published:
             return ["The training data are a published collection: there was nothing secret to protect."]
         if self.circumstances.data_public:
@@ -216,12 +216,12 @@ class Statement(Presented):
 
     @property
     def not_covered(self) -> list[str]:
-        """What is not covered: one line for each thing that could reveal private data all the same."""
-        return not_covered(self.words, self.circumstances, self.selection, self.computed)
+        """One line for each thing that is not covered and could reveal private data."""
+        return not_covered(self.wording, self.circumstances, self.selection, self.computed)
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Whether anything is promised, and what. For a seeded run, its plan's figures are under `planned`."""
+        """Whether anything is promised, with its figures. For a seeded run, the plan's figures are under `planned`."""
         by_rdp = self.plan.epsilon_rdp if self.selection is None else self.epsilon
         bounds = {
             "epsilon": ceiling(self.epsilon, 6),
@@ -263,8 +263,8 @@ class Statement(Presented):
             }
         if selection is not None:
             data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
-        beyond = beyond_one_point(selection or plan) if self.promises else {}
-        return data | {"format": FORMAT, **beyond, **released(plan, facts)}
+        beyond = curve_fields(selection or plan) if self.promises else {}
+        return data | {"format": FORMAT, **beyond, **release_fields(plan, facts)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -286,7 +286,7 @@ class Statement(Presented):
                 plan=PrivacyPlan.from_dict(data["plan"]),
                 circumstances=Circumstances.from_dict(data["circumstances"]),
                 selection=PrivateSelection.from_dict(data["selection"]) if "selection" in data else None,
-                computed=Computed.from_dict(data["computed"]) if "computed" in data else None,
+                computed=ProcessCounts.from_dict(data["computed"]) if "computed" in data else None,
             )
         except (AttributeError, KeyError, TypeError):
             raise SfumatoError("the statement has no plan or no circumstances", "restore it from a copy") from None

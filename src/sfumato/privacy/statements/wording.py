@@ -1,4 +1,4 @@
-"""The words of a statement that depend on the plan's unit, and the list of what its run released."""
+"""The words of a statement that depend on the plan's unit, and the list of a run's releases."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Wording:
 
     Args:
         single: who the promise is for, after "each single".
-        others: what else an attacker may know of the data.
-        subject: what would have "never been used".
-        used: what a membership test finds out, after "A test for whether".
+        others: the other data that an attacker may know.
+        subject: the data of the unit, before "had never been used".
+        used: the finding of a membership test, after "A test for whether".
         count: N, after "with N =".
-        published: what a delta above 1/N allows, as a sentence.
+        published: a sentence about the effect of a delta above 1/N.
         moved: how far one unit moves a sum, if not by the clipping norm; with its leading space.
         plain: sentences about the unit for a reader who has never heard of differential privacy.
-        not_covered: lines about what the unit does not include.
+        not_covered: lines about data that the unit does not include.
     """
 
     single: str
@@ -96,7 +96,7 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
         "weakly.",
         names,
     ]
-    if unit.vectors > 1:
+    if unit.max_vectors > 1:
         lines.append(
             f"A single record at the noise of one record: if a person has more than {unit.at_most} records, removing "
             "one may let another one in. A record is covered as a part of its person, at the person's epsilon."
@@ -117,8 +117,8 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
     )
 
 
-def released(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
-    """The fields of a statement about what was released, by name.
+def release_fields(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
+    """The fields of a statement about the run's releases, by name.
 
     The total spent by all runs of an owner on the same data is not one of them. It would reveal the other runs and
     their number, which are the owner's own affair, so it is on the owner's page.
@@ -133,7 +133,7 @@ def released(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
     if facts.audit:
         outputs.append("scores and coins of the canaries, and the result of the audit")
     outputs += ["this statement", "the plan", "the ledger"]
-    rule = plan.participation.words(plan.population, plan.unit.drawn_one)
+    rule = plan.participation.describe(plan.population, plan.unit.drawn_one)
     return {
         "setting": "central: whoever ran the training has seen the data, and is trusted with them",
         "released": outputs,

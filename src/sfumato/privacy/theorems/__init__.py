@@ -52,7 +52,7 @@ TABLE: tuple[Theorem, ...] = (
     DriftingGaussian(),
     MixtureOfGaussians(),
 )
-SINGLE = tuple(row for row in TABLE if row.covers(Example()))
+SINGLE = tuple(row for row in TABLE if row.covers_unit(Example()))
 """The rows for units that contribute at most one vector to a step's sum."""
 
 _REASONS: dict[type[Participation], str] = {
@@ -77,8 +77,8 @@ _MOVES_OTHERS: dict[type[Participation], tuple[str, str]] = {
 def theorem_for(plan: Plan) -> Theorem:
     """The row that covers this plan. Otherwise refuses, with the reason and the nearest rows."""
     rule, mechanism, allowed = type(plan.participation), type(plan.mechanism), plan.participation.adjacencies
-    row = next((row for row in TABLE if row.speaks_for(plan)), None)
-    if row is None and plan.unit.vectors > 1:
+    row = next((row for row in TABLE if row.covers_plan(plan)), None)
+    if row is None and plan.unit.max_vectors > 1:
         _refuse_several_records(plan)
     if row is None:
         having = (row.participations for row in SINGLE if mechanism in row.mechanisms)
@@ -114,7 +114,7 @@ def _refuse_several_records(plan: Plan) -> None:
         why = "their steps may lie close together, where their noise is correlated"
     raise SfumatoError(
         f"no theorem here covers {mechanism.name} noise under {rule.name} participation for a user with "
-        f"{plan.unit.vectors} records that are sampled independently{f': {why}' if why else ''}",
+        f"{plan.unit.max_vectors} records that are sampled independently{f': {why}' if why else ''}",
         "use gaussian noise with poisson or full-batch participation, or sample users",
     )
 

@@ -21,11 +21,11 @@ class OneGaussianTheorem(Theorem):
     participations = (FullBatch, FixedOrder)
     tight = "exact Gaussian composition"
 
-    def speaks_for(self, plan: Plan) -> bool:
-        """Units with several vectors in a step are covered only if all of these take part in every step, like one."""
-        return super().speaks_for(plan) and (plan.unit.vectors == 1 or isinstance(plan.participation, FullBatch))
+    def covers_plan(self, plan: Plan) -> bool:
+        """A unit with several vectors in a step is covered only if all of them take part in every step."""
+        return super().covers_plan(plan) and (plan.unit.max_vectors == 1 or isinstance(plan.participation, FullBatch))
 
-    def covers(self, unit: Unit) -> bool:
+    def covers_unit(self, unit: Unit) -> bool:
         """All units."""
         return True
 
@@ -38,13 +38,13 @@ class OneGaussianTheorem(Theorem):
         """The Gaussian mechanism of noise sigma / (G S): the G vectors of one unit have a joint norm of at most G C."""
         return OneGaussian(precision=self.squared_sensitivity(plan, steps) / self._noise(plan) ** 2)
 
-    def steps_like(self, plan: Plan, mu: float) -> float:
+    def equivalent_steps(self, plan: Plan, mu: float) -> float:
         """S^2 / sigma^2 = mu^2, if S^2 keeps growing as it does until every unit has taken part once."""
         once = gap(plan)
         return once * mu**2 * self._noise(plan) ** 2 / self.squared_sensitivity(plan, once)
 
     def _noise(self, plan: Plan) -> float:
-        return self.relative_noise(plan) / plan.unit.vectors
+        return self.relative_noise(plan) / plan.unit.max_vectors
 
 
 class ComposedGaussian(OneGaussianTheorem):
@@ -101,7 +101,7 @@ class OneGaussian(Part):
 
     @property
     def coarsening(self) -> float:
-        """As for one release sampled with probability 1."""
+        """The coarsening of one release that is sampled with probability 1."""
         return self._sampled.coarsening
 
     def repeats(self, width: float) -> tuple[Repeats]:

@@ -18,7 +18,7 @@ from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian, SampledGa
 from sfumato.privacy.theorems.theorem import Plan, Theorem, grid
 
 MOST = 200
-"""The most distinct probabilities that are accounted for separately. Beyond it, neighbours count as their largest."""
+"""The most probabilities that are accounted for separately. If there are more, neighbours are merged (`_coarsened`)."""
 _FARTHEST = 9.3
 """In standard deviations. Noise exceeds this with probability below 1e-20."""
 
@@ -48,9 +48,9 @@ class DriftingGaussian(Theorem):
         """The sequence of sampling probabilities of each group."""
         return DriftingGaussians(sigma=self.relative_noise(plan), groups=_rule(plan).counts(steps))
 
-    def steps_like(self, plan: Plan, mu: float) -> float:
+    def equivalent_steps(self, plan: Plan, mu: float) -> float:
         """As for Poisson sampling at the root mean square of the probabilities of one period."""
-        return self.part(plan, _rule(plan).period).alike.repeats_like(mu)
+        return self.part(plan, _rule(plan).period).approximation.equivalent_steps(mu)
 
 
 def _rule(plan: Plan) -> DriftingPoisson:
@@ -73,7 +73,7 @@ class DriftingGaussians(Part):
     groups: tuple[Counts, Counts]
 
     @property
-    def alike(self) -> SampledGaussians:
+    def approximation(self) -> SampledGaussians:
         """Steps of a single probability that cost about as much."""
         mean, steps = max(
             (sum(count * q**2 for q, count in group) / total, total)
@@ -84,12 +84,12 @@ class DriftingGaussians(Part):
 
     @property
     def coarsening(self) -> float:
-        """As for `alike`."""
-        return self.alike.coarsening
+        """The coarsening of `approximation`."""
+        return self.approximation.coarsening
 
     def repeats(self, width: float) -> tuple[Repeats, ...]:
-        """The steps of each group. Only one group's if its probabilities are the larger ones in every place: a larger
-        probability dominates a smaller one."""
+        """The steps of each group. One group is enough if its probabilities are the larger ones in every place, because
+        a larger probability dominates a smaller one."""
         groups = [_coarsened(group) for group in self.groups]
         worse = _placewise(*groups)
         distinct = [worse] if worse in groups else groups
@@ -144,7 +144,7 @@ def _step_distribution(sigma: float, probability: float, width: float) -> Any:
 
 
 class _OneStep:
-    """The privacy loss of one step. dp-accounting's own takes ten times as long for each probability.
+    """The privacy loss of one step. dp-accounting's own class takes ten times as long.
 
     With q the probability, the loss of an outcome x is log(1 - q + q e^((2 x - 1) / (2 sigma^2))), rising in x.
     """
@@ -167,28 +167,28 @@ class _OneStep:
 
 
 def _removed(sigma: float, q: float, width: float) -> Any:
-    """Of a step with the record against one without it: delta is the mass of outcomes whose loss exceeds epsilon."""
+    """A step with the record against one without it: delta is the mass of outcomes whose loss exceeds epsilon."""
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.dots import dots
+    from sfumato.privacy.theorems.connect_dots import connect_dots
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(step.ends[0], step.ends[1], width)
     x = step.outcomes(epsilons)
     deltas = q * ndtr((1 - x) / sigma) - (np.expm1(epsilons) + q) * ndtr(-x / sigma)
-    return dots(low, deltas, width)
+    return connect_dots(low, deltas, width)
 
 
 def _added(sigma: float, q: float, width: float) -> Any:
-    """Of a step without the record against one with it: the mass of outcomes whose loss is below minus epsilon."""
+    """A step without the record against one with it: delta is the mass of outcomes with a loss below minus epsilon."""
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.dots import dots
+    from sfumato.privacy.theorems.connect_dots import connect_dots
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)
     x = step.outcomes(-epsilons)
     deltas = (1 - np.exp(epsilons) * (1 - q)) * ndtr(x / sigma) - np.exp(epsilons) * q * ndtr((x - 1) / sigma)
-    return dots(low, deltas, width)
+    return connect_dots(low, deltas, width)

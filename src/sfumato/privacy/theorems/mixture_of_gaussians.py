@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import Poisson
-from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem, grid
+from sfumato.privacy.theorems.theorem import Plan, RepeatedSteps, Theorem, grid
 from sfumato.privacy.unit import Unit
 
 NEGLIGIBLE = 1e-20
@@ -29,24 +29,24 @@ class MixtureOfGaussians(Theorem):
     )
     tight = "privacy loss distribution (PLD)"
 
-    def covers(self, unit: Unit) -> bool:
+    def covers_unit(self, unit: Unit) -> bool:
         """Users with several records, each of which is sampled by itself."""
-        return unit.vectors > 1
+        return unit.max_vectors > 1
 
     def part(self, plan: Plan, steps: int) -> MixedGaussians:
         """The self-composition of one step's privacy loss distribution."""
         probability = plan.participation.probability(plan.population)
         return MixedGaussians(
-            sigma=self.relative_noise(plan), probability=probability, records=plan.unit.vectors, steps=steps
+            sigma=self.relative_noise(plan), probability=probability, records=plan.unit.max_vectors, steps=steps
         )
 
-    def steps_like(self, plan: Plan, mu: float) -> float:
+    def equivalent_steps(self, plan: Plan, mu: float) -> float:
         """The number of steps T whose composition tends to the Gaussian mechanism of mu."""
-        return self.part(plan, 1).repeats_like(mu)
+        return self.part(plan, 1).equivalent_steps(mu)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedGaussians(Repeated):
+class MixedGaussians(RepeatedSteps):
     """`steps` Gaussian releases of noise `sigma` over one record's sensitivity, each with k of a user's records.
 
     Args:
@@ -65,7 +65,7 @@ class MixedGaussians(Repeated):
     probability: float
     records: int
 
-    def repeats_like(self, mu: float) -> float:
+    def equivalent_steps(self, mu: float) -> float:
         """The number of steps T whose composition tends to the Gaussian mechanism of mu.
 
         It solves T (E[e^(j k / sigma^2)] - 1) = mu^2, where j and k are independent numbers of records in a step. For
@@ -97,7 +97,7 @@ class MixedGaussians(Repeated):
         from dp_accounting.pld import privacy_loss_distribution
         from scipy.special import log_ndtr, logsumexp
 
-        from sfumato.privacy.theorems.dots import dots
+        from sfumato.privacy.theorems.connect_dots import connect_dots
 
         counts, masses, lost = _weights(self.records, self.probability)
         sigma, curve = self.sigma, _curve(self.sigma, self.probability, self.records)
@@ -116,14 +116,14 @@ class MixedGaussians(Repeated):
             + lost
             + NEGLIGIBLE
         )
-        remove = dots(low, removed, width)
+        remove = connect_dots(low, removed, width)
 
         low, _, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0], width)
         points = curve.points_of(-epsilons)
         added = (
             np.exp(log_ndtr(points / sigma)) - np.exp(np.minimum(epsilons + log_mixture(points, -1), 0)) + NEGLIGIBLE
         )
-        return privacy_loss_distribution.PrivacyLossDistribution(remove, dots(low, added, width))
+        return privacy_loss_distribution.PrivacyLossDistribution(remove, connect_dots(low, added, width))
 
 
 class _Weights(NamedTuple):

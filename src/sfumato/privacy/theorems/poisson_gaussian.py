@@ -9,7 +9,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.privacy.mechanism import BandedToeplitz, Gaussian
 from sfumato.privacy.participation import CyclicPoisson, Poisson, TruncatedPoisson
-from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem
+from sfumato.privacy.theorems.theorem import Plan, RepeatedSteps, Theorem
 
 
 class PoissonGaussian(Theorem):
@@ -28,19 +28,19 @@ class PoissonGaussian(Theorem):
         probability = plan.participation.probability(plan.population)
         return SampledGaussians(sigma=self.relative_noise(plan), probability=probability, steps=steps)
 
-    def steps_like(self, plan: Plan, mu: float) -> float:
+    def equivalent_steps(self, plan: Plan, mu: float) -> float:
         """The number of steps T whose composition tends to the Gaussian mechanism of mu."""
-        return self.part(plan, 1).repeats_like(mu)
+        return self.part(plan, 1).equivalent_steps(mu)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledGaussians(Repeated):
+class SampledGaussians(RepeatedSteps):
     """`steps` Gaussian releases of noise `sigma` over the sensitivity, each sampled with this probability."""
 
     sigma: float
     probability: float
 
-    def repeats_like(self, mu: float) -> float:
+    def equivalent_steps(self, mu: float) -> float:
         """The number of steps T whose composition tends to the Gaussian mechanism of mu.
 
         It solves q^2 T (e^(1/sigma^2) - 1) = mu^2.
@@ -53,7 +53,7 @@ class SampledGaussians(Repeated):
     def coarsening(self) -> float:
         """Finer if a step's losses are tiny, wider if they spread far: a hundred to a million grid points."""
         typical = self.probability / self.sigma
-        return max(min(1.0, typical / 0.003), spread(self.sigma) / 10, math.sqrt(self.steps) * typical / 20)
+        return max(min(1.0, typical / 0.003), loss_range(self.sigma) / 10, math.sqrt(self.steps) * typical / 20)
 
     def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
@@ -69,7 +69,7 @@ class SampledGaussians(Repeated):
         return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(self.probability, one), self.steps)
 
 
-def spread(sigma: float) -> float:
+def loss_range(sigma: float) -> float:
     """Roughly the range of the losses of one release of sensitivity 1."""
     return 1 / (2 * sigma**2) + 10 / sigma
 
@@ -101,7 +101,7 @@ class TruncatedGaussian(PoissonGaussian):
 class TruncatedGaussians(SampledGaussians):
     """`steps` Gaussian releases of noise `sigma` over the sensitivity, each of at most `largest` sampled units.
 
-    The rough step count (`repeats_like`) ignores the truncation.
+    The rough step count (`equivalent_steps`) ignores the truncation.
     """
 
     largest: int
@@ -110,7 +110,7 @@ class TruncatedGaussians(SampledGaussians):
     @property
     def coarsening(self) -> float:
         """As without truncation, or as wide as needed if another record takes the unit's place: the sum moves by 2."""
-        return max(super().coarsening, spread(self.sigma / 2) / 5)
+        return max(super().coarsening, loss_range(self.sigma / 2) / 5)
 
     def event(self) -> None:
         """None: no Renyi divergence is known here."""
@@ -131,7 +131,7 @@ class TruncatedGaussians(SampledGaussians):
 
 
 class CyclicBanded(Theorem):
-    """The steps of one unit's group are at least as far apart as C has bands, so its columns for them share no row."""
+    """The steps of a unit's group are at least as far apart as C has bands, so their columns of C share no row."""
 
     participations, mechanisms = (CyclicPoisson,), (Gaussian, BandedToeplitz)
     name = "Gaussian mechanism with banded noise, amplified by cyclic Poisson sampling"
@@ -158,9 +158,9 @@ class CyclicBanded(Theorem):
         turns = -(-steps // rule.groups)
         return SampledGaussians(sigma=sigma, probability=rule.turn_probability(plan.population), steps=turns)
 
-    def steps_like(self, plan: Plan, mu: float) -> float:
+    def equivalent_steps(self, plan: Plan, mu: float) -> float:
         """As many turns as Poisson sampling has steps, times the number of groups."""
-        return _rule(plan).groups * self.part(plan, 1).repeats_like(mu)
+        return _rule(plan).groups * self.part(plan, 1).equivalent_steps(mu)
 
 
 def _rule(plan: Plan) -> CyclicPoisson:

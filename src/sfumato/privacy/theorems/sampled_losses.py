@@ -13,7 +13,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-from sfumato.privacy.theorems.dots import dots
+from sfumato.privacy.theorems.connect_dots import connect_dots
 from sfumato.privacy.theorems.theorem import grid
 
 
@@ -27,7 +27,7 @@ def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
         one = _VectorizedLoss(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
         ends: Any = one.connect_dots_bounds()
         low, _, epsilons = grid(ends.epsilon_lower, ends.epsilon_upper, width)
-        return dots(low, one.get_delta_for_epsilon(epsilons), width)
+        return connect_dots(low, one.get_delta_for_epsilon(epsilons), width)
 
     return privacy_loss_distribution._pld_for_subsampled_mechanism(one_way, probability)
 

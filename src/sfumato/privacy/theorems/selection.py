@@ -52,7 +52,7 @@ class Selection:
         )
 
 
-def best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
+def epsilon_of_best(loss: Loss, draws: CandidateCount, delta: float) -> float:
     """Epsilon at delta for the best of K independent runs of this loss each, if nothing else is released.
 
     **Guarantee.** An upper bound for the loss's unit and adjacency, if K is drawn by `draws` independently of
@@ -94,7 +94,7 @@ def _curve(loss: Loss, draws: CandidateCount) -> Any:
 
 
 def renyi_of_best(loss: Loss, draws: CandidateCount, order: float) -> float:
-    """The Renyi divergence of this order for the best of K, under the conditions of `best_of`.
+    """The Renyi divergence of this order for the best of K, under the conditions of `epsilon_of_best`.
 
     **Guarantee.** An upper bound for each pair of neighbouring data sets. The other orders serve only as candidates for
     the theorem's minimum.

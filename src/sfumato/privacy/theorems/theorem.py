@@ -1,4 +1,4 @@
-"""The interface of a theorem: which plans it covers, how far one unit moves a step's sum, and what the steps cost."""
+"""The interface of a theorem: the plans it covers, how far one unit moves a step's sum, and the cost of the steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Plan(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeated(Part):
+class RepeatedSteps(Part):
     """Steps that are identical releases, as a part of a loss."""
 
     steps: int
@@ -58,7 +58,7 @@ class Repeated(Part):
 
 
 @functools.lru_cache(maxsize=24)
-def _step_distribution(one: Repeated, width: float) -> Any:
+def _step_distribution(one: RepeatedSteps, width: float) -> Any:
     """Cached for other numbers of steps, because it is slow to build."""
     return one.step_distribution(width)
 
@@ -82,7 +82,7 @@ class Theorem(ABC):
         name: the name in statements.
         citation: where it is proven.
         tight: how the default accountant evaluates it.
-        by_prefix: whether any first steps of a run have a loss of their own, independent of the steps that follow.
+        by_prefix: whether any prefix of a run's steps has its own loss, which does not depend on later steps.
     """
 
     participations: tuple[type[Participation], ...]
@@ -92,21 +92,21 @@ class Theorem(ABC):
     tight: str
     by_prefix: bool = True
 
-    def speaks_for(self, plan: Plan) -> bool:
+    def covers_plan(self, plan: Plan) -> bool:
         """Whether the theorem covers this combination."""
         return (
             type(plan.participation) in self.participations
             and type(plan.mechanism) in self.mechanisms
-            and self.covers(plan.unit)
+            and self.covers_unit(plan.unit)
         )
 
-    def covers(self, unit: Unit) -> bool:
+    def covers_unit(self, unit: Unit) -> bool:
         """Whether it covers units like this. By default: units with at most one vector in a step's sum."""
-        return unit.vectors == 1
+        return unit.max_vectors == 1
 
     def sensitivity(self, plan: Plan) -> float:
-        """How far one unit moves a step's sum through each vector that it contributes to: L2 norm, in units of C."""
-        return plan.unit.moves
+        """The L2 distance, in units of C, that one unit moves a step's sum through each vector it contributes to."""
+        return plan.unit.shift_per_vector
 
     def check(self, plan: Plan) -> None:
         """Refuse plans of this combination that the theorem does not cover."""
@@ -118,8 +118,8 @@ class Theorem(ABC):
         **Guarantee.** For the plan's unit and adjacency, if each release is the sum of the participants' vectors, each
         of norm at most C, plus the mechanism's noise for that step (made of independent numbers of standard deviation
         `noise_multiplier * C`), and no unit moves the sum by more than `sensitivity(plan) * C` for each of the
-        `unit.vectors` that it may have in it. With adaptive clipping each vector has one more coordinate, for the
-        count, and the noise multiplier is the joint one (`Quantile`).
+        `unit.max_vectors` that it may have in it. With adaptive clipping each vector has one more coordinate, for the
+        count, and the noise multiplier is the joint one (`QuantileClipping`).
         """
         return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(self.part(plan, steps),))
 
@@ -128,8 +128,8 @@ class Theorem(ABC):
         """The same loss as a single part."""
 
     @abstractmethod
-    def steps_like(self, plan: Plan, mu: float) -> float:
-        """Roughly the number of steps that cost as much as one Gaussian release of sensitivity mu and deviation 1."""
+    def equivalent_steps(self, plan: Plan, mu: float) -> float:
+        """Roughly the number of steps that cost as much as one Gaussian release of sensitivity mu and noise 1."""
 
     def relative_noise(self, plan: Plan) -> float:
         """The joint noise's standard deviation over the sensitivity. Refuses a noise multiplier outside the range of

@@ -15,7 +15,7 @@ from sfumato.gradients import GridSum
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import blocks
-from sfumato.randomness.noise.blocks import DrawnAhead, GaussianNoise, OnTheCPU, StepNoise
+from sfumato.randomness.noise.blocks import CPUNoise, GaussianNoise, PrefetchedNoise, StepNoise
 from sfumato.randomness.noise.toeplitz import BandedToeplitzNoise, BufferedToeplitzNoise
 from sfumato.randomness.noise.tree import TreeNoise
 
@@ -49,7 +49,7 @@ class NoiseState:
 class PendingNoise(Protocol):
     """Noise that has been drawn or is being drawn."""
 
-    def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def add_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor}."""
         ...
 
@@ -66,9 +66,9 @@ class PreparedNoise:
     pending: PendingNoise
     next_state: NoiseState
 
-    def added_to(self, total: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], NoiseState]:
+    def add_to(self, total: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], NoiseState]:
         """The noisy sum, {name: float32 tensor}, and the next state of the noise."""
-        return self.pending.added_to(total), self.next_state
+        return self.pending.add_to(total), self.next_state
 
 
 class Noise:
@@ -128,7 +128,7 @@ class Noise:
                 returned as well. The state is used up, because its memory passes to the successor. Your own loop may
                 leave it out if steps have independent noise.
         """
-        noisy, next_state = self.ahead(total, step, state).added_to(total)
+        noisy, next_state = self.prepare(total, step, state).add_to(total)
         return noisy if state is None else (noisy, next_state)
 
     def _stateless(self, step: int) -> NoiseState:
@@ -140,7 +140,7 @@ class Noise:
             )
         return NoiseState(step=step)
 
-    def taken(self, total: GridSum) -> dict[str, Tensor]:
+    def prepare_sum(self, total: GridSum) -> dict[str, Tensor]:
         """The sum in the form to which this noise is added."""
         return total.value()
 
@@ -154,7 +154,7 @@ class Noise:
             )
         return state
 
-    def ahead(
+    def prepare(
         self,
         like: Mapping[str, Tensor],
         step: int,
@@ -174,7 +174,7 @@ class Noise:
         memory, shapes = self._take_memory(like, state), {name: value.shape for name, value in like.items()}
         drawing = partial(blocks.draw, self._rule, shapes, memory, step, self._key, self.standard_deviation, share)
         devices = {value.device for value in like.values()}
-        pending = OnTheCPU(drawing) if devices <= {torch.device("cpu")} else DrawnAhead(drawing, shapes, *devices)
+        pending = CPUNoise(drawing) if devices <= {torch.device("cpu")} else PrefetchedNoise(drawing, shapes, *devices)
         return PreparedNoise(
             pending, NoiseState(step=step + 1, tensors={n: value for n, value in memory.items() if len(value)})
         )

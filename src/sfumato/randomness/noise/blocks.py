@@ -70,7 +70,7 @@ def draw(
     The bits that a key draws are the same everywhere. The numbers are too, except beyond 3.65 standard deviations (one
     in 3,900): these are logarithms of the C library, whose last bit in float64 depends on the library.
     """
-    sizes, key = {name: shape.numel() for name, shape in shapes.items()}, key.at(step)
+    sizes, key = {name: shape.numel() for name, shape in shapes.items()}, key.for_step(step)
 
     def work(place: tuple[str, slice]) -> None:
         name, columns = place
@@ -109,7 +109,7 @@ def blocks_of(shapes: Mapping[str, torch.Size]) -> list[tuple[str, slice]]:
     ]
 
 
-class OnTheCPU:
+class CPUNoise:
     """Noise that is drawn once the sum is available, and added block by block while the block is in the cache.
 
     Args:
@@ -119,7 +119,7 @@ class OnTheCPU:
     def __init__(self, drawing: Callable[[Receive], None]):
         self._drawing = drawing
 
-    def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def add_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor}, rounded once, together."""
         noisy = {name: torch.zeros(value.shape, dtype=torch.float32) for name, value in total.items()}
 
@@ -130,7 +130,7 @@ class OnTheCPU:
         return noisy
 
 
-class DrawnAhead:
+class PrefetchedNoise:
     """Noise for a sum on a device. It is drawn on the CPU while the device computes, and copied to the device once.
 
     Args:
@@ -152,7 +152,7 @@ class DrawnAhead:
         self._pool = ThreadPoolExecutor(max_workers=1)
         self._done = self._pool.submit(drawing, receive)
 
-    def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def add_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor} on the device, rounded once, together."""
         self._done.result()
         self._pool.shutdown()

@@ -62,11 +62,11 @@ class SecureNoise(Noise):
         refuse_without_grid(mechanism)
         refuse_inaccurate()
 
-    def taken(self, total: GridSum) -> dict[str, Tensor]:
+    def prepare_sum(self, total: GridSum) -> dict[str, Tensor]:
         """The sum as integers."""
         return total.integers
 
-    def ahead(
+    def prepare(
         self,
         like: Mapping[str, Tensor],
         step: int,
@@ -74,13 +74,13 @@ class SecureNoise(Noise):
         *,
         share: tuple[int, int] = (0, 1),
     ) -> PreparedNoise:
-        """The noise of a step, as in `Noise.ahead`. It is added to int64 sums, in steps of the grid of sums."""
+        """The noise of a step, as in `Noise.prepare`. It is added to int64 sums, in steps of the grid of sums."""
         self._take_memory(like, self._checked(step, state))
         shapes = {name: value.shape for name, value in like.items()}
         elements = sum(shape.numel() for shape in shapes.values())
         sigma, exponent = self.mechanism.noise_multiplier, grid_of(self.mechanism.noise_multiplier, elements).exponent
         drawing = partial(draw, shapes, step, self._key, scale_of(sigma, elements), share)
-        pending = OnGrid(
+        pending = GridNoise(
             drawing,
             shapes,
             ahead=any(value.device.type != "cpu" for value in like.values()),
@@ -117,11 +117,11 @@ def draw(
 
     **Guarantee.** Each block of a parameter in a step has its own stream, whoever draws it.
     """
-    key = key.at(step)
+    key = key.for_step(step)
 
     def work(place: tuple[str, slice]) -> None:
         name, columns = place
-        seed = key.extendable(f"secure noise {columns.start // BLOCK}", step, name)
+        seed = key.xof_seed(f"secure noise {columns.start // BLOCK}", step, name)
         receive(name, columns, rounded_gaussians(seed, columns.stop - columns.start, scale))
 
     places = blocks_of(shapes)[share[0] :: share[1]]
@@ -224,7 +224,7 @@ def refuse_inaccurate() -> None:
             )
 
 
-class OnGrid:
+class GridNoise:
     """Noise on a grid, drawn on the CPU: once the sum is available, or ahead in a thread if a device computes the sum.
 
     Args:
@@ -254,7 +254,7 @@ class OnGrid:
     def _keep(self, name: str, columns: slice, drawn: np.ndarray) -> None:
         self._drawn[name].view(-1)[columns] = torch.from_numpy(drawn)
 
-    def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def add_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum, int64 in steps of the grid of sums, plus the noise: {name: float32 tensor}."""
         for name, value in total.items():
             if value.dtype != torch.int64:
@@ -277,14 +277,14 @@ class OnGrid:
 
     def _noisy(self, integers: Tensor, noise: Tensor) -> Tensor:
         """Their exact sum on the grid, converted to floating point only afterwards, in the units of the gradients."""
-        on_grid = on_coarser(integers, self._coarser) + noise
+        on_grid = coarsen(integers, self._coarser) + noise
         return on_grid.to(torch.float64).mul_(self._unit).to(torch.float32)
 
 
-def on_coarser(integers: Tensor, powers: int) -> Tensor:
+def coarsen(integers: Tensor, powers: int) -> Tensor:
     """Integers divided by 2^powers, rounded to the nearest integer, halves up: int64.
 
-    >>> on_coarser(torch.tensor([-6, -5, 5, 6, 7]), 2).tolist()
+    >>> coarsen(torch.tensor([-6, -5, 5, 6, 7]), 2).tolist()
     [-1, -1, 1, 2, 2]
     """
     return integers if not powers else (integers + (1 << (powers - 1))) >> powers

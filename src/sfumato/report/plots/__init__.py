@@ -1,1 +1,1 @@
-"""Plots, as SVG."""
+"""Plots as SVG."""

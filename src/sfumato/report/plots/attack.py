@@ -1,4 +1,4 @@
-"""What an attacker can find out at most, as a picture and in words: from the plan alone, so on every page."""
+"""The bound on any attack, as a plot and in words. It depends on the plan alone, so every page shows it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.statements.curve import gaussian_detections
-from sfumato.report.plots.drawing import beside, inline
-from sfumato.report.plots.lines import Axis, Line, Marked, draw
+from sfumato.privacy.statements.curve import gaussian_true_positive_rates
+from sfumato.report.plots.drawing import annotate, inline
+from sfumato.report.plots.lines import Axis, Line, MarkedPoint, draw
 from sfumato.report.sections.numbers import percent, percent_up
 from sfumato.report.style import MUTED
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RATES = tuple(10 ** (-4 + tenth / 20) for tenth in range(80))
-"""The false alarms of the picture, from one in ten thousand up to most; one in a thousand and in a hundred are among
-them."""
+"""The false-positive rates of the plot, from 1e-4 to almost 1. They include 0.001 and 0.01."""
 SCALE = (1.0, 3.0, 8.0)
 _HEIGHT = 300
 _LEAST = 1e-4
 _APART = 0.25
-"""Lines that begin nearer to each other than this, in logarithms, have no words of their own."""
+"""A line of the scale that begins closer to the plan's line than this, as a difference of logarithms, has no label."""
 _THOUSANDTH, _HUNDREDTH = 20, 40
 _SMALL: dict[str, Any] = {"color": MUTED, "fontsize": 10}
 
@@ -34,11 +33,11 @@ class Attack:
     """The attacker's curve of a run.
 
     Attributes:
-        detections: the largest true-positive rate at each of `RATES`, as `privacy.detections` gives them.
-        delta: the plan's, at which epsilons of the scale are meant.
-        subject: what the promise is for, such as "single training example".
-        others: what the attacker knows besides, such as "all the other examples".
-        question: what the attacker would find out, such as "an example was used".
+        detections: the largest true-positive rate at each of `RATES`, as from `privacy.true_positive_rates`.
+        delta: the delta of the plan, which also holds for the epsilons of the scale.
+        subject: the protected unit, such as "single training example".
+        others: the attacker's other knowledge, such as "all the other examples".
+        question: the fact that the attacker wants to learn, such as "an example was used".
     """
 
     detections: Sequence[float]
@@ -51,12 +50,12 @@ class Attack:
         if len(self.detections) != len(RATES):
             raise SfumatoError(
                 f"detections must hold one rate for each of {len(RATES)} false alarms, got {len(self.detections)}",
-                "give sfumato.privacy.detections(plan, RATES)",
+                "give sfumato.privacy.true_positive_rates(plan, RATES)",
             )
 
     @property
-    def words(self) -> str:
-        """What the promise is worth, in words."""
+    def description(self) -> str:
+        """The bound in words, at both marked rates."""
         return (
             f"For every single {self.subject.rstrip(',')}: an attacker who has the model and knows everything else, "
             f"{self.others} included, and who asks whether {self.question}, detects it in at most "
@@ -66,8 +65,8 @@ class Attack:
 
     @property
     def picture(self) -> str:
-        """The curve on logarithmic axes, between those of the scale's epsilons, as an `<svg>` element."""
-        scale = {epsilon: gaussian_detections(epsilon, self.delta, RATES) for epsilon in SCALE}
+        """The curve on logarithmic axes, with the curves of the scale's epsilons, as an `<svg>` element."""
+        scale = {epsilon: gaussian_true_positive_rates(epsilon, self.delta, RATES) for epsilon in SCALE}
 
         gray = {"color": MUTED, "linewidth": 0.9}
         axis = {"limits": (_LEAST, 1), "log": True, "share": True, "ticks": [10.0**power for power in range(-4, 1)]}
@@ -83,10 +82,10 @@ class Attack:
                 diagonal=True,
                 marked=[self._marked(place) for place in (_THOUSANDTH, _HUNDREDTH)],
             )
-            beside(axes, "guessing", (0.025, 0.025), (6, -3), va="top", **_SMALL)
+            annotate(axes, "guessing", (0.025, 0.025), (6, -3), va="top", **_SMALL)
             for epsilon, shares in scale.items():
                 if abs(math.log(shares[0] / self.detections[0])) >= _APART:
-                    beside(axes, f"epsilon {epsilon:g}", (RATES[0], shares[0]), (14, 2), va="top", **_SMALL)
+                    annotate(axes, f"epsilon {epsilon:g}", (RATES[0], shares[0]), (14, 2), va="top", **_SMALL)
 
         detected = ", ".join(
             f"{percent_up(self.detections[place])} at {percent(RATES[place])} false alarms"
@@ -100,7 +99,7 @@ class Attack:
             alternative=f"Line: detections against false alarms of this plan, {detected}, and epsilon {listed}.",
         )
 
-    def _marked(self, place: int) -> Marked:
-        """The bound at one of the rates, where its words cover no line."""
+    def _marked(self, place: int) -> MarkedPoint:
+        """The bound at one of the rates, with its text where it covers no line."""
         rate, share = RATES[place], self.detections[place]
-        return Marked((rate, share), percent_up(share), "below right" if share > 3 * rate else "above left")
+        return MarkedPoint((rate, share), percent_up(share), "below right" if share > 3 * rate else "above left")

@@ -1,4 +1,4 @@
-"""The plots of several plans or runs, each as one SVG file; the same rows give the same bytes."""
+"""Plots that compare plans or runs, each as an SVG file. The same rows give the same bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.report.plots.drawing import beside, calm, plot, svg
-from sfumato.report.plots.lines import Axis, Line, Marked, draw
+from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
+from sfumato.report.plots.lines import Axis, Line, MarkedPoint, draw
 from sfumato.report.style import INK, MUTED, SERIES
 
 _PANEL = (3.4, 2.7)
 _ACROSS = 3
 _LOGARITHMIC_FROM = 20
 MOST_NAMED = 24
-"""So many runs have their names under their bars."""
+"""The largest number of runs for which the bars have names."""
 _DOTS: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "alpha": 0.6}
 _RING: dict[str, Any] = {
     "marker": "o",
@@ -29,7 +29,7 @@ _RING: dict[str, Any] = {
 
 
 def check(path: str) -> None:
-    """Refuse a file that could not be drawn, before anything is computed for it."""
+    """Refuse the path of a plot that cannot be written, before anything is computed."""
     if Path(path).suffix.lower() != ".svg":
         raise SfumatoError(f"plot must end with .svg, got {path!r}", "name a file such as a.svg")
     if not Path(path).absolute().parent.is_dir():
@@ -37,14 +37,14 @@ def check(path: str) -> None:
 
 
 def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float | None = None) -> str:
-    """Accuracy against epsilon (Mehta et al. 2022, figure 1b), with the figure without privacy as a dashed line.
+    """Accuracy against epsilon (Mehta et al. 2022, figure 1b), with the accuracy without privacy as a dashed line.
 
     Args:
-        rows: `epsilon` and `accuracy` of each run, by rising epsilon.
-        without_privacy: the accuracy without privacy, where it is known.
+        rows: `epsilon` and `accuracy` of each run, by ascending epsilon.
+        without_privacy: the accuracy without privacy; None if it is not known.
 
     Returns:
-        an SVG file.
+        An SVG file.
     """
     points = [(float(row["epsilon"]), float(row["accuracy"])) for row in rows]
     with plot("budgets", 4.6, 3.2) as figure:
@@ -61,17 +61,18 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
 
 
 def frontiers(rows: Sequence[Mapping[str, Any]], epochs: float | None = None) -> str:
-    """What `Frontier.to_dict` gives of each batch size: steps against noise, and signal against computation.
+    """The frontier of each batch size: steps against noise, and signal-to-noise against computation.
 
-    On the left the most steps that each noise multiplier allows. On the right the signal-to-noise of the run, as a
-    share of the full-batch limit, against expected epochs: where it is flat, more computation buys little of it. The
-    point to take of each batch size has a ring.
+    The left panel shows the largest number of steps that each noise multiplier allows. The right panel shows the
+    signal-to-noise ratio of the run, as a share of the full-batch limit, against expected epochs. Where a curve is
+    flat, more computation gains little. The recommended point of each batch size has a ring.
 
     Args:
-        epochs: the computation that is allowed, drawn as a line.
+        rows: `Frontier.to_dict` of each batch size.
+        epochs: the allowed number of expected epochs, drawn as a vertical line.
 
     Returns:
-        an SVG file.
+        An SVG file.
     """
     with plot("tradeoff", 10.4, 4.0) as figure:
         for place, (across, up) in enumerate(
@@ -97,38 +98,38 @@ def frontiers(rows: Sequence[Mapping[str, Any]], epochs: float | None = None) ->
             draw(axes, [*lines, *rings], across, up, grid="both", levels={"flat: 95%": 0.95} if place else None)
             if place and epochs is not None:
                 axes.axvline(epochs, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-                beside(axes, f"{epochs:g} allowed", (epochs, 0), (4, 4), color=MUTED)
+                annotate(axes, f"{epochs:g} allowed", (epochs, 0), (4, 4), color=MUTED)
         return svg(figure)
 
 
 def spending(rows: Sequence[Mapping[str, Any]], total: str) -> str:
-    """Bars that stand on each other: each run's share of a budget upon that of the runs before it.
+    """The spending of a budget as a waterfall chart: each run's bar begins where the previous one ends.
 
     Args:
-        rows: `run`, `share` and `used` of each, in their order.
-        total: what the whole is, in words.
+        rows: `run`, `share` and `used` of each run, in their order.
+        total: a description of the whole budget.
 
     Returns:
-        an SVG file.
+        An SVG file.
     """
     with plot("spending", max(4.6, 1.6 + 0.3 * len(rows)), 3.2) as figure:
         axes, places = figure.add_subplot(), range(len(rows))
         shares = [100 * row["share"] for row in rows]
         axes.bar(places, shares, 0.7, bottom=[100 * (row["used"] - row["share"]) for row in rows], color=SERIES[0])
         axes.axhline(100, color=SERIES[1], linewidth=1, linestyle="--")
-        beside(axes, total, (-0.5, 100), (0, 3), color=SERIES[1])
+        annotate(axes, total, (-0.5, 100), (0, 3), color=SERIES[1])
         named = len(rows) <= MOST_NAMED
         axes.set_xticks(places if named else [], [row["run"] for row in rows] if named else [], rotation=30, ha="right")
         axes.set_xlabel("runs, in the order in which they were reserved" if rows else "no run yet", color=MUTED)
         axes.set_ylabel("used, %")
         axes.set_xlim(-0.6, max(0.6, len(rows) - 0.4))
         axes.set_ylim(0, 115)
-        calm(axes)
+        style_axes(axes)
         return svg(figure)
 
 
 def figure_of(row: Mapping[str, Any]) -> str:
-    """The name of the one figure that matters most: recall of embeddings, else accuracy.
+    """The name of the main figure: recall for embeddings, else accuracy.
 
     >>> figure_of({"recall": 0.5, "far": 0.001}), figure_of({"accuracy": 0.5})
     ('recall', 'accuracy')
@@ -136,15 +137,15 @@ def figure_of(row: Mapping[str, Any]) -> str:
     return "recall" if "recall" in row else "accuracy"
 
 
-def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
-    """One panel for each varied setting; the best run stands out in each of them.
+def sweep_panels(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
+    """One panel for each varied setting. Each panel marks the best run.
 
     Args:
         rows: the runs of a search: `accuracy` or `recall`, and a value for each varied setting.
         varied: the names of the settings.
 
     Returns:
-        an SVG file.
+        An SVG file.
     """
     across = min(_ACROSS, len(varied))
     down = -(-len(varied) // across)
@@ -162,13 +163,14 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
                 [Line([*zip(positions, heights, strict=True)], look=_DOTS)],
                 Axis(name.replace("_", " "), log=wide, names=labels),
                 Axis("" if place % across else f"validation {measured}", share=True),
-                marked=[Marked((positions[best], heights[best]))],
+                marked=[MarkedPoint((positions[best], heights[best]))],
             )
         return svg(figure)
 
 
 def _positions(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
-    """Where the values stand: numbers at themselves, few of them and everything else side by side, with labels."""
+    """The positions of the values, and their labels. More than six different numbers stand at their values, without
+    labels. All other values are spaced evenly."""
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     if numbers and all(math.isfinite(value) for value in values) and len(set(values)) > 6:
         return [float(value) for value in values], None

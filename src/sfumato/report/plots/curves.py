@@ -1,4 +1,4 @@
-"""The page's line plots and its heat map, as inline SVG: same numbers, same bytes; colours are the page's own."""
+"""The line plots and the heat map of a page, as inline SVG in the page's colours. Same numbers, same bytes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import escape
 
-from sfumato.privacy.statements.presented import rounded_up
-from sfumato.report.plots.drawing import HEIGHT, WIDTH, calm, inline, svg
-from sfumato.report.plots.lines import Axis, Line, Marked, draw, ticks
+from sfumato.privacy.statements.display import rounded_up
+from sfumato.report.plots.drawing import HEIGHT, WIDTH, inline, style_axes, svg
+from sfumato.report.plots.lines import Axis, Line, MarkedPoint, draw, ticks
 from sfumato.report.sections.numbers import percent, significant
-from sfumato.report.style import MUTED, RULE, SERIES, figures
+from sfumato.report.style import MUTED, RULE, SERIES, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,15 +27,15 @@ _SHADES = 24
 
 
 def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, float] | None = None) -> str:
-    """One figure against steps, with the epsilon spent on a second axis along the top.
+    """One figure against steps, with the spent epsilon on a second axis at the top.
 
     Args:
-        rows: the metrics of a run; rows without `key`, or with NaN or Inf there, are passed over.
-        key: "accuracy", "loss", or "recall", whose steps are rounds.
-        levels: of accuracy, what it must be compared with: each is a line, by name.
+        rows: the metrics of a run. Rows without a finite value of `key` are skipped.
+        key: "accuracy", "loss" or "recall". The steps of recall are called rounds.
+        levels: reference levels for accuracy by name, drawn as lines.
 
     Returns:
-        an `<svg>` element, or an empty string where no row has the figure.
+        An `<svg>` element; an empty string if no row has the figure.
     """
     points = _thinned([(int(row["step"]), float(row[key])) for row in rows if _finite(row.get(key))])
     if not points:
@@ -57,7 +57,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
             Axis(f"{unit}s", (0, max(*(int(row["step"]) for row in rows), 1) * 1.03), whole=True),
             Axis("", limits, share=share),
             levels={f"{name} {percent(value)}": value for name, value in known.items()},
-            marked=[Marked(last, show(last[1]), "above" if not share or last[1] < sum(limits) / 2 else "below")],
+            marked=[MarkedPoint(last, show(last[1]), "above" if not share or last[1] < sum(limits) / 2 else "below")],
         )
         if spent:
             _draw_epsilon(axes.twiny(), axes.get_xlim(), spent)
@@ -69,7 +69,7 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
     return inline(fill, name=key, height=HEIGHT, alternative=alternative)
 
 
-def of_two_runs(name: str, both: Sequence[Curve], runs: Sequence[str]) -> str:
+def two_run_curves(name: str, both: Sequence[Curve], runs: Sequence[str]) -> str:
     """One figure of two runs against steps, as an `<svg>` element."""
     known = [(points, label, run) for points, label, run in zip(both, ("first", "second"), runs, strict=True) if points]
     lasts = ", ".join(f"{points[-1][1]:.4g} of {run}" for points, _, run in known)
@@ -86,41 +86,43 @@ def of_two_runs(name: str, both: Sequence[Curve], runs: Sequence[str]) -> str:
     )
 
 
-def receiver(curves: Mapping[str, Curve], areas: Mapping[str, float]) -> str:
-    """True-positive against false-positive rate of some classes, for the page: the plot of those hardest to tell apart.
+def roc_curves(curves: Mapping[str, Curve], areas: Mapping[str, float]) -> str:
+    """The ROC curves of the classes that are hardest to recognise, for the page.
+
+    At most four curves are drawn, those with the smallest areas. With two classes one curve is drawn, since they mirror
+    each other.
 
     Args:
-        curves: (false-positive rate, true-positive rate) at each threshold, rising, by class.
-        areas: under each of them. Of two classes, whose curves mirror each other, and of more than four, those of the
-            smallest areas are drawn.
+        curves: (false-positive rate, true-positive rate) at each threshold, ascending, by class.
+        areas: the area under each curve.
 
     Returns:
-        an `<svg>` element, or an empty string without curves.
+        An `<svg>` element; an empty string without curves.
     """
     drawn = sorted(curves, key=lambda name: areas[name])[: 1 if len(curves) == 2 else len(_DASHES)]
     if not drawn:
         return ""
     named = ", ".join(f"{percent(areas[name])} of {escape(name)}" for name in drawn)
     return inline(
-        lambda figure: _draw_receiver(figure, {name: curves[name] for name in drawn}, areas),
+        lambda figure: _draw_roc(figure, {name: curves[name] for name in drawn}, areas),
         name="receiver",
         height=WIDTH,
         alternative=f"Lines: ROC curves, areas {named}.",
     )
 
 
-def receiver_file(name: str, curve: Curve, area: float, point: tuple[float, float]) -> str:
-    """The curve of one class as an SVG file, with the point of the threshold that was chosen marked."""
+def roc_file(name: str, curve: Curve, area: float, point: tuple[float, float]) -> str:
+    """The ROC curve of one class as an SVG file, with the point of the chosen threshold marked."""
     from matplotlib.figure import Figure
 
-    with figures("receiver"):
+    with figure_style("receiver"):
         figure = Figure(figsize=(4.6, 4.6))
-        _draw_receiver(figure, {name: curve}, {name: area}, [Marked(point)])
+        _draw_roc(figure, {name: curve}, {name: area}, [MarkedPoint(point)])
         return svg(figure, bbox_inches="tight")
 
 
-def _draw_receiver(
-    figure: Figure, curves: Mapping[str, Curve], areas: Mapping[str, float], marked: Sequence[Marked] = ()
+def _draw_roc(
+    figure: Figure, curves: Mapping[str, Curve], areas: Mapping[str, float], marked: Sequence[MarkedPoint] = ()
 ) -> None:
     axes = figure.add_axes((0.175, 0.15, 0.785, 0.81))
     quarters = (0, 0.25, 0.5, 0.75, 1)
@@ -141,15 +143,15 @@ def _draw_receiver(
     legend.get_title().set_color(MUTED)
 
 
-def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str:
+def recall_curve(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str:
     """Recall against the false accept rate on a logarithmic axis, for the page.
 
     Args:
-        points: `at_far`, above 0, and `recall` of each operating point, by rising rate.
-        marked: the rate whose recall is written down; one of the points'.
+        points: `at_far`, above 0, and `recall` of each operating point, by ascending rate.
+        marked: the false accept rate of the point to mark, if any.
 
     Returns:
-        an `<svg>` element, or an empty string without points.
+        An `<svg>` element; an empty string without points.
     """
     if not points:
         return ""
@@ -168,7 +170,7 @@ def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str
             [Line(found)],
             Axis("false accept rate", limits, log=True),
             Axis("", (0, 1.02), share=True),
-            marked=[Marked(one, percent(one[1]), "above left" if one[1] < 0.85 else "below right") for one in own],
+            marked=[MarkedPoint(one, percent(one[1]), "above left" if one[1] < 0.85 else "below right") for one in own],
         ),
         name="roc",
         height=HEIGHT,
@@ -177,25 +179,25 @@ def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str
 
 
 def _draw_epsilon(top: Axes, limits: tuple[float, float], ticks: Sequence[tuple[float, str]]) -> None:
-    """The axis along the top, with the epsilon spent."""
+    """Draw the spent epsilon on the axis at the top."""
     top.set_xlim(*limits)
     top.set_xticks([step for step, _ in ticks], [text for _, text in ticks])
     top.set_xlabel("epsilon spent", color=MUTED, labelpad=7)
-    calm(top, None)
+    style_axes(top, None)
     top.tick_params(length=4, pad=3, color=RULE)
     top.spines["top"].set_visible(True)
     top.spines["bottom"].set_visible(False)
 
 
 _SMALL = 0.03
-"""A mean loss in nats, of one image about -log 0.97: whatever moves below it."""
+"""A mean loss in nats, about -log 0.97. Changes below it are ignored."""
 
 
-def surer_of_mistakes(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """The step from which the loss rises although accuracy does not fall, None where it does not.
+def overconfident_from(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """The step after which the loss rises although accuracy does not fall; None if there is no such step.
 
-    A rise counts from a tenth of the least loss on: smaller ones are noise. Without mistakes there are none to be
-    surer of, and a loss below that of 97% for each right class is no reason for words.
+    A rise of the loss by less than a tenth counts as noise. Without errors, or with a final loss below that of
+    probability 97% for every correct class, there is nothing to report.
     """
     known = [row for row in rows if _finite(row.get("loss")) and _finite(row.get("accuracy"))]
     if not known:
@@ -207,7 +209,7 @@ def surer_of_mistakes(rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def epsilon_ticks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
-    """Each quarter of the steps, and the epsilon spent by it, rounded up; between rows it is interpolated."""
+    """The step at each quarter of the run, and the epsilon spent until then, interpolated and rounded up."""
     import numpy as np
 
     spent = sorted((int(row["step"]), float(row["epsilon"])) for row in rows if _finite(row.get("epsilon")))
@@ -220,13 +222,13 @@ def epsilon_ticks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
 
 
 def heat_map(confusion: Sequence[Sequence[int]]) -> str:
-    """A confusion matrix of many classes as shades without numbers.
+    """A confusion matrix of many classes as a heat map without numbers.
 
-    Each row is divided by its sum. Beyond 250 classes, neighbours share a cell, so that a thousand classes still
-    make a small file.
+    Each row is divided by its sum. With more than 250 classes, neighbouring classes share a cell, which keeps the file
+    small.
 
     Args:
-        confusion: counts, (classes, classes), one row per true class.
+        confusion: counts (classes, classes), one row per true class.
     """
     import numpy as np
 
@@ -239,7 +241,7 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
         cells = len(counts) // block
         counts = counts.reshape(cells, block, cells, block).sum(axis=(1, 3))
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    # The square root lifts rare confusions out of the ground; few shades compress well.
+    # The square root makes rare confusions visible. Few shades compress well.
     opacity = np.ceil(np.sqrt(share) * _SHADES) / _SHADES
     image = np.zeros((*share.shape, 4))
     image[..., :3] = np.array([0x4F, 0x8A, 0x8B]) / 255
@@ -253,7 +255,7 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
             ticks(axis, Axis("", whole=True))
         axes.set_xlabel("predicted class, by its place in the list", color=MUTED)
         axes.set_ylabel("true class", color=MUTED)
-        calm(axes, None)
+        style_axes(axes, None)
         for spine in axes.spines.values():
             spine.set_visible(True)
 

@@ -1,4 +1,4 @@
-"""What the report's plots and pages share: calm axes, files of fixed bytes, and pages from templates."""
+"""Shared by all plots and pages of reports: the style of axes, reproducible SVG files, and templates."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from markupsafe import Markup
 
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.sections.numbers import estimate, percent, significant
-from sfumato.report.style import LIGHT, MUTED, RULE, figures, in_the_dark, stylesheet
+from sfumato.report.style import LIGHT, MUTED, RULE, add_dark_mode, figure_style, stylesheet
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SMALL_IMAGE = 64
-# Half the page's column: one plot fills a phone, two stand side by side on a desk.
+# Half the width of the page: one plot fills a phone's screen, and two fit side by side on a desktop.
 WIDTH, HEIGHT = 340, 236
 _VARIABLES = {value: f"var(--{name})" for name, value in LIGHT.items()}
-"""In a finished plot of a page each colour of the palette is replaced by the page's variable of that name."""
+"""The CSS variables that replace the palette's colours in the plots of a page."""
 NOTHING = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-"""What an SVG file would say of its making, and which would change its bytes."""
+"""Metadata to leave out of SVG files, since it would change their bytes."""
 
 
-def calm(axes: Axes, lines: Literal["x", "y", "both"] | None = "y") -> None:
-    """Lines from the ticks of one axis behind the points, muted labels, no box but the line below."""
+def style_axes(axes: Axes, lines: Literal["x", "y", "both"] | None = "y") -> None:
+    """Style axes: grid lines behind the points, muted labels, and no frame except the bottom line."""
     axes.tick_params(length=0, pad=5, labelcolor=MUTED)
     if lines is not None:
         axes.grid(axis=lines, color=RULE, linewidth=0.8)
@@ -45,25 +45,25 @@ def calm(axes: Axes, lines: Literal["x", "y", "both"] | None = "y") -> None:
         spine.set_visible(side == "bottom")
 
 
-def beside(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **looks: Any) -> None:
-    """Words at so many points from a point."""
+def annotate(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **looks: Any) -> None:
+    """Write text at this offset from a point, in typographic points."""
     axes.annotate(text, point, offset, textcoords="offset points", **looks)
 
 
 @contextmanager
 def plot(name: str, width: float, height: float) -> Iterator[Figure]:
-    """A figure of a file of its own, to be drawn and written within."""
+    """A figure for a separate file. Draw and write it inside the context."""
     from matplotlib.figure import Figure
 
-    with figures(name, size=8.5):
+    with figure_style(name, size=8.5):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
 def svg(figure: Figure, **layout: Any) -> str:
-    """The figure as an SVG file, which is dark on a dark screen. Within `figures`, the same figure, the same bytes."""
+    """The figure as an SVG file with colours for dark mode. Within `figure_style` its bytes are reproducible."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata=NOTHING, **layout)
-    return in_the_dark(out.getvalue())
+    return add_dark_mode(out.getvalue())
 
 
 def inline(
@@ -74,18 +74,18 @@ def inline(
     alternative: str,
     colours: Mapping[str, str] | None = None,
 ) -> str:
-    """What `draw` draws, as an `<svg>` element of a page.
+    """A plot as an `<svg>` element of a page.
 
     Args:
-        draw: fills a figure of the page's width, in colours that stand for the page's variables.
-        name: of the plot, no two on a page alike.
-        height: in pixels.
-        alternative: the plot in words.
-        colours: which of the page's variables further colours stand for.
+        draw: draws on a figure of the page's width, in colours that are replaced by the page's CSS variables.
+        name: the name of the plot, unique on a page.
+        height: the height in pixels.
+        alternative: a description of the plot for screen readers.
+        colours: the CSS variables that replace further colours.
     """
     from matplotlib.figure import Figure
 
-    with figures(name, size=11.5):
+    with figure_style(name, size=11.5):
         figure = Figure(figsize=(WIDTH / 72, height / 72))
         figure.patch.set_visible(False)
         draw(figure)
@@ -95,7 +95,7 @@ def inline(
 
 
 def _inline(text: str, name: str, height: int, alternative: str, colours: Mapping[str, str]) -> str:
-    """Matplotlib's file as an element of a page: no prologue, ids of its own, the page's font and colours."""
+    """Matplotlib's file as an element of a page: no prologue, unique ids, and the page's font and colours."""
     body = text[text.index("<svg") :]
     body = body[body.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
@@ -113,8 +113,8 @@ def _inline(text: str, name: str, height: int, alternative: str, colours: Mappin
     return opening + body.strip()
 
 
-def rendered(template: str, **values: Any) -> str:
-    """The template of this name, filled in; text in HTML is escaped, and a value that is missing is an error."""
+def render(template: str, **values: Any) -> str:
+    """Render a template. Text in HTML is escaped, and a missing value is an error."""
     return _environment().get_template(template).render(style=Markup(stylesheet()), **values)
 
 
@@ -139,15 +139,15 @@ def _environment() -> Environment:
         "up": rounded_up,
         "down": lambda epsilon: f"{int(epsilon * 100) / 100:.2f}",
         "json": json.dumps,
-        "plain": lambda text: re.sub(r"([\\`*_{}\[\]<>#|!])", r"\\\1", text),  # where Markdown would make more of it
+        "plain": lambda text: re.sub(r"([\\`*_{}\[\]<>#|!])", r"\\\1", text),  # escape Markdown
     }
-    found.globals["in_page"] = in_page
+    found.globals["in_page"] = image_data
     return found
 
 
-def in_page(png: bytes) -> dict[str, object]:
-    """An image for a page: its address, and whether it is so small that its pixels are to be seen."""
-    width = int.from_bytes(png[16:20], "big")  # in the header of every PNG file
+def image_data(png: bytes) -> dict[str, object]:
+    """An image for a page: its data URL, and whether it is small enough to show its pixels."""
+    width = int.from_bytes(png[16:20], "big")  # the width in the PNG header
     return {"source": "data:image/png;base64," + base64.b64encode(png).decode("ascii"), "small": width <= SMALL_IMAGE}
 
 

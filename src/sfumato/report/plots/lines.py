@@ -1,11 +1,11 @@
-"""The one kind of line plot: lines on two axes, levels that they are compared with, and marked points."""
+"""Line plots: lines on two axes, horizontal reference levels, and marked points."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sfumato.report.plots.drawing import beside, calm
+from sfumato.report.plots.drawing import annotate, style_axes
 from sfumato.report.sections.numbers import significant
 from sfumato.report.style import INK, MUTED, RULE, SERIES
 
@@ -25,16 +25,16 @@ _BESIDE: dict[Corner, tuple[tuple[float, float], dict[str, str]]] = {
 
 
 class Axis(NamedTuple):
-    """What an axis shows.
+    """The settings of an axis.
 
     Attributes:
-        label: what its values are.
-        limits: its ends; by the points where they are None.
+        label: the text at the axis.
+        limits: its ends; None to fit them to the points.
         log: whether it is logarithmic.
         share: whether its values are shares, shown in percent.
-        ticks: where it has ticks; by rule where they are None.
+        ticks: the positions of its ticks; None to choose them by rule.
         whole: whether its values are whole numbers.
-        names: what 0, 1, 2, ... stand for.
+        names: the names of the values 0, 1, 2, ...
     """
 
     label: str
@@ -47,15 +47,15 @@ class Axis(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line: its points, what a legend calls it, and how it differs from the others in looks."""
+    """One line: its points, its label in the legend, and its style."""
 
     points: Sequence[tuple[float, float]]
     label: str = ""
     look: Mapping[str, Any] = {}
 
 
-class Marked(NamedTuple):
-    """A point of a line that stands out, with words in one of its corners."""
+class MarkedPoint(NamedTuple):
+    """A marked point of a line, with a text at one of its corners."""
 
     point: tuple[float, float]
     words: str = ""
@@ -70,16 +70,18 @@ def draw(
     *,
     levels: Mapping[str, float] | None = None,
     diagonal: bool = False,
-    marked: Sequence[Marked] = (),
+    marked: Sequence[MarkedPoint] = (),
     grid: Literal["x", "y", "both"] = "y",
 ) -> None:
-    """Draw lines, each in a colour of its own, on these axes.
+    """Draw lines on these axes, each in its own colour.
 
     Args:
-        levels: heights that the lines are compared with, by name, named together over the highest.
-        diagonal: whether there is a line from corner to corner.
-        marked: points in the first line's colour.
-        grid: from which axis' ticks there are lines.
+        axes: the axes of a figure.
+        lines, x, y: the lines and the settings of both axes.
+        levels: horizontal reference lines by name. Their names stand together above the highest line.
+        diagonal: draw a line from corner to corner.
+        marked: points to mark in the first line's colour.
+        grid: the axis whose ticks have grid lines.
     """
     for own, scale in ((x, axes.set_xscale), (y, axes.set_yscale)):
         if own.log:
@@ -87,7 +89,7 @@ def draw(
     if diagonal and x.limits is not None:
         axes.plot((x.limits[0], 1), (x.limits[0], 1), **_DASHED | {"color": RULE, "linewidth": 1})
     for place, line in enumerate(lines):
-        # Matplotlib leaves out of a legend what begins with an underscore, as a class's name may.
+        # Matplotlib omits labels that begin with an underscore from the legend, and class names may begin with one.
         label = f"\u200b{line.label}" if line.label else None
         looks = {"color": SERIES[place % len(SERIES)], **_LINE, **line.look}
         axes.plot(*zip(*line.points, strict=True), **looks, label=label)
@@ -98,24 +100,24 @@ def draw(
         axes.axhline(level, **_DASHED)
     if levels:
         looks = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom", "fontsize": "small"}
-        beside(axes, ", ".join(levels), (1, max(levels.values())), (0, 3), color=MUTED, **looks)
+        annotate(axes, ", ".join(levels), (1, max(levels.values())), (0, 3), color=MUTED, **looks)
     for point, words, corner in marked:
         axes.plot(*point, "o", color=SERIES[0], markersize=5, clip_on=False)
         offset, side = _BESIDE[corner]
-        beside(axes, words, point, offset, color=INK, fontweight="bold", **side)
+        annotate(axes, words, point, offset, color=INK, fontweight="bold", **side)
     for own, axis in ((x, axes.xaxis), (y, axes.yaxis)):
         ticks(axis, own)
     axes.set_xlabel(x.label, color=MUTED, labelpad=4)
     axes.set_ylabel(y.label, color=MUTED, labelpad=4)
     if any(line.label for line in lines):
         axes.legend(loc="best", frameon=False, fontsize="small", labelcolor=INK)
-    calm(axes, grid)
+    style_axes(axes, grid)
     if x.log and y.limits is not None:
         axes.tick_params(axis="x", pad=9)
 
 
 def ticks(axis: DrawnAxis, own: Axis) -> None:
-    """Few ticks, with plain words."""
+    """Set few ticks with short labels."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = axis.get_view_interval()

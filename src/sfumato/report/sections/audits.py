@@ -1,4 +1,4 @@
-"""What audits of a run have found: lower bounds beside the promise, and what they were seen by."""
+"""The audits of a run: lower bounds of epsilon, compared with the promise, and the observations behind them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from sfumato.report.plots.drawing import HEIGHT, beside, calm, inline, rendered
+from sfumato.report.plots.drawing import HEIGHT, annotate, inline, render, style_axes
 from sfumato.report.style import MUTED, SERIES
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """What was seen with and without canaries, counted.
+    """Histograms of an audit's observations with and without the canary.
 
     Attributes:
-        name: of the plot, no two on a page alike.
-        axis: what was seen.
-        edges: of the bins, (n + 1,).
-        within, without: counts (n,) with the canary, and without it.
+        name: the name of the plot, unique on a page.
+        axis: the observed quantity.
+        edges: the edges of the bins, (n + 1,).
+        within, without: the counts (n,) with the canary, and without it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Histogram:
 
     @property
     def picture(self) -> Markup:
-        """Both as steps over one axis, as an `<svg>` element."""
+        """Both histograms as step plots on one axis, as an `<svg>` element."""
         sides = (("canary in", self.within, SERIES[1]), ("canary out", self.without, SERIES[0]))
 
         def draw(figure: Figure) -> None:
@@ -43,10 +43,10 @@ class Histogram:
                 shares = [count / max(1, sum(counts)) for count in counts]
                 axes.stairs(shares, self.edges, color=colour, linewidth=1.8)
                 corner = (self.edges[0], max(max(shares), 1e-9))
-                beside(axes, name, corner, (4, -2 - 14 * place), va="top", color=colour, fontsize=10)
+                annotate(axes, name, corner, (4, -2 - 14 * place), va="top", color=colour, fontsize=10)
             axes.set_xlabel(self.axis, color=MUTED, labelpad=4)
             axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
-            calm(axes)
+            style_axes(axes)
 
         seen = f"{sum(self.within):,} with a canary and {sum(self.without):,} without one"
         words = f"Two histograms of {self.axis}: {seen}."
@@ -58,14 +58,14 @@ class Audit:
     """One audit.
 
     Attributes:
-        heading: what was audited.
-        words: how, in sentences.
-        rows: of each bound: what it presumes, the epsilon that it proves, the largest that it could have proven, the
-            largest factor on the noise that it would have noticed (None for none), and its confidence (None for an
+        heading: the audited part of the run.
+        words: the method, in sentences.
+        rows: for each bound its assumption, the epsilon that it proves, the largest epsilon that it could have proven,
+            the largest factor on the noise that it would have noticed (None for none), and its confidence (None for an
             estimate).
         refuted: whether a bound lies above the promise.
-        histogram: what was seen.
-        faults: what is wrong with the noise of single parameters.
+        histogram: the observations.
+        faults: the faults in the noise of single parameters.
     """
 
     heading: str
@@ -77,11 +77,11 @@ class Audit:
 
 
 def audits(found: Sequence[Audit], promised: str) -> Markup:
-    """The section; empty where nothing was audited.
+    """The section on audits; empty if there are none.
 
     Args:
         promised: the promised epsilon, rounded.
     """
     if not found:
         return Markup("")
-    return Markup(rendered("audits.html.jinja", audits=found, promised=promised))
+    return Markup(render("audits.html.jinja", audits=found, promised=promised))

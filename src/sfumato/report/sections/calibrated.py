@@ -1,4 +1,4 @@
-"""What a page says of how far probabilities are to be trusted, and of figures that may be published."""
+"""Two parts of a page: the calibration of the model's probabilities, and the figures that may be published."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from sfumato.report.plots.curves import receiver
-from sfumato.report.plots.drawing import WIDTH, inline, rendered
+from sfumato.report.plots.curves import roc_curves
+from sfumato.report.plots.drawing import WIDTH, inline, render
 from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.sections.classes import ClassScore
 from sfumato.report.sections.facts import Calibration, Published
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAD = 0.05
-"""Expected calibration error from which on a page warns."""
+"""The least expected calibration error for which a page warns."""
 _OWN = {"color": SERIES[0]}
 _MOST_CLASSES = 40
 _FEWEST = 10
-"""A point of a plot stands for at least so many images."""
+"""The least number of images behind a point of a plot."""
 
 Point = tuple[float, float, float, float]
 """Confidence, accuracy, and the ends of its interval."""
 
 
 def calibrated(found: Calibration | None) -> dict[str, Any] | None:
-    """What the owner's page says of exact figures."""
+    """The values of the calibration part, from exact figures, for the template of the owner's page."""
     if found is None or not found.bands:
         return None
     points = [
@@ -50,7 +50,7 @@ def calibrated(found: Calibration | None) -> dict[str, Any] | None:
 
 
 def published(found: Published | None) -> Markup:
-    """The part of every version of a page that has figures from noisy counts; empty where there are none."""
+    """The part of every version of a page with figures from noisy counts; empty if there are none."""
     if found is None:
         return Markup("")
     points = [
@@ -60,19 +60,19 @@ def published(found: Published | None) -> Markup:
     ]
     plots = {
         "plot": Markup(reliability(points, name="published-reliability")) if points else "",
-        "receiver": Markup(receiver(*_curves(found))),
+        "receiver": Markup(roc_curves(*_curves(found))),
     }
-    return Markup(rendered("published.html.jinja", found=found, most=_MOST_CLASSES, **plots))
+    return Markup(render("published.html.jinja", found=found, most=_MOST_CLASSES, **plots))
 
 
 def _curves(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
-    """The ROC curves of which the noise leaves something, and the areas under them."""
+    """The ROC curves that can be estimated in spite of the noise, and the areas under them."""
     areas = {name: area for name, (area, _, _) in found.auc.items() if area is not None and name in found.roc}
     return {name: found.roc[name] for name in areas}, areas
 
 
 def _warning(error: float, excess: float) -> str:
-    """One sentence where probabilities are bad; empty where they may be taken as they are."""
+    """A warning if the probabilities are badly calibrated, else an empty string."""
     if error < BAD:
         return ""
     way = "says more than it should" if excess > 0 else "says less than it could"
@@ -83,8 +83,7 @@ def _warning(error: float, excess: float) -> str:
 
 
 def reliability(points: Sequence[Point], *, name: str) -> str:
-    """How often predictions are right against how sure they are, with the line of those that are as often right as they
-    say."""
+    """A reliability diagram: accuracy against confidence, with the diagonal of perfect calibration."""
 
     quarters = (0, 0.25, 0.5, 0.75, 1)
     bars = [Line([(sure, low), (sure, high)], look=_OWN | {"linewidth": 1.2}) for sure, _, low, high in points]

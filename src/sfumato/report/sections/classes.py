@@ -1,4 +1,4 @@
-"""Accuracy by class, read off a confusion matrix: pure functions of counts."""
+"""Accuracy by class, from a confusion matrix. All functions are pure functions of counts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from sfumato.report.sections.facts import Evaluation
 
 ENOUGH = 10
-"""Fewer test images say hardly anything of a class: Wilson's interval then spans 29 points or more."""
+"""The least number of test images for judging a class. With fewer, Wilson's interval spans 29 points or more."""
 
 
 def wilson(correct: float, examples: int) -> tuple[float, float]:
-    """Wilson's 95% interval for a share (Wilson 1927); (0, 1) without examples.
+    """Wilson's 95% interval for a proportion (Wilson 1927); (0, 1) without examples.
 
     >>> [f"{end:.3f}" for end in wilson(90, 100)]
     ['0.826', '0.945']
@@ -29,7 +29,7 @@ def wilson(correct: float, examples: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScore:
-    """How many test images of one class were named rightly; `examples` may be zero."""
+    """The number of correctly classified test images of one class. `examples` may be zero."""
 
     name: str
     correct: int
@@ -37,7 +37,7 @@ class ClassScore:
 
     @property
     def accuracy(self) -> float:
-        """The share named rightly, between 0 and 1; zero for a class without test images."""
+        """The share of correctly classified images, between 0 and 1; zero for a class without test images."""
         return self.correct / self.examples if self.examples else 0.0
 
     @property
@@ -47,13 +47,14 @@ class ClassScore:
 
     @property
     def enough(self) -> bool:
-        """Whether so many images can say anything of the class by itself."""
+        """Whether there are enough images to judge the class by itself."""
         return self.examples >= ENOUGH
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfusedPair:
-    """How many test images of one class were taken for another, and of how many of that class."""
+    """Two classes that were confused: `count` of the `examples` test images of `truth` were classified as
+    `prediction`."""
 
     truth: str
     prediction: str
@@ -62,7 +63,7 @@ class ConfusedPair:
 
 
 def class_scores(evaluation: Evaluation) -> list[ClassScore]:
-    """One score per class that has test images, the lowest accuracy first; ties in the order of the classes.
+    """The score of each class that has test images, the lowest accuracy first. Ties stay in the order of the classes.
 
     >>> both = class_scores(Evaluation(accuracy=0.75, loss=1, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]))
     >>> [(score.name, score.accuracy) for score in both]
@@ -76,7 +77,7 @@ def class_scores(evaluation: Evaluation) -> list[ClassScore]:
 
 
 def worst(scores: Sequence[ClassScore]) -> list[ClassScore]:
-    """The classes that share the lowest accuracy, of those with enough test images; none where all have the same."""
+    """The classes with the lowest accuracy among those with enough test images; empty if all have the same accuracy."""
     known = [score for score in scores if score.enough]
     if not known or known[0].accuracy == known[-1].accuracy:
         return []
@@ -84,7 +85,7 @@ def worst(scores: Sequence[ClassScore]) -> list[ClassScore]:
 
 
 def confused_pairs(evaluation: Evaluation, most: int = 10) -> list[ConfusedPair]:
-    """The pairs of classes that are mistaken most often, by count; ties in the order of the classes.
+    """The pairs of classes that are confused most often, by count. Ties stay in the order of the classes.
 
     >>> confused_pairs(Evaluation(accuracy=0.75, loss=1, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]))
     [ConfusedPair(truth='dog', prediction='cat', count=1, examples=2)]

@@ -1,6 +1,6 @@
-"""What a page says of an embedding: recall, its curve over false accept rates, and the nearest of some images.
+"""The part of a page about an embedding: its recall, the recall curve, and the nearest neighbours of some images.
 
-These are images of the data: they belong on a page for their owner alone, unless they are public.
+The neighbours are images of the data. Unless these are public, they belong on the owner's page only.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
-from sfumato.report.plots.curves import roc
-from sfumato.report.plots.drawing import rendered
+from sfumato.report.plots.curves import recall_curve
+from sfumato.report.plots.drawing import render
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """An image that was found.
+    """A neighbour of a query image.
 
     Args:
         png: the image as the bytes of a PNG file.
-        name: of its class.
-        similarity: to the image that was looked for, from 0 to 1.
+        name: the name of its class.
+        similarity: the similarity to the query image, from 0 to 1.
     """
 
     png: bytes
@@ -33,13 +33,13 @@ class Neighbour:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
-    """An image that was looked for, and what was found.
+class NeighbourQuery:
+    """A query image and its neighbours.
 
     Args:
         png: the image as the bytes of a PNG file.
-        name: of its class.
-        found: by falling similarity.
+        name: the name of its class.
+        found: its neighbours, by descending similarity.
     """
 
     png: bytes
@@ -47,34 +47,34 @@ class Looked:
     found: Sequence[Neighbour]
 
 
-def neighbours(rows: Sequence[Looked]) -> Markup:
-    """A line of images for each that was looked for, as a part of the page: its class, and which neighbours share it.
+def neighbours(rows: Sequence[NeighbourQuery]) -> Markup:
+    """The part of a page with a row per query image: its class, its neighbours, and which of them share the class.
 
     Args:
-        rows: in the order in which they are shown.
+        rows: the queries, in the order of the page.
 
     Returns:
         HTML that needs no network and runs no script; empty without rows.
     """
-    return Markup(rendered("neighbours.html.jinja", rows=rows))
+    return Markup(render("neighbours.html.jinja", rows=rows))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingEvaluation:
-    """How an embedding did on the test split.
+    """The results of an embedding on the test split.
 
     Attributes:
-        recall: the share of pairs of one class that are found at this false accept rate.
+        recall: the share of pairs of one class that are accepted at the false accept rate `far`.
         far: the false accept rate.
-        threshold: of similarity, from which on a pair is accepted.
-        images: how many there were.
-        pairs_of_one_class, pairs_of_two_classes: how many were compared.
-        recall_by_minibatch: the same among minibatches of 32 alone; None where no two of one class meet there.
-        curve: false accept rate and recall, by rising rate.
-        retrieval: of k, the share of images of whose k nearest one is of the same class.
-        neighbours: some images with those that are nearest.
-        compared: recall of pixels, of what training began at and of the result, each with its 95% interval, and the
-            "gain" of the last two, of so many "images"; None where a run has not compared them.
+        threshold: the least similarity of an accepted pair.
+        images: the number of test images.
+        pairs_of_one_class, pairs_of_two_classes: the numbers of compared pairs.
+        recall_by_minibatch: the recall within minibatches of 32; None if no minibatch has two images of one class.
+        curve: (false accept rate, recall), by ascending rate.
+        retrieval: for each k the share of images with at least one image of the same class among their k nearest.
+        neighbours: some images with their nearest neighbours.
+        compared: the recall of pixels, of the initial weights and of the result, each with its 95% interval, the "gain"
+            of the result over the initial weights, and the number of "images"; None if the run did not compare them.
     """
 
     recall: float
@@ -86,15 +86,15 @@ class EmbeddingEvaluation:
     recall_by_minibatch: float | None
     curve: Sequence[tuple[float, float]]
     retrieval: Mapping[str, float]
-    neighbours: Sequence[Looked]
+    neighbours: Sequence[NeighbourQuery]
     compared: Mapping[str, Any] | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EmbeddingEvaluation:
-        """The evaluation that a run has written down."""
+        """The evaluation from a run's file."""
         try:
             looked = [
-                Looked(**_image(row["query"]), found=[Neighbour(**_image(one)) for one in row["nearest"]])
+                NeighbourQuery(**_image(row["query"]), found=[Neighbour(**_image(one)) for one in row["nearest"]])
                 for row in data["neighbours"]
             ]
             return cls(**{**data, "curve": [(far, recall) for far, recall in data["curve"]], "neighbours": looked})
@@ -105,32 +105,32 @@ class EmbeddingEvaluation:
 
     @property
     def picture(self) -> Markup:
-        """Recall against the false accept rate, with the chosen rate marked where the curve has it."""
+        """Recall against the false accept rate. The chosen rate is marked if the curve contains it."""
         points = [{"at_far": far, "recall": recall} for far, recall in self.curve]
-        return Markup(roc(points, self.far if self.far in [far for far, _ in self.curve] else None))
+        return Markup(recall_curve(points, self.far if self.far in [far for far, _ in self.curve] else None))
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
-        """What recall is compared with: see `comparison`."""
+        """The recalls to compare: see `comparison`."""
         return comparison(self.compared)
 
     @property
     def warning(self) -> str | None:
-        """That it is not above its beginning: see `below_beginning`."""
-        return below_beginning(self.compared)
+        """A warning if training lowered recall: see `no_gain_warning`."""
+        return no_gain_warning(self.compared)
 
     @property
     def similar(self) -> Markup:
-        """Some images, with those that are nearest."""
+        """Some images with their nearest neighbours."""
         return neighbours(self.neighbours)
 
 
 COMPARED = {"pixels": "pixels as they are", "beginning": "before training", "result": "the model"}
-"""What is compared, and what a page calls it."""
+"""The compared embeddings, and their names on a page."""
 
 
 def comparison(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """What is compared, its recall, and the 95% interval; the gain last. Empty where nothing is known."""
+    """Rows of (name, recall, 95% interval), the gain last; empty if nothing was compared."""
     if found is None:
         return []
     unchanged = found.get("gain") is not None and not any(found["gain"])
@@ -143,13 +143,13 @@ def comparison(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     return rows
 
 
-def below_beginning(found: Mapping[str, Any] | None) -> str | None:
-    """What is to be said first of a result that is not above its beginning; None of any other.
+def no_gain_warning(found: Mapping[str, Any] | None) -> str | None:
+    """A warning if the result has a lower recall than the initial weights, else None.
 
     >>> figures = {"beginning": [0.5, 0.4, 0.6], "result": [0.25, 0.2, 0.3], "gain": [-0.25, -0.3, -0.2]}
-    >>> below_beginning(figures)
+    >>> no_gain_warning(figures)
     'Worse than its beginning: recall 25.00%, and 50.00% before training.'
-    >>> below_beginning({**figures, "gain": [-0.25, -0.6, 0.1]})
+    >>> no_gain_warning({**figures, "gain": [-0.25, -0.6, 0.1]})
     'No better than its beginning: recall 25.00%, and 50.00% before training, which may be chance.'
     """
     gain = None if found is None else found.get("gain")

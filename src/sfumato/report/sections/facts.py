@@ -1,4 +1,4 @@
-"""What a report is made of: plain data, no tensor and no path."""
+"""The contents of a report, as plain data without tensors or paths."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _STATEMENT_KEYS = ("sentence", "plain", "not_covered", "epsilon", "delta")
 
 
 class Sample(NamedTuple):
-    """One test image, or text, with what the model said of it.
+    """One test image or text, with the model's prediction.
 
     Attributes:
         record: the image as the bytes of a PNG file, or the text.
         truth: the name of its true class.
-        prediction: the name of the class that the model chose.
-        score: the model's probability for its choice, between 0 and 1.
+        prediction: the name of the predicted class.
+        score: the model's probability of the predicted class, between 0 and 1.
     """
 
     record: bytes | str
@@ -34,19 +34,19 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverSteps:
-    """How much what a run says varies over its last steps.
+class StepSpread:
+    """The variation of a run's results over its last steps.
 
     Attributes:
         records: the number of test images on which accuracies were measured.
         steps: the number of last steps.
         width: the number of weights in each average.
-        released: the accuracy of the model that is released, on these images.
-        rows: of the last weights and of each average: its name, its accuracy, and the standard deviation of accuracy
+        released: the accuracy of the released model on these images.
+        rows: for the last weights and for each average its name, its accuracy, and the standard deviation of accuracy
             over the last steps.
-        intervals: of each sample of the evaluation: low and high end of the prediction interval at 95% of the logit of
-            its first class, and the middle; empty where the run does not allow for them.
-        notes: what the intervals leave out.
+        intervals: for each sample of the evaluation the low and the high end of the 95% prediction interval of the
+            logit of its first class, and its center; empty if the run does not allow intervals.
+        notes: sources of variation that the intervals leave out.
     """
 
     records: int
@@ -60,12 +60,11 @@ class OverSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """How far confidence is from how often predictions are right, on the test split, without noise.
+    """The calibration of confidence on the test split, without noise.
 
     Attributes:
-        error: expected calibration error: the mean over images of by how much confidence misses accuracy, by bins.
-        bands: of each bin that holds images: where it begins and ends, how many these are, their mean confidence, and
-            the share of them that is right.
+        error: the expected calibration error: the mean over images of their bin's |confidence - accuracy|.
+        bands: for each bin with images its ends, its number of images, their mean confidence and their accuracy.
     """
 
     error: float
@@ -74,22 +73,22 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """Figures of the test split that may be published, from noisy counts. Each is the estimate, None where the noise
-    leaves nothing of it, and the ends of its 95% interval.
+    """Figures of the test split that may be published, from noisy counts. Each interval is (estimate, low, high), with
+    the ends of the 95% interval; the estimate is None if the noise is too large for one.
 
     Attributes:
-        epsilon: what they cost each test image.
-        records: about how many images there are.
-        accuracy: the share named rightly.
-        per_class: the same of each class.
-        auc: area under the ROC curve of each class against all others; empty where that was not counted.
-        majority: about which share the most frequent class has; None where that is not known.
-        roc: those curves: (false-positive rate, true-positive rate) at each threshold, rising.
-        error: expected calibration error.
-        bands: of each bin of confidence: where it begins and ends, about how many images it has, and their accuracy.
-        temperature: that logits are divided by.
-        operating: of an operating point of two classes: the class, and the score from which on an image is said to be
-            of it; None where the likelier class is named.
+        epsilon: the privacy cost of the figures for each test image.
+        records: the approximate number of images.
+        accuracy: the share of correctly classified images.
+        per_class: the accuracy of each class.
+        auc: the area under the ROC curve of each class against all others; empty if it was not counted.
+        majority: the approximate share of the most frequent class; None if it is not known.
+        roc: the ROC curves: (false-positive rate, true-positive rate) at each threshold, ascending.
+        error: the expected calibration error.
+        bands: for each bin of confidence its ends, its approximate number of images, and their accuracy.
+        temperature: the divisor of the logits.
+        operating: the operating point of a model of two classes: the class, and the least score for predicting it; None
+            if the likelier class is predicted.
     """
 
     epsilon: float
@@ -107,18 +106,18 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How a trained model did on the test split.
+    """The results of a trained classifier on the test split.
 
     Attributes:
-        accuracy: the share of test images named rightly, between 0 and 1.
+        accuracy: the share of correctly classified test images, between 0 and 1.
         loss: the mean cross-entropy over the test images, in nats.
         classes: the class names.
         confusion: counts of test images, one row per true class, one column per predicted class, in the order of
             `classes`.
         samples: some test images, or texts, with their predictions.
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
-        over_steps: how much that varies over the last steps; None where the run kept no weights.
-        calibration: how far its confidence is to be trusted; None where that was not measured.
+        over_steps: the variation over the last steps; None if the run kept no weights.
+        calibration: the calibration of its confidence; None if it was not measured.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
     4
@@ -130,7 +129,7 @@ class Evaluation:
     confusion: Sequence[Sequence[int]]
     samples: Sequence[Sample | tuple[bytes | str, str, str, float]] = ()
     top5: float | None = None
-    over_steps: OverSteps | None = None
+    over_steps: StepSpread | None = None
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
@@ -158,50 +157,50 @@ class Evaluation:
 
     @property
     def correct(self) -> int:
-        """How many of them were named rightly."""
+        """The number of correctly classified test images."""
         return sum(row[index] for index, row in enumerate(self.confusion))
 
     @property
     def chance(self) -> float:
-        """The accuracy of whoever guesses blindly among the classes."""
+        """The accuracy of guessing among the classes."""
         return 1 / len(self.classes)
 
     @property
     def majority(self) -> float:
-        """The accuracy of whoever always says the class that is the most frequent in the test split."""
+        """The accuracy of always predicting the most frequent class of the test split."""
         return max(map(sum, self.confusion)) / self.examples if self.examples else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything that a report tells.
+    """The contents of a report.
 
-    `title`, `statement`, `plan`, `environment` and `settings` are printed on every version of the page, and so are
-    `about` and `total`, by the owner's wish: put nothing there that was measured on private data. `metrics` and
-    `evaluation` are taken to be measured on the test split.
+    Every version of the page prints `title`, `statement`, `plan`, `environment` and `settings`, and also `about` and
+    `total`, which the owner chooses to publish. Put nothing in these fields that was measured on private data.
+    `metrics` and `evaluation` are assumed to be measured on the test split.
 
     Attributes:
-        title: what was trained on what, such as "digits, cnn"; never a path.
-        statement: the promise: `sentence`, `plain` (what is promised, to whom, a list of plain sentences),
-            `not_covered` (a list), `epsilon`, `delta`; and, where known, `unit`, `adjacency`, `accountant`, `theorem`,
+        title: the data and the model, such as "digits, cnn"; never a path.
+        statement: the statement: `sentence`, `plain` (the promise and whom it covers, a list of sentences),
+            `not_covered` (a list), `epsilon`, `delta`; and, if known, `unit`, `adjacency`, `accountant`, `theorem`,
             `citation`, `steps_taken`, `steps_planned`, and `circumstances`, whose `seeded` puts a warning first.
-        plan: the privacy plan, flat: name to value.
+        plan: the privacy plan, a flat mapping of names to values.
         environment: versions, device, threads.
-        settings: model, optimizer, learning rate, views and the like.
-        metrics: one row per evaluation during training: `step`, and of `epsilon`, `accuracy`, `loss`, `learning_rate`
-            those that were measured.
-        evaluation: how the model did at the end; None where that is not known yet.
-        public_test: whether the test split is public data, so that figures measured on it are nobody's secret.
-        published: figures of it with noise that is accounted for, which every version of the page shows.
-        persons: of numbers of images, the epsilon for a person with so many, where the promise is for single ones.
-        most_of_one: the same for the person with the most images in the data: how many these are is private.
-        attack: what an attacker can find out at most, by the plan; None where nothing is promised.
-        owner: of owner, date, purpose and the like those that were given: for the owner's own page.
-        about: those of them that the owner has published.
-        model: SHA-256 of the model file, in hexadecimal; empty where there is none yet.
-        total: what stands in `together`, on a public page whose owner asks for it.
-        together: what all runs on the same data cost together, in sentences: private, like the number of runs.
-        audits: lower bounds of epsilon, of canaries alone, which every version of the page shows.
+        settings: model, optimizer, learning rate, views and other settings.
+        metrics: one row per evaluation during training: `step`, and the measured ones of `epsilon`, `accuracy`, `loss`
+            and `learning_rate`.
+        evaluation: the results at the end; None if they are not known yet.
+        public_test: whether the test split is public data, so that figures measured on it need no protection.
+        published: figures of the test split with accounted noise, which every version of the page shows.
+        persons: (number of images, epsilon for a person with that many), if the promise is for single images.
+        most_of_one: the same for the person with the most images in the data, whose number of images is private.
+        attack: the bound that the plan sets to any attack; None if nothing is promised.
+        owner: the owner, the date, the purpose and similar facts, as far as given; for the owner's page only.
+        about: the facts of this kind that the owner has published.
+        model: the SHA-256 digest of the model file, in hexadecimal; empty if there is no file yet.
+        total: the contents of `together`, for a public page on which the owner wants them.
+        together: the total cost of all runs on the same data, in sentences. Private, as is the number of runs.
+        audits: lower bounds of epsilon, measured on canaries alone, which every version of the page shows.
     """
 
     title: str

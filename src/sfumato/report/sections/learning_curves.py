@@ -1,4 +1,4 @@
-"""How the figures went from step to step."""
+"""The learning curves of a run: its figures against steps."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.report.plots.curves import curve, surer_of_mistakes
+from sfumato.report.plots.curves import curve, overconfident_from
 from sfumato.report.sections.facts import Evaluation
 
 _MOST_ROWS = 12
 
 
 def learning_curves(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None) -> dict[str, Any] | None:
-    """The section, for the page's template; None without a figure."""
+    """The values of the section, for the page's template; None without any figure."""
     levels = {} if evaluation is None else {"chance": evaluation.chance, "most frequent class": evaluation.majority}
     rows = sorted(metrics, key=lambda row: int(row["step"]))
-    # Markup is safe here: plots.py draws from numbers and its own words, never from a name in the data.
+    # Markup is safe here: the plots contain numbers and fixed texts, never a name from the data.
     plots = [
         (heading, Markup(svg))
         for heading, svg in ((name.capitalize(), curve(rows, name, levels)) for name in ("accuracy", "recall", "loss"))
@@ -36,5 +36,5 @@ def learning_curves(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation
         "columns": columns,
         "rows": chosen,
         "thinned": len(chosen) < len(measured),
-        "surer": surer_of_mistakes(rows),
+        "surer": overconfident_from(rows),
     }

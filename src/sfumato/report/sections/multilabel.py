@@ -1,4 +1,4 @@
-"""How a model did at several labels of each image, and the part of a page that says so: plain data."""
+"""The evaluation of a multilabel classifier, as plain data, and its part of a page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
-from sfumato.report.plots.drawing import rendered
+from sfumato.report.plots.drawing import render
 from sfumato.report.sections.numbers import percent
 
 
-class Between(NamedTuple):
+class FigureInterval(NamedTuple):
     """A figure and the ends of its 95% interval."""
 
     value: float
@@ -24,40 +24,41 @@ class Between(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelScore:
-    """How well one label was told.
+    """The figures of one label.
 
     Attributes:
-        name: of the label.
-        positives, negatives: how many test images have it, and how many do not.
-        auc: area under its ROC curve; None where all images have it, or none has.
-        sensitivity: the share of the positives that score the threshold or more; None where there are none.
-        specificity: the share of the negatives that score less; None where there are none.
+        name: the name of the label.
+        positives, negatives: the number of test images with the label, and without it.
+        auc: the area under its ROC curve; None if all images have the label, or none has.
+        sensitivity: the share of the positives with a score of at least the threshold; None without positives.
+        specificity: the share of the negatives with a score below the threshold; None without negatives.
     """
 
     name: str
     positives: int
     negatives: int
-    auc: Between | None
-    sensitivity: Between | None
-    specificity: Between | None
+    auc: FigureInterval | None
+    sensitivity: FigureInterval | None
+    specificity: FigureInterval | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultilabelEvaluation:
-    """How a trained model did on the test split, where none, one or many labels are true of an image.
+    """The results of a multilabel classifier on the test split. An image may have none, one or many of the labels.
 
     Attributes:
-        accuracy: the share of right decisions among all, one for each label of each test image, between 0 and 1.
-        exact_match: the share of test images all of whose labels were decided rightly.
+        accuracy: the share of correct decisions, one decision per label and test image, between 0 and 1.
+        exact_match: the share of test images with a correct decision on every label.
         loss: the mean over test images of the sum over labels of the binary cross-entropy, in nats.
-        threshold: a score of at least this is a yes.
-        labels: each by itself.
+        threshold: the least score of a positive decision.
+        labels: the figures of each label.
 
-    The intervals of `accuracy` and `exact_match` are over images: decisions about one image hang together.
+    The intervals of `accuracy` and `exact_match` treat images as the independent units, since the decisions about one
+    image are dependent.
     """
 
-    accuracy: Between
-    exact_match: Between
+    accuracy: FigureInterval
+    exact_match: FigureInterval
     loss: float
     threshold: float
     labels: Sequence[LabelScore]
@@ -69,17 +70,17 @@ class MultilabelEvaluation:
 
     @property
     def baseline(self) -> float:
-        """The accuracy of whoever gives the answer that is the more frequent one of each label, whatever the image."""
+        """The accuracy of always giving the more frequent answer for each label."""
         return sum(max(one.positives, one.negatives) for one in self.labels) / (len(self.labels) * self.examples)
 
     @property
     def mean_auc(self) -> float | None:
-        """The mean over the labels whose area is known; None where none is."""
+        """The mean AUC over the labels that have one; None if none has."""
         known = [one.auc.value for one in self.labels if one.auc is not None]
         return sum(known) / len(known) if known else None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data that `from_dict` reads back; `accuracy` stands there as of any classifier."""
+        """JSON-ready data that `from_dict` reads back. Its `accuracy` is a number, as for any classifier."""
         return {
             "accuracy": self.accuracy.value,
             "accuracy_interval": list(self.accuracy[1:]),
@@ -93,16 +94,18 @@ class MultilabelEvaluation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MultilabelEvaluation:
-        """The evaluation that a run has written down."""
+        """The evaluation from a run's file."""
         try:
             intervals = ("auc", "sensitivity", "specificity")
             labels = [
-                LabelScore(**row | {name: None if row[name] is None else Between(*row[name]) for name in intervals})
+                LabelScore(
+                    **row | {name: None if row[name] is None else FigureInterval(*row[name]) for name in intervals}
+                )
                 for row in data["labels"]
             ]
             return cls(
-                accuracy=Between(data["accuracy"], *data["accuracy_interval"]),
-                exact_match=Between(*data["exact_match"]),
+                accuracy=FigureInterval(data["accuracy"], *data["accuracy_interval"]),
+                exact_match=FigureInterval(*data["exact_match"]),
                 loss=math.nan if data["loss"] is None else data["loss"],
                 threshold=data["threshold"],
                 labels=labels,
@@ -113,7 +116,7 @@ class MultilabelEvaluation:
             ) from None
 
     def headline(self) -> dict[str, Any]:
-        """What a page's summary says: the share of right decisions, and what it has to be compared with."""
+        """The main figure of a page: the share of correct decisions, and its baseline."""
         value, low, high = self.accuracy
         area = "" if self.mean_auc is None else f"; mean area under the ROC curve {self.mean_auc:.3f}"
         return {
@@ -126,6 +129,6 @@ class MultilabelEvaluation:
         }
 
 
-def label_by_label(found: MultilabelEvaluation, *, public_test: bool) -> Markup:
-    """The part of a page that has each label's figures."""
-    return Markup(rendered("multilabel.html.jinja", found=found, public_test=public_test))
+def labels_section(found: MultilabelEvaluation, *, public_test: bool) -> Markup:
+    """The part of a page with each label's figures."""
+    return Markup(render("multilabel.html.jinja", found=found, public_test=public_test))

@@ -1,4 +1,4 @@
-"""What a promise does not cover, sorted for a reader: what can be mended, what cannot, what is technical."""
+"""The limits of a promise, grouped: those that another run could cover, inherent ones, and technical ones."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ _LINES: tuple[tuple[str, str, str], ...] = (
 
 
 class Entry(NamedTuple):
-    """One thing that is not covered.
+    """One limit of the promise.
 
     Attributes:
-        line: the statement's own words; of facts that were read from the data one line for all of them.
-        remedy: what would cover it; empty where nothing does.
+        line: the statement's line. All facts that were read from the data share one line.
+        remedy: a change that would cover it; empty if there is none.
     """
 
     line: str
@@ -88,10 +88,12 @@ class Entry(NamedTuple):
 
 
 def grouped(lines: Sequence[str], *, hints: bool = True) -> list[tuple[str, list[Entry]]]:
-    """The lines of a statement under their headings, in their order; none is lost. Without hints, for a reader who has
-    not trained it, remedies are left out.
+    """The lines of a statement under their headings, in the statement's order. Every line is kept.
 
-    A line that is not known here stands under a heading of its own, so that no statement is ever cut short.
+    Lines that this module does not know stand under a separate heading, so that no statement loses a line.
+
+    Args:
+        hints: include the remedies. A reader who did not train the model has no use for them.
 
     >>> [(heading, len(entries)) for heading, entries in grouped(["Running time, memory use.", "Something else."])]
     [('Further', 1), ('What is technical', 1)]

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: few digits, and an epsilon never rounded down."""
+"""Numbers as text: with few digits, and epsilon never rounded down."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """The number with so many significant digits, in powers of ten where that is shorter.
+    """The number with this many significant digits, in scientific notation if it is very small or very large.
 
     >>> significant(0.23456), significant(1e-5), significant(2.5e-5), significant(60000.0)
     ('0.235', '10⁻⁵', '2.5 × 10⁻⁵', '60,000')
@@ -34,7 +34,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage with one decimal, and exactly 100% or 0% only where that is so.
+    """A share as a percentage with one decimal. 100% and 0% appear only if they are exact.
 
     >>> percent(0.9472), percent(1.0), percent(0.9999), percent(0.0001)
     ('94.7%', '100%', '99.9%', '0.1%')
@@ -45,7 +45,7 @@ def percent(share: float) -> str:
 
 
 def estimate(found: Sequence[float | None] | None) -> str:
-    """A share with the ends of its interval, where anything is known of it.
+    """A share with its interval, or "unknown".
 
     >>> estimate((0.9712, 0.962, 0.981)), estimate(None)
     ('97.1% (96.2% to 98.1%)', 'unknown')
@@ -57,7 +57,7 @@ def estimate(found: Sequence[float | None] | None) -> str:
 
 
 def cell(name: str, value: object) -> str:
-    """A value as text for a table of facts; an epsilon is rounded up.
+    """A value as text for a table of facts. Epsilon is rounded up.
 
     >>> cell("examples", 60000), cell("epsilon", 2.9971), cell("resumed", False), cell("seed", None)
     ('60,000', '2.998', 'no', 'none')
@@ -78,7 +78,7 @@ def cell(name: str, value: object) -> str:
 
 
 def percent_up(share: float) -> str:
-    """A share as a percentage that is never below it: with two digits where it is small.
+    """A share as a percentage, rounded up, with about two digits.
 
     >>> percent_up(0.00887), percent_up(0.0541), percent_up(0.2861), percent_up(1.0)
     ('0.89%', '5.5%', '29%', '100%')

@@ -1,4 +1,4 @@
-"""How well the model does on the test part: the first figure, then over all classes, class by class, and on samples."""
+"""The results on the test part: the main figure, the figures over all classes and of each class, and samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNFAIR = (
 
 
 def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
-    """The section, for the page's template."""
+    """The values of the result section, for the page's template."""
     scores = class_scores(evaluation)
     lowest = worst(scores)
     classes = len(evaluation.classes)
@@ -68,12 +68,12 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
 
 
 def what_was_tested(evaluation: Evaluation) -> str:
-    """What was tested."""
+    """The kind of test record: "text" or "image"."""
     return "text" if any(isinstance(sample, str) for sample, *_ in evaluation.samples) else "image"
 
 
 def _intervals(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Where each sample's interval is drawn, in hundredths of what all of them span, and its figures."""
+    """The text and the position of each sample's interval, in percent of the range of all intervals."""
     found = evaluation.over_steps.intervals if evaluation.over_steps else ()
     if not found or not all(math.isfinite(end) for interval in found for end in interval):
         return [{"interval": ""} for _ in evaluation.samples]
@@ -115,7 +115,8 @@ def _fairness(scores: Sequence[ClassScore], accuracy: float, what: str) -> str:
 
 
 def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool]]]]:
-    """Rows of (true class, cells of (count, shade from 0 to 10 by its share of the row, on the diagonal))."""
+    """Rows of (true class, cells), with cells (count, shade, whether it lies on the diagonal). The shade goes from 0 to
+    10 by the count's share of its row."""
     rows = []
     for index, (name, counts) in enumerate(zip(evaluation.classes, evaluation.confusion, strict=True)):
         total = max(1, sum(counts))
@@ -125,7 +126,7 @@ def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool
 
 
 def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
-    """The figure that a reader looks for first, and what it has to be compared with."""
+    """The main figure, and the baselines for comparison."""
     if isinstance(evaluation, EmbeddingEvaluation):
         return {
             "name": f"recall at a false accept rate of {significant(evaluation.far)}",
@@ -158,7 +159,7 @@ def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation
 
 
 def published_headline(found: Published | None) -> dict[str, Any] | None:
-    """The same of a page whose exact figures are left out: with the noise by which it may be published."""
+    """The main figure of a page without exact figures: the noisy one that may be published."""
     accuracy, low, high = (None, 0.0, 1.0) if found is None else found.accuracy
     if found is None or accuracy is None:
         return None

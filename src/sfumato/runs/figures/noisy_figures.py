@@ -71,22 +71,22 @@ class NoisyFigures:
         return Estimate(found, max(0.0, found - spread), found + spread)
 
     @property
-    def right(self) -> np.ndarray:
+    def correct_cells(self) -> np.ndarray:
         """The cells with correct predictions, bool (classes, predictions, bins)."""
         classes, predictions, bins = self.table.shape
         if self.operating is not None:
-            return np.arange(classes)[:, None, None] == self.named
+            return np.arange(classes)[:, None, None] == self.predicted_class
         place = np.arange(classes) if self.table.predictions else np.ones(classes, int)
         return np.broadcast_to((place[:, None] == np.arange(predictions))[:, :, None], (classes, predictions, bins))
 
     @property
-    def named(self) -> np.ndarray:
+    def predicted_class(self) -> np.ndarray:
         """The class predicted for the records of a cell, by prediction and confidence: (predictions, bins)."""
         _, predictions, bins = self.table.shape
         if self.operating is None:
             return np.broadcast_to(np.arange(predictions)[:, None], (predictions, bins))
         place = self.classes.index(self.operating.positive)
-        return np.where(self.operating.taken(self.classes, self.table.edges), place, 1 - place)
+        return np.where(self.operating.predicted_cells(self.classes, self.table.edges), place, 1 - place)
 
     @property
     def accuracy(self) -> Estimate:
@@ -97,7 +97,7 @@ class NoisyFigures:
     def majority(self) -> float | None:
         """The estimated share of the most frequent class: the accuracy of always predicting it. None if no records."""
         found = self.counts.sum((1, 2))
-        known = self.measurable(float(found.sum()), self.table.cells)
+        known = self.is_measurable(float(found.sum()), self.table.cells)
         return min(1.0, float(found.max() / found.sum())) if known else None
 
     @cached_property
@@ -111,7 +111,7 @@ class NoisyFigures:
         """The precision of each class; empty if the table has no predictions."""
         if not self.table.predictions:
             return {}
-        cells = np.broadcast_to(self.named, self.counts.shape)
+        cells = np.broadcast_to(self.predicted_class, self.counts.shape)
         return {name: self._share_among(cells == place) for place, name in enumerate(self.classes)}
 
     @cached_property
@@ -164,11 +164,13 @@ class NoisyFigures:
         from scipy.optimize import root_scalar
 
         found = self.records
-        if not self.measurable(found.value or 0.0, self.table.cells):
+        if not self.is_measurable(found.value or 0.0, self.table.cells):
             return Estimate(None, 0.0, 1.0)
         total = float(self.counts.sum())
         middle = np.array([(high + low) / 2 for low, high, _ in self._bins])
-        good, bad = (np.stack([which & cells for *_, cells in self._bins]) for which in (self.right, ~self.right))
+        good, bad = (
+            np.stack([which & cells for *_, cells in self._bins]) for which in (self.correct_cells, ~self.correct_cells)
+        )
         right, wrong = (np.where(which, self.counts, 0).sum((1, 2, 3)) for which in (good, bad))
         missed = right * (1 - middle) - wrong * middle
         share = np.clip(right / np.maximum(right + wrong, 1), 0.01, 0.99)
@@ -185,7 +187,7 @@ class NoisyFigures:
         part = float(root_scalar(beyond, bracket=(0.0, 1.0)).root if bracketed else beyond(0.0) < 0)
         return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
 
-    def measurable(self, count: float, cells: float) -> bool:
+    def is_measurable(self, count: float, cells: float) -> bool:
         """Whether a sum over `cells` noisy counts stands out from its noise."""
         return count > FEWEST_DEVIATIONS * math.sqrt(cells * self.table.variance) and count >= 1
 
@@ -195,10 +197,10 @@ class NoisyFigures:
         For the right share a, H (1 - a) - M a has mean zero and variance N a (1 - a) + v (h (1 - a)^2 + m a^2), with
         N = H + M, and h and m cells with noise of variance v.
         """
-        hits, misses = self.right & cells, ~self.right & cells
+        hits, misses = self.correct_cells & cells, ~self.correct_cells & cells
         hit, miss = float(self.counts[hits].sum()), float(self.counts[misses].sum())
         one, other = int(hits.sum()), int(misses.sum())
-        if not self.measurable(hit + miss, one + other):
+        if not self.is_measurable(hit + miss, one + other):
             return Estimate(None, 0.0, 1.0)
         # A sum that noise made negative counts as zero, or no share would be left in the interval.
         hit, miss = max(0.0, hit), max(0.0, miss)
@@ -227,7 +229,7 @@ class NoisyFigures:
         product of independent counts, each with the variance of a Poisson count plus that of its noise (DeLong et al.
         1988 without the noise)."""
         first, second = own.sum(), others.sum()
-        if not (self.measurable(first, own_cells.sum()) and self.measurable(second, other_cells.sum())):
+        if not (self.is_measurable(first, own_cells.sum()) and self.is_measurable(second, other_cells.sum())):
             return Estimate(None, 0.0, 1.0)
         ranks = np.arange(len(own))
         above = 0.5 * (1 + np.sign(ranks[:, None] - ranks[None, :]))

@@ -22,7 +22,8 @@ class OperatingPoint:
     Args:
         positive: the class that is predicted for scores of at least the threshold.
         threshold: strictly between 0 and 1.
-        rule: the rule by which it was chosen: "shares", "balanced", or CLASS=SHARE (see `choice.chosen`).
+        rule: the rule by which it was chosen: "shares", "balanced", or CLASS=SHARE (see
+            `point_choice.choose_operating_point`).
     """
 
     positive: str
@@ -42,7 +43,7 @@ class OperatingPoint:
         moved = math.log1p(-self.threshold) - math.log(self.threshold)
         return tuple(moved if name == self.positive else 0.0 for name in classes)
 
-    def taken(self, classes: Sequence[str], edges: Sequence[float]) -> np.ndarray:
+    def predicted_cells(self, classes: Sequence[str], edges: Sequence[float]) -> np.ndarray:
         """The cells of a noisy table that are predicted as the class, bool (2, bins), by prediction and confidence.
 
         The threshold is the edge of a bin, or one minus an edge, so that it divides no cell. The likelier of two
@@ -58,7 +59,7 @@ class OperatingPoint:
         """(lower, upper, cell) for each cell that may hold records, ascending: the confidence in the predicted class
         after the threshold is moved to one half, and the cell as bool (2, bins)."""
         place, moved = tuple(classes).index(self.positive), sum(self.offsets(classes))
-        taken, found = self.taken(classes, edges), []
+        taken, found = self.predicted_cells(classes, edges), []
         for one, bin_ in np.argwhere(np.broadcast_to(np.array(edges[1:]) > 0.5, taken.shape)).tolist():
             ends = [max(0.5, edge) if one == place else 1 - max(0.5, edge) for edge in edges[bin_ : bin_ + 2]]
             own = [_moved(end, moved) if taken[one, bin_] else 1 - _moved(end, moved) for end in ends]

@@ -24,7 +24,7 @@ def body(table: NoisyTable, step: int) -> dict[str, Any]:
     return {"step": step, "table": table.to_dict()}
 
 
-def recorded(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
+def find_body(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
     """The body of a ledger's line about the release; None if there is none."""
     return next((entry.body for entry in entries if entry.kind == ENTRY), None)
 

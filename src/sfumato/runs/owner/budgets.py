@@ -12,11 +12,11 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.runs.owner import store
 from sfumato.runs.owner.composition import Use
-from sfumato.runs.owner.known import checked
-from sfumato.runs.owner.lines import BudgetSet, Used
+from sfumato.runs.owner.data_identity import check_name
+from sfumato.runs.owner.lines import BudgetSet, DataUse
 from sfumato.runs.owner.store import Store
 
 
@@ -32,7 +32,7 @@ class Account:
 
     name: str
     totals: tuple[BudgetSet, ...]
-    reservations: tuple[Used, ...] = ()
+    reservations: tuple[DataUse, ...] = ()
 
     @property
     def filter(self) -> PrivacyFilter:
@@ -64,20 +64,20 @@ class Account:
         """Epsilon of all reservations at the budget's delta, by its filter."""
         return self.filter.epsilon_of(math.fsum(self.costs))
 
-    def in_advance(self) -> float | None:
+    def epsilon_in_advance(self) -> float | None:
         """Epsilon of the same plans had all of them been fixed in advance. The difference is the price of choosing them
         one after the other. None if there is no run, or if one of them is a selection or publishes figures."""
         plans = [one.use for one in self.reservations if isinstance(one.use, PrivacyPlan)]
         if not plans or len(plans) < len(self.reservations) or any(one.figures for one in self.reservations):
             return None
-        return self.filter.composed(plans)
+        return self.filter.composed_epsilon(plans)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The state of the budget in one line."""
         return (
             f"budget {self.name}: {percent(self.used)} of epsilon {self.filter.epsilon:g} at delta "
-            f"{self.filter.delta!r} is used, for each single {self.filter.unit}, by {runs(len(self.reservations))}"
+            f"{self.filter.delta!r} is used, for each single {self.filter.unit}, by {runs_text(len(self.reservations))}"
         )
 
     def history(self) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ class Account:
             "rule": self.filter.rule,
             "used": self.used,
             "epsilon_used": self.epsilon,
-            "epsilon_if_planned_in_advance": self.in_advance(),
+            "epsilon_if_planned_in_advance": self.epsilon_in_advance(),
             "totals": [{"date": one.date, "epsilon": one.epsilon} for one in self.totals],
             "history": self.history(),
         }
@@ -118,10 +118,10 @@ def percent(share: float) -> str:
     return f"{math.ceil(round(share * 1000, 9)) / 10:g}%"
 
 
-def runs(count: int) -> str:
+def runs_text(count: int) -> str:
     """A number of runs in words.
 
-    >>> runs(1), runs(12)
+    >>> runs_text(1), runs_text(12)
     ('1 run', '12 runs')
     """
     return f"{count} run{'' if count == 1 else 's'}"
@@ -138,7 +138,7 @@ def read_budget(name: str) -> Account:
     Errors: `SfumatoError` if there is no budget of this name, if the owner's list cannot be read, or if the list has
     lost a line since the budget was set, since the remainder is then unknown.
     """
-    return _account(checked("budget", name), store.read())
+    return _account(check_name("budget", name), store.read())
 
 
 def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed: Any) -> Account:
@@ -159,13 +159,13 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
     """
     positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
     fixed = {key: value for key, value in fixed.items() if value not in (None, (), [])}
-    checked("budget", name)
-    with store.held() as held:
+    check_name("budget", name)
+    with store.locked() as held:
         if not _lines(name, held):
             if delta is None:
                 raise SfumatoError(f"the budget {name} needs a delta", "give one well below 1/N, such as 1e-5")
             known = {"plans": tuple(fixed.pop("plans", ()))}
-            own = PrivacyFilter.of(epsilon=epsilon, delta=delta, **known, **fixed)
+            own = PrivacyFilter.for_total(epsilon=epsilon, delta=delta, **known, **fixed)
             held.append(BudgetSet(name=name, filter=own, lost=held.lost))
         else:
             before = _account(name, held)
@@ -174,7 +174,7 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
             changed.check_planned()
             if not changed.fits(before.costs):
                 raise SfumatoError(
-                    f"epsilon {epsilon:g} is below what was spent: {runs(len(before.reservations))} under {name} "
+                    f"epsilon {epsilon:g} is below what was spent: {runs_text(len(before.reservations))} under {name} "
                     f"{'comes' if len(before.reservations) == 1 else 'come'} to {rounded_up(before.epsilon)}",
                     f"give at least {rounded_up(before.epsilon)}: what was released cannot be taken back",
                 )
@@ -216,14 +216,14 @@ def _account(name: str, found: Store) -> Account:
             "remainder is unknown",
             "restore the list and its count from a copy, or set a budget of another name",
         )
-    reserved = dict[str, Used]()
+    reserved = dict[str, DataUse]()
     for one in found.lines:
-        if isinstance(one, Used) and one.budget == name:
+        if isinstance(one, DataUse) and one.budget == name:
             reserved.setdefault(one.run, one)
     return Account(name=name, totals=tuple(lines), reservations=tuple(reserved.values()))
 
 
-def admitted(held: Store, coming: Used) -> Used:
+def reservation(held: Store, coming: DataUse) -> DataUse:
     """The line that reserves a run's whole plan: `coming` with its cost.
 
     A run that already has a reservation counts once, however often it resumes.
@@ -255,14 +255,14 @@ def admitted(held: Store, coming: Used) -> Used:
                 "different users do not add up",
                 "declare the users as before, or set a budget of another name",
             )
-    if not own.planned(coming.use, account.uses):
+    if not own.is_planned(coming.use, account.uses):
         raise SfumatoError(
             f"the budget {name} is for {len(own.plans)} plans that were fixed in advance, and this is none of the "
             "remaining ones",
             "give one of them, or set a budget with accounting renyi, which allows choosing plans one after the other",
         )
     if not own.fits([*account.costs, cost]):
-        raise SfumatoError(*_beyond(account, coming, cost))
+        raise SfumatoError(*_over_budget(account, coming, cost))
     return replace(coming, cost=cost)
 
 
@@ -275,13 +275,13 @@ def refuse_seeded(name: str | None, seed: int | None) -> None:
         )
 
 
-def refuse_beyond(name: str, many: Sequence[Use]) -> None:
+def refuse_over_budget(name: str, many: Sequence[Use]) -> None:
     """Refuse several plans that do not all fit into the remainder. Reserves nothing."""
     account = read_budget(name)
     costs = [cost_of(account, use, None) for use in many]
     if not account.filter.fits([*account.costs, *costs]):
         raise SfumatoError(
-            f"the budget {name} has {percent(1 - account.used)} left, and {runs(len(many))} need "
+            f"the budget {name} has {percent(1 - account.used)} left, and {runs_text(len(many))} need "
             f"{percent(math.fsum(costs) / account.filter.limit)}",
             "give fewer runs, or a smaller epsilon",
         )
@@ -295,17 +295,17 @@ def cost_of(account: Account, use: Use, figures: float | None) -> float:
         raise SfumatoError(error.problem.replace("the budget", f"the budget {account.name}", 1), error.remedy) from None
 
 
-def _beyond(account: Account, coming: Used, cost: float) -> tuple[str, str]:
+def _over_budget(account: Account, coming: DataUse, cost: float) -> tuple[str, str]:
     """(problem, remedy) for a plan that does not fit."""
     own, costs = account.filter, math.fsum([*account.costs, cost])
     problem = (
         f"the budget {account.name} has epsilon {own.epsilon:g} at delta {own.delta!r}, of which "
-        f"{runs(len(account.reservations))} took {percent(account.used)}; this one needs {percent(cost / own.limit)} "
-        f"and would bring it to epsilon {rounded_up(own.epsilon_of(costs))}"
+        f"{runs_text(len(account.reservations))} took {percent(account.used)}; this one needs "
+        f"{percent(cost / own.limit)} and would bring it to epsilon {rounded_up(own.epsilon_of(costs))}"
     )
     if coming.figures is not None and own.cost_of_pure(coming.figures) > account.left:
         return problem, "publish no figures (`report_epsilon`), or at a smaller epsilon"
-    less = own.most_noise_left(coming.use, account.left) if isinstance(coming.use, PrivacyPlan) else None
+    less = own.with_enough_noise(coming.use, account.left) if isinstance(coming.use, PrivacyPlan) else None
     if less is None:
         return problem, "train on other data, or set a larger total, which the budget's history shows"
     return problem, (

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import make_directory, ordinary, write, writing
-from sfumato.data import Source, known_again, own_codes
+from sfumato._files import make_directory, regular_file, write, write_errors
+from sfumato.data import Source, find_known, own_codes
 from sfumato.randomness import keys, owner_key
 from sfumato.runs.owner import store
 from sfumato.runs.owner.lines import CodesListed
@@ -27,7 +27,7 @@ CODE_BYTES = 32
 def extend(held: Store, folder: str, material: str, now: np.ndarray) -> None:
     """Add codes uint8 (N, 32) to a list, creating it if necessary. The caller holds the store."""
     path = held.home / folder / f"{material}.npy"
-    before = listed(folder, material)
+    before = read_list(folder, material)
     if before is not None and np.array_equal(before, now):
         return
     # A list may hold a record twice, so its length does not tell which records it holds.
@@ -37,17 +37,17 @@ def extend(held: Store, folder: str, material: str, now: np.ndarray) -> None:
     kept = new if before is None else np.concatenate([before, new])
     stored = io.BytesIO()
     np.save(stored, kept)
-    with writing(path):
+    with write_errors(path):
         make_directory(path.parent, private=True)
         write(path, stored.getvalue(), private=True)
     held.append(CodesListed(path=f"{folder}/{path.name}", count=len(kept)))
 
 
-def listed(folder: str, material: str, *, whole: bool = True) -> np.ndarray | None:
+def read_list(folder: str, material: str, *, whole: bool = True) -> np.ndarray | None:
     """The codes uint8 (N, 32) of a list, in memory or memory-mapped; None if there is no such list."""
     path = keys.home() / folder / f"{material}.npy"
     try:
-        codes = np.load(ordinary(path), mmap_mode=None if whole else "r", allow_pickle=False)
+        codes = np.load(regular_file(path), mmap_mode=None if whole else "r", allow_pickle=False)
         if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != CODE_BYTES:
             raise ValueError
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def listed(folder: str, material: str, *, whole: bool = True) -> np.ndarray | No
 def remember_public(source: Source) -> None:
     """Store the codes of the records that a non-private training is about to see."""
     codes = own_codes(source.train, owner_key())
-    with store.held() as held:
+    with store.locked() as held:
         # The material covers both parts together: an earlier training may have seen a smaller part of them.
         extend(held, TRAINED_ON, source.stored_digest, codes)
 
@@ -79,10 +79,10 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     """
     if source.public:
         return
-    among = [codes for material in materials if (codes := listed(TRAINED_ON, material)) is not None]
+    among = [codes for material in materials if (codes := read_list(TRAINED_ON, material)) is not None]
     held = [part for part in (source.train, source.test, source.held_out) if part is not None]
     parts = [own_codes(part, owner_key()) for part in held] if among else []
-    seen = sum(int(known_again(part, np.concatenate(among)).sum()) for part in parts)
+    seen = sum(int(find_known(part, np.concatenate(among)).sum()) for part in parts)
     if seen or source.stored_digest in materials:
         raise SfumatoError(
             "the pre-trained weights were trained without privacy on "
@@ -93,9 +93,9 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
         )
 
 
-def unlisted(source: Source, materials: Collection[str]) -> Iterator[str]:
+def unlisted_notes(source: Source, materials: Collection[str]) -> Iterator[str]:
     """A note for the owner if the records of the non-private training are not listed."""
-    if not source.public and any(listed(TRAINED_ON, material) is None for material in materials):
+    if not source.public and any(read_list(TRAINED_ON, material) is None for material in materials):
         yield (
             "note: the records that the pre-trained weights were trained on without privacy are not listed next to "
             "your key, so it was not checked whether some of them are private here (sfumato dedup checks it)"
@@ -122,7 +122,7 @@ def disagreements() -> Iterator[str]:
         yield f"{store.FILE} lacks {found.lost:,} of {found.entries:,} entries"
     counts = {one.path: one.count for one in found.lines if isinstance(one, CodesListed)}
     for path, count in counts.items():
-        codes = listed(*path.removesuffix(".npy").split("/"), whole=False)
+        codes = read_list(*path.removesuffix(".npy").split("/"), whole=False)
         if codes is None:
             yield f"{path} is gone"
         elif len(codes) < count:

@@ -16,7 +16,7 @@ CONVOLVED = 8
 Use = PrivacyPlan | PrivateSelection
 
 
-class Together(NamedTuple):
+class JointCost(NamedTuple):
     """The joint cost of runs with one unit.
 
     Attributes:
@@ -31,11 +31,11 @@ class Together(NamedTuple):
     delta: float
 
 
-def side_by_side(many: Sequence[Use]) -> list[Together]:
+def joint_costs(many: Sequence[Use]) -> list[JointCost]:
     """The joint cost of all runs, for each unit separately, starting with the unit of the first run."""
     units = dict.fromkeys(map(unit_of, many))
     parts = {unit: [use for use in many if unit_of(use) == unit] for unit in units}
-    return [Together(unit, len(part), *together(part)) for unit, part in parts.items()]
+    return [JointCost(unit, len(part), *joint_cost(part)) for unit, part in parts.items()]
 
 
 def unit_of(use: Use) -> str:
@@ -47,7 +47,7 @@ def _plan_of(use: Use) -> PrivacyPlan:
     return use.plan if isinstance(use, PrivateSelection) else use
 
 
-def together(many: Sequence[Use]) -> tuple[float, float]:
+def joint_cost(many: Sequence[Use]) -> tuple[float, float]:
     """(epsilon, delta) of all runs together, at the largest of their deltas. All must have the same unit.
 
     **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that
@@ -66,7 +66,7 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
 
 
 def adjacency_of(many: Sequence[Use]) -> Adjacency:
-    """The adjacency for which `together` holds: the one that all uses share, or zero-out if they differ."""
+    """The adjacency for which `joint_cost` holds: the one that all uses share, or zero-out if they differ."""
     found: set[Adjacency] = {_plan_of(use).adjacency for use in many}
     return found.pop() if len(found) == 1 else "zero-out"
 
@@ -80,7 +80,7 @@ def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out with the same epsilon
         many = [replace(plan, adjacency="zero-out") for plan in many]
     first, *others = (plan.loss for plan in many)
-    loss = first.with_(*others)
+    loss = first.composed_with(*others)
     if len(loss.parts) <= CONVOLVED:
         return loss.epsilon(delta)
     share = delta / len(loss.parts)

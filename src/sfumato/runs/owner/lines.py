@@ -29,7 +29,7 @@ class Dated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Used(Dated):
+class DataUse(Dated):
     """A use of private data that is about to start: a run, a private search, or a choice by test images.
 
     Under a budget the line also reserves the whole plan.
@@ -37,7 +37,7 @@ class Used(Dated):
     Args:
         run: the identity of the use. A run that resumes may have several lines, all with the same plan.
         use: what it releases.
-        data: `Source.materials`: keyed codes of the data.
+        data: `Source.data_digests`: keyed codes of the data.
         places: `Source.places`: where the data were read from.
         name: the name shown to the owner: the last two parts of the run directory's path.
         users: `Source.assignment`: the assignment of records to users; empty if the promise is for examples.
@@ -91,7 +91,7 @@ class Used(Dated):
         return self.use.epsilon if isinstance(self.use, PrivateChoice) else self.use.epsilon()
 
     @property
-    def of_tests(self) -> float | None:
+    def test_epsilon(self) -> float | None:
         """Epsilon for each test image, from published figures or from a choice; None if there is neither."""
         return self.use.epsilon if isinstance(self.use, PrivateChoice) else self.figures
 
@@ -132,7 +132,7 @@ class CodesListed(Dated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened(Dated):
+class RunOpened(Dated):
     """An unseeded run was opened for further steps.
 
     Args:
@@ -145,7 +145,7 @@ class Opened(Dated):
     kind = OPENING
 
 
-Line = Used | BudgetSet | CodesListed | Opened
+Line = DataUse | BudgetSet | CodesListed | RunOpened
 
 
 def to_dict(line: Line) -> dict[str, Any]:
@@ -170,11 +170,11 @@ def from_dict(data: Mapping[str, Any]) -> Line:
     kind = known.pop("kind")
     if kind in _RELEASES:
         known |= {"use": _RELEASES[kind](known["use"]), "data": tuple(known["data"]), "places": tuple(known["places"])}
-        return Used(**known)
+        return DataUse(**known)
     if kind == BUDGET:
         known["filter"] = PrivacyFilter.from_dict(known["filter"])
         return BudgetSet(**known)
-    return {CODES: CodesListed, OPENING: Opened}[kind](**known)
+    return {CODES: CodesListed, OPENING: RunOpened}[kind](**known)
 
 
 _RELEASES = {

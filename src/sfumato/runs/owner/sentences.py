@@ -8,22 +8,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from sfumato.data import Source, known_again
+from sfumato.data import Source, find_known
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
-from sfumato.runs.owner.budgets import percent, runs
-from sfumato.runs.owner.composition import Together, Use, adjacency_of, side_by_side, together, unit_of
-from sfumato.runs.owner.known import Data
-from sfumato.runs.owner.uses import Earlier, earlier
+from sfumato.runs.owner.budgets import percent, runs_text
+from sfumato.runs.owner.composition import JointCost, Use, adjacency_of, joint_cost, joint_costs, unit_of
+from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.uses import EarlierUses, earlier_uses
 
 _NAMED = 3
 """The most runs that a note names."""
 
 
-def before(
-    data: Data, coming: Use, *, seeded: bool, budget: str | None = None, figures: float | None = None, run: str = ""
+def notes_before(
+    data: DataIdentity,
+    coming: Use,
+    *,
+    seeded: bool,
+    budget: str | None = None,
+    figures: float | None = None,
+    run: str = "",
 ) -> Iterator[str]:
     """Notes for the owner before a run on private data starts.
 
@@ -34,16 +40,16 @@ def before(
         figures: epsilon of the figures that the run will publish.
         run: the identity of a run that resumes.
     """
-    found = earlier(data, but=run)
+    found = earlier_uses(data, but=run)
     if budget is not None:
         yield from _of_budget(budget, found, coming, figures, run)
     if found.plans:
-        yield summary(found.plans, coming, found.seeded + seeded)
+        yield earlier_runs_note(found.plans, coming, found.seeded + seeded)
     if found.apart:
-        yield f"note: {of_other_assignments(found.apart)}"
-    yield from of_others(found, budget)
+        yield f"note: {other_assignments(found.apart)}"
+    yield from overlap_notes(found, budget)
     if figures is not None:
-        for line in of_figures([*found.figures, figures]):
+        for line in figures_sentences([*found.figures, figures]):
             yield f"note: with this one, {line}"
     if budget is None:
         for name in dict.fromkeys(
@@ -61,7 +67,7 @@ def disagreements() -> Iterator[str]:
         )
 
 
-def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, run: str) -> Iterator[str]:
+def _of_budget(name: str, found: EarlierUses, coming: Use, figures: float | None, run: str) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
     account, same = budgets.read_budget(name), set(found.data.materials)
     account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
@@ -69,7 +75,7 @@ def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, ru
     share = cost / account.filter.limit
     fits = account.filter.fits([*account.costs, cost])
     would = f"after which {percent(account.used + share)} is used" if fits else "which is too much"
-    yield f"{account.words}; this plan takes {percent(share)}, {would}"
+    yield f"{account.description}; this plan takes {percent(share)}, {would}"
     if account.reservations and not set(account.reservations[0].data) & same:
         yield f"note: the budget {name} was first used for other records than these"
     others = dict[str, set[str]]()
@@ -78,21 +84,21 @@ def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, ru
             others.setdefault(one.budget, set()).add(one.run)
     for other, its in others.items():
         yield (
-            f"note: the budget {other} also has {runs(len(its))} on these data: each budget counts its own runs, and "
-            "neither total covers both"
+            f"note: the budget {other} also has {runs_text(len(its))} on these data: each budget counts its own runs, "
+            "and neither total covers both"
         )
     counted = {one.run for one in account.reservations}.union(*others.values())
     apart = [use for one, use in found.runs.items() if one not in counted and unit_of(use) == account.filter.unit]
     if apart:
-        epsilon, delta = together(apart)
+        epsilon, delta = joint_cost(apart)
         is_or_are, comes = ("is", "comes") if len(apart) == 1 else ("are", "come")
         yield (
-            f"note: {runs(len(apart))} of yours on these data {is_or_are} under no budget and {comes} to another "
+            f"note: {runs_text(len(apart))} of yours on these data {is_or_are} under no budget and {comes} to another "
             f"epsilon {rounded_up(epsilon)} at delta {delta!r}"
         )
 
 
-def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
+def overlap_notes(found: EarlierUses, budget: str | None = None) -> Iterator[str]:
     """Notes about lost lines, and about runs on other data sets that share records with these data.
 
     Args:
@@ -105,11 +111,11 @@ def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
     counted = {one.run for one in found.others if budget is not None and one.budget == budget}
     own, common, named = None, np.zeros(0, bool), dict[str, str]()
     for material in dict.fromkeys(one.data[0] for one in found.others if one.run not in counted):
-        among = codes.listed(codes.USED, material)
+        among = codes.read_list(codes.USED, material)
         if among is None or found.data.codes is None:
             continue
         own = found.data.codes() if own is None else own
-        if (again := known_again(own, among)).any():
+        if (again := find_known(own, among)).any():
             common = again | common if len(common) else again
             others = [one for one in found.others if one.data[0] == material and one.run not in counted]
             named |= {one.run: one.name for one in others}
@@ -120,27 +126,27 @@ def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
     share = f"{max(0.1, 100 * common.mean()):.3g}%"
     yield (
         f"note: {common.sum():,} of these {len(common):,} records ({share}) {'were' if common.sum() > 1 else 'was'} "
-        f"used by {runs(len(named))} of yours on {'other data sets' if len(named) > 1 else 'another data set'}{shown}, "
-        "which no total counts with this one: the cost of all adds up for a record that is in all; leave these records "
-        "out, or give all such runs one budget (sfumato budget)"
+        f"used by {runs_text(len(named))} of yours on {'other data sets' if len(named) > 1 else 'another data set'}"
+        f"{shown}, which no total counts with this one: the cost of all adds up for a record that is in all; leave "
+        "these records out, or give all such runs one budget (sfumato budget)"
     )
 
 
-def called_public(source: Source) -> str | None:
+def declared_public_note(source: Source) -> str | None:
     """A note if data are declared public that the owner's runs have used as private; else None."""
     if not source.public or source.published:
         return None
-    found = earlier(Data.of(source))
+    found = earlier_uses(DataIdentity.from_source(source))
     count = len(found.plans) + found.apart
     if not count:
         return None
     return (
-        f"note: these data are declared public, but {runs(count)} of yours used them as private: a model trained here "
-        "promises them nothing"
+        f"note: these data are declared public, but {runs_text(count)} of yours used them as private: a model trained "
+        "here promises them nothing"
     )
 
 
-def of_other_assignments(count: int, which: str = "earlier") -> str:
+def other_assignments(count: int, which: str = "earlier") -> str:
     """The text about runs with another assignment of records to users (`Earlier.apart`)."""
     return (
         f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
@@ -148,20 +154,20 @@ def of_other_assignments(count: int, which: str = "earlier") -> str:
     )
 
 
-def of_seeded(count: int) -> str:
+def seeded_suffix(count: int) -> str:
     """The addition to a total for its seeded runs, starting with "; "; empty if there are none."""
     if count < 2:
         return "; 1 run was seeded and promises nothing" if count else ""
     return f"; {count} runs were seeded and promise nothing"
 
 
-def summary(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
+def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
     """A note about the earlier runs on the same data and the joint cost with the coming run.
 
     Args:
         seeded: the number of seeded runs, including the coming one.
     """
-    own, *others = side_by_side([coming, *earlier])
+    own, *others = joint_costs([coming, *earlier])
     count, like = len(earlier), own.runs - 1
     note = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
     if like:
@@ -171,13 +177,17 @@ def summary(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
             f"{which}; together with this one, if all were planned in advance, they come to epsilon "
             f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
         )
-    note += of_seeded(seeded)
+    note += seeded_suffix(seeded)
     return "; ".join(
-        [note, *map(of_other_unit, others), "a copy of the data in another place that was also changed is not counted"]
+        [
+            note,
+            *map(other_unit_text, others),
+            "a copy of the data in another place that was also changed is not counted",
+        ]
     )
 
 
-def of_all_uses(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list[str]:
+def joint_cost_sentences(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list[str]:
     """The joint cost of all runs on the same data, for each unit separately; empty for a single run.
 
     Args:
@@ -185,22 +195,22 @@ def of_all_uses(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list
         seeded: the number of seeded runs among them.
     """
     own = [use for use in used if unit_of(use) == plan.unit.name]
-    others = side_by_side([use for use in used if unit_of(use) != plan.unit.name])
-    of_others = [f"On the same data {of_other_unit(other)}." for other in others]
+    others = joint_costs([use for use in used if unit_of(use) != plan.unit.name])
+    of_others = [f"On the same data {other_unit_text(other)}." for other in others]
     if len(own) < 2:
         return of_others
-    epsilon, delta = together(own)
+    epsilon, delta = joint_cost(own)
     one = "an example that" if plan.users is None else "a person who"
     total = (
         f"At least {len(own)} runs of yours have used these data; planned in advance, they are together "
         f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency_of(own)} adjacency, which each of "
-        f"them holds for, for {one} is in all of them{of_seeded(seeded)}. A copy of the data in another place that was "
-        "also changed is not counted."
+        f"them holds for, for {one} is in all of them{seeded_suffix(seeded)}. A copy of the data in another place that "
+        "was also changed is not counted."
     )
     return [total, *of_others]
 
 
-def of_figures(epsilons: Sequence[float]) -> list[str]:
+def figures_sentences(epsilons: Sequence[float]) -> list[str]:
     """The joint cost of several releases about test images, in a sentence; empty for a single release."""
     if len(epsilons) < 2:
         return []
@@ -212,7 +222,7 @@ def of_figures(epsilons: Sequence[float]) -> list[str]:
     ]
 
 
-def of_other_unit(other: Together) -> str:
+def other_unit_text(other: JointCost) -> str:
     """The text about runs with another unit, whose figures do not add up with these."""
     many = other.runs > 1
     return (

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, make_directory, ordinary, sync_directory, write
-from sfumato._systems import durable, open_bytes
+from sfumato._files import lock_exclusively, make_directory, regular_file, sync_directory, write
+from sfumato._systems import fsync, open_bytes
 from sfumato.randomness import keys
-from sfumato.runs.owner.lines import Line, Release, Used, from_dict, now, to_dict
+from sfumato.runs.owner.lines import DataUse, Line, Release, from_dict, now, to_dict
 
 FILE, COUNT = "uses.jsonl", "lists.json"
 SEAL = "seal"
@@ -44,7 +44,7 @@ class Count(NamedTuple):
 
 
 class Store:
-    """The lines of the file. They can be added to while the file is locked (`held`).
+    """The lines of the file. They can be added to while the file is locked (`locked`).
 
     Args:
         home: the owner's folder.
@@ -98,7 +98,7 @@ class Store:
         # Starts with a line break too, so that a previous line that was cut short does not swallow this one.
         self._file.write(f"\n{json.dumps({**entry, SEAL: seal})}\n".encode())
         self._file.flush()
-        durable(self._file.fileno())  # a new file's directory entry is made durable with that of its count
+        fsync(self._file.fileno())  # a new file's directory entry is made durable with that of its count
         self.lines.append(line)
         self._seals.append(seal)
         self.write_count()
@@ -118,7 +118,7 @@ class Store:
                 "it was changed, does not follow the previous line, or was sealed with another owner's key"
             )
         line = from_dict(entry)
-        if isinstance(line, Used) and self._plans.setdefault(line.run, line.use) != line.use:
+        if isinstance(line, DataUse) and self._plans.setdefault(line.run, line.use) != line.use:
             raise ValueError("an earlier line of its run has another plan")
         self.lines.append(line)
         self._seals.append(seal)
@@ -136,11 +136,11 @@ def read() -> Store:
     """The current store; empty if there is no file."""
     home = keys.home()
     count, path = _counted(home), home / FILE  # in this order, so that a line added meanwhile is no loss
-    return Store(home, count, ordinary(path).read_bytes() if path.exists() else b"")
+    return Store(home, count, regular_file(path).read_bytes() if path.exists() else b"")
 
 
 @contextmanager
-def held() -> Iterator[Store]:
+def locked() -> Iterator[Store]:
     """The store, locked against other writers until the context ends; created if there is none.
 
     **Guarantee.** No process adds a line without having read the lines of all others.
@@ -152,7 +152,7 @@ def held() -> Iterator[Store]:
     try:
         keys.owner_key(home)
         with open(open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
-            held_alone(file.fileno(), f"the list of runs {path}")
+            lock_exclusively(file.fileno(), f"the list of runs {path}")
             count, content = _counted(home), file.read()
             store = Store(home, count, content)
             if count is None and not store.lines:
@@ -204,7 +204,7 @@ def _counted(home: Path) -> Count | None:
     """
     path = home / COUNT
     try:
-        content = parse_json(ordinary(path).read_bytes())
+        content = parse_json(regular_file(path).read_bytes())
         seal = content.pop(SEAL)
         if not hmac.compare_digest(seal, _code(keys.owner_key(home), content)):
             raise ValueError("it was changed, or sealed with another owner's key")

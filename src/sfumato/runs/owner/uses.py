@@ -9,16 +9,16 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivateChoice
-from sfumato.privacy.statements.presented import ceiling
+from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.composition import Use, side_by_side, unit_of
-from sfumato.runs.owner.known import Data
-from sfumato.runs.owner.lines import CHOICE, Opened, Used
+from sfumato.runs.owner.composition import Use, joint_costs, unit_of
+from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import CHOICE, DataUse, RunOpened
 
 
 def record(
-    data: Data,
+    data: DataIdentity,
     use: Use,
     *,
     run: str,
@@ -43,10 +43,10 @@ def record(
     lines of all others, and the reservations never exceed a budget's total.
 
     Errors: `SfumatoError` if the list cannot be read or extended, if the same run has another plan, and for whatever
-    `budgets.admitted` refuses.
+    `budgets.reservation` refuses.
     """
     _require_material(data)
-    line = Used(
+    line = DataUse(
         run=run,
         use=use,
         data=data.materials,
@@ -62,32 +62,32 @@ def record(
         return
     known = data.codes is None or any(one.data == data.materials for one in own)
     now = None if known or data.codes is None else data.codes()
-    with store.held() as held:
+    with store.locked() as held:
         if any(one.use != use for one in _of_run(held, run)):
             raise SfumatoError(
                 f"run {run} is on the list of uses with another plan",
                 "another plan is another run: give a new identity",
             )
         if budget is not None:
-            line = budgets.admitted(held, line)
+            line = budgets.reservation(held, line)
         if now is not None:
             codes.extend(held, codes.USED, data.materials[0], now)
         held.append(line)
 
 
-def record_choice(data: Data, choice: PrivateChoice) -> None:
+def record_choice(data: DataIdentity, choice: PrivateChoice) -> None:
     """Record that a choice by the number of right answers on the test part of these data is about to be made: see
     `record`."""
     _require_material(data)
-    with store.held() as held:
-        held.append(Used(run=secrets.token_hex(32), use=choice, data=data.materials, places=data.places))
+    with store.locked() as held:
+        held.append(DataUse(run=secrets.token_hex(32), use=choice, data=data.materials, places=data.places))
 
 
-def _of_run(found: store.Store, run: str) -> list[Used]:
-    return [one for one in found.lines if isinstance(one, Used) and one.run == run]
+def _of_run(found: store.Store, run: str) -> list[DataUse]:
+    return [one for one in found.lines if isinstance(one, DataUse) and one.run == run]
 
 
-def opened(run: str, before: str | None, salt: str) -> bool:
+def record_opening(run: str, before: str | None, salt: str) -> bool:
     """Record the opening of a run. Returns whether it continues from the last recorded opening.
 
     Args:
@@ -96,14 +96,14 @@ def opened(run: str, before: str | None, salt: str) -> bool:
     **Guarantee.** If two copies of an unfinished run are resumed, the second one gets False: each copy spends the whole
     plan on its own, and only one is on the owner's list.
     """
-    with store.held() as held:
-        salts = [one.salt for one in held.lines if isinstance(one, Opened) and one.run == run]
-        held.append(Opened(run=run, salt=salt))
+    with store.locked() as held:
+        salts = [one.salt for one in held.lines if isinstance(one, RunOpened) and one.run == run]
+        held.append(RunOpened(run=run, salt=salt))
     return (salts[-1] if salts else before) == before
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierUses:
     """The owner's earlier uses of some data, or of data that were then at one of their places.
 
     Args:
@@ -118,13 +118,13 @@ class Earlier:
         others: the lines of all other runs.
     """
 
-    data: Data
-    lines: tuple[Used, ...] = ()
+    data: DataIdentity
+    lines: tuple[DataUse, ...] = ()
     runs: dict[str, Use] = field(default_factory=dict)
     apart: int = 0
     seeded: int = 0
     figures: tuple[float, ...] = ()
-    others: tuple[Used, ...] = ()
+    others: tuple[DataUse, ...] = ()
 
     @property
     def plans(self) -> list[Use]:
@@ -132,7 +132,7 @@ class Earlier:
         return list(self.runs.values())
 
 
-def earlier(data: Data, *, but: str | None = None) -> Earlier:
+def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
     """The uses of these data so far.
 
     The same records at another size, in another format, or as features share a material. Records that were changed are
@@ -144,12 +144,12 @@ def earlier(data: Data, *, but: str | None = None) -> Earlier:
     Errors: `SfumatoError` if the list cannot be read or lacks a line between others, since the joint cost of the runs
     is then unknown.
     """
-    used = [one for one in store.read().lines if isinstance(one, Used) and one.run != but]
-    found = data.among(used)
+    used = [one for one in store.read().lines if isinstance(one, DataUse) and one.run != but]
+    found = data.matching(used)
     runs, users, figures, seeded, apart = dict[str, Use](), dict[str, set[str] | None](), dict[str, float](), set(), 0
     for line, known in found:
-        if line.of_tests is not None:  # a later line with a smaller epsilon takes nothing back
-            figures[line.run] = max(line.of_tests, figures.get(line.run, 0.0))
+        if line.test_epsilon is not None:  # a later line with a smaller epsilon takes nothing back
+            figures[line.run] = max(line.test_epsilon, figures.get(line.run, 0.0))
         if isinstance(line.use, PrivateChoice):
             continue
         runs[line.run] = line.use
@@ -163,7 +163,7 @@ def earlier(data: Data, *, but: str | None = None) -> Earlier:
             del runs[run]
             apart += 1
     counted = {line.run for line, _ in found}
-    return Earlier(
+    return EarlierUses(
         data=data,
         lines=tuple(line for line, _ in found),
         runs=runs,
@@ -179,7 +179,7 @@ def _counts(assigned: set[str] | None, users: str) -> bool:
     return assigned is None or users in assigned
 
 
-def spent(data: Data) -> dict[str, Any]:
+def uses_report(data: DataIdentity) -> dict[str, Any]:
     """All recorded uses of these data, or of what was read from their places, as plain data.
 
     Returns:
@@ -190,15 +190,15 @@ def spent(data: Data) -> dict[str, Any]:
 
     Errors: `SfumatoError` if the list cannot be read, since the sum is then unknown.
     """
-    found = earlier(data)
-    runs = dict[str, list[Used]]()
+    found = earlier_uses(data)
+    runs = dict[str, list[DataUse]]()
     for one in found.lines:
         runs.setdefault(one.run, []).append(one)
     assigned = {run: lines[-1].users for run, lines in runs.items() if lines[0].kind != CHOICE}
     sums = []
     for users in dict.fromkeys(assigned.values()):
         own = [runs[run][-1] for run, one in assigned.items() if one == users]
-        for one in side_by_side([line.use for line in own if not isinstance(line.use, PrivateChoice)]):
+        for one in joint_costs([line.use for line in own if not isinstance(line.use, PrivateChoice)]):
             seeded = sum(any(line.seeded for line in runs[of.run]) for of in own if of.unit == one.unit)
             sums.append(one._asdict() | {"epsilon": ceiling(one.epsilon, 6), "seeded": seeded})
     every = [*found.lines, *found.others]
@@ -210,7 +210,7 @@ def spent(data: Data) -> dict[str, Any]:
     }
 
 
-def _row(lines: Sequence[Used]) -> dict[str, Any]:
+def _row(lines: Sequence[DataUse]) -> dict[str, Any]:
     """A use as plain data. A run that resumed has several lines and counts once."""
     first = lines[0]
     return {
@@ -228,7 +228,7 @@ def _row(lines: Sequence[Used]) -> dict[str, Any]:
     }
 
 
-def _require_material(data: Data) -> None:
+def _require_material(data: DataIdentity) -> None:
     if not data.materials:  # `from_dict` could not recognise its line
         raise SfumatoError(
             "the source has no material, by which the list of runs recognises its records", "open it with `open_source`"

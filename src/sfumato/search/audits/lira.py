@@ -20,7 +20,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, fraction, one_of
 from sfumato.audit import at_least, at_most
 from sfumato.evaluation.diagnostic import auc
-from sfumato.privacy import PrivacyPlan, detections
+from sfumato.privacy import PrivacyPlan, true_positive_rates
 
 VARIANTS = ("online", "offline")
 RATES = (0.001, 0.01)
@@ -31,7 +31,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtRate:
+class RateResult:
     """The attack's success at one false-positive rate.
 
     Args:
@@ -61,7 +61,7 @@ class AtRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attack:
+class AttackResult:
     """The result of the attack: an estimate, private to the owner of the records.
 
     Args:
@@ -77,7 +77,7 @@ class Attack:
     shadows: int
     members: int
     others: int
-    rates: tuple[AtRate, ...]
+    rates: tuple[RateResult, ...]
     auc: tuple[float, float, float]
     curve: list[tuple[float, float]]
 
@@ -115,7 +115,7 @@ def attack(
     promise: PrivacyPlan | None,
     variant: str = "online",
     rates: Sequence[float] = RATES,
-) -> Attack:
+) -> AttackResult:
     """Attack a model with the phi of records under the model and under shadow models.
 
     Args:
@@ -146,7 +146,7 @@ def attack(
     places = np.unique(np.linspace(0, len(others) - 1, min(200, len(others))).round().astype(int))
     points = [(float(1 - false[at] / len(others)), float(1 - true[at] / len(own))) for at in places]
     area: tuple[float, float, float] = auc(own, others)
-    return Attack(
+    return AttackResult(
         variant=variant,
         shadows=len(shadows),
         members=len(own),
@@ -159,7 +159,7 @@ def attack(
 
 def online(target: np.ndarray, shadows: np.ndarray, trained_with: np.ndarray) -> np.ndarray:
     """log N(phi; mean_in, var_in) - log N(phi; mean_out, var_out) for each record: Carlini et al. 2022, algorithm 1."""
-    inside, outside = fitted(shadows, trained_with), fitted(shadows, ~trained_with)
+    inside, outside = fit_gaussians(shadows, trained_with), fit_gaussians(shadows, ~trained_with)
     return norm.logpdf(target, *inside) - norm.logpdf(target, *outside)
 
 
@@ -168,11 +168,11 @@ def offline(target: np.ndarray, shadows: np.ndarray, trained_with: np.ndarray) -
 
     It orders records like Pr[Z > phi] in Carlini et al. 2022, equation 4, but does not round to 0.
     """
-    mean, deviation = fitted(shadows, ~trained_with)
+    mean, deviation = fit_gaussians(shadows, ~trained_with)
     return (target - mean) / deviation
 
 
-def fitted(shadows: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def fit_gaussians(shadows: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (n,) of each record's phi under the shadow models selected by `which`, bool (S, n).
 
     With fewer than `OWN_VARIANCE` shadow models all records share one variance, as in Carlini et al. 2022, section
@@ -208,7 +208,7 @@ def phi(logits: Tensor, labels: Tensor, loss: str) -> np.ndarray:
     return own.numpy()
 
 
-def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan | None) -> AtRate:
+def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan | None) -> RateResult:
     """The success at one rate, with the threshold that the most non-members within the rate exceed. `others` descend.
 
     The share of all possible non-members above the (k + 1)th of n scores has the distribution Beta(k + 1, n - k),
@@ -218,8 +218,8 @@ def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan |
     alarms, tail = int(rate * len(others) + 1e-9), (1 - CONFIDENCE) / 2
     hits = int((own > others[alarms]).sum())
     most = at_most(alarms, len(others), tail)
-    allowed = (None, None) if promise is None else detections(promise, [rate, min(most, 1 - 1e-9)])
-    return AtRate(
+    allowed = (None, None) if promise is None else true_positive_rates(promise, [rate, min(most, 1 - 1e-9)])
+    return RateResult(
         false_positives=rate,
         alarms=alarms,
         false_positives_at_most=most,
@@ -231,7 +231,7 @@ def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan |
     )
 
 
-def _words(rate: AtRate) -> str:
+def _words(rate: RateResult) -> str:
     """The success at one rate, in words."""
     allowed = "" if rate.allowed is None else f", where the promise allows {rate.allowed:.2%}"
     return (

@@ -8,13 +8,13 @@ from torch import nn
 
 from sfumato._files import write
 from sfumato.observers.progress import Progress
-from sfumato.runs import audited
+from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
-from sfumato.runs.audited import Audited
+from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import RunDirectory
 from sfumato.search.audits.step import audit_step
-from sfumato.search.audits.subject import of_run
-from sfumato.training.conclusion import run_page
+from sfumato.search.audits.subject import from_run
+from sfumato.training.conclusion import run_report
 
 
 def audit_run(
@@ -24,7 +24,7 @@ def audit_run(
     observations: int | None = None,
     confidence: float = 0.95,
     progress: Progress | None = None,
-) -> Audited:
+) -> AuditOutcome:
     """Attack a finished run's step on synthetic inputs, check its noise, and write the outcome to the run and its page.
 
     Args:
@@ -41,9 +41,9 @@ def audit_run(
     Errors: `SfumatoError` for anything but a finished private run of a classifier with its record, and for clipping
     norms that follow a quantile.
     """
-    subject = of_run(directory, model=model)
+    subject = from_run(directory, model=model)
     found = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
     run = RunDirectory(directory)
-    audited.save(run, found, names.STEP_AUDIT)
-    write(run / names.REPORT, run_page.report(run).encode(), private=True)
+    audit_outcomes.save(run, found, names.STEP_AUDIT)
+    write(run / names.REPORT, run_report.report(run).encode(), private=True)
     return found

@@ -22,30 +22,30 @@ from sfumato.data import CachedRecords, Part, Preparation, Source
 from sfumato.evaluation import accuracy
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
-from sfumato.models.losses import exclusive
-from sfumato.observers.notebook import shown
-from sfumato.observers.progress import Progress, Silence
+from sfumato.models.losses import is_exclusive
+from sfumato.observers.notebook import default_progress
+from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
-from sfumato.search.audits.lira import Attack, attack, phi
-from sfumato.search.audits.many import Layer, Training, forward
+from sfumato.search.audits.lira import AttackResult, attack, phi
+from sfumato.search.audits.many_models import Layer, Training, forward
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.inputs import OnFeatures, features
 from sfumato.training.job import PrivateJob, is_public
 from sfumato.training.loop import take_steps
 from sfumato.training.parts import registry
+from sfumato.training.preparation.from_record import source_of
 from sfumato.training.preparation.prepare import own_threads, prepare
-from sfumato.training.preparation.recorded import source_of
 
 SHADOWS = 64
 
 
 @own_threads()
-def shadow(
+def shadow_attack(
     directory: str | os.PathLike[str],
     shadows: int = SHADOWS,
     *,
@@ -53,7 +53,7 @@ def shadow(
     variant: str = "online",
     seed: int | None = None,
     progress: Progress | None = None,
-) -> Attack:
+) -> AttackResult:
     """Attack the model file of a finished private run with shadow models (`attack`).
 
     The attacked records are equally many random training and test records. Each shadow model is trained by the run's
@@ -76,9 +76,9 @@ def shadow(
     on other records than the source's.
     """
     positive_integer("shadows", shadows, remedy="give the number of shadow models, such as 64")
-    run, progress = RunDirectory(directory), shown(progress)
+    run, progress = RunDirectory(directory), default_progress(progress)
     run.require_finished()
-    run.refuse_own_loop("audit its code: `sfumato.audit` takes scores and observations")
+    run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")
     if is_public(run):
         raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack one that promises something")
     record = run.read_json(names.SETTINGS)
@@ -87,13 +87,13 @@ def shadow(
         raise SfumatoError(
             f"the run in {run.path} promises for each {plan.unit.name}", "attack one that promises for examples"
         )
-    if not exclusive(settings.objective.loss):
+    if not is_exclusive(settings.objective.loss):
         raise SfumatoError(
             f"the run in {run.path} has the loss {settings.objective.loss}, by which a record may have several classes",
             "attack a run with one class for each record",
         )
     if source is None:
-        source = users.kept_for(source_of(str(run.path), record), plan)
+        source = users.cap_for_plan(source_of(str(run.path), record), plan)
     if source.fingerprint != record["data"]["fingerprint"]:
         raise SfumatoError(
             f"the run in {run.path} was trained on other records than those of {source.kind}",
@@ -104,15 +104,15 @@ def shadow(
             f"the run in {run.path} crops its views from larger images, which test records lack", "attack another run"
         )
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"shadow models of {record['run']}")
-    question = Question.drawn(source, shadows, key)
-    about, around = replace(settings, seed=None), registry.recorded(record, str(run.path))
+    question = AttackedRecords.sample(source, shadows, key)
+    about, around = replace(settings, seed=None), registry.recorded_options(record, str(run.path))
     around["precision"] = Performance.from_dict(record["performance"]).precision
 
     def job_of(own: Source) -> PrivateJob:
         return prepare(None, own, plan, about, threads=1, **around)
 
     loaded, job = load(run.path), job_of(source)
-    at_once = training_at_once(job)
+    at_once = batched_trainer(job)
     if at_once is not None:
         target, found = _at_once(at_once, job, loaded, question, key, progress)
     else:
@@ -121,7 +121,7 @@ def shadow(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AttackedRecords:
     """The attacked records.
 
     Args:
@@ -135,7 +135,7 @@ class Question:
     halves: np.ndarray
 
     @classmethod
-    def drawn(cls, source: Source, shadows: int, key: RunKey) -> Question:
+    def sample(cls, source: Source, shadows: int, key: RunKey) -> AttackedRecords:
         """Equally many random records of both parts, and each shadow model's half of them."""
         generator, train, test = key.generator("asked", 0), len(source.train), len(source.test)
         each = min(train, test)
@@ -159,7 +159,7 @@ class Question:
         return torch.from_numpy(np.concatenate([self.source.train.labels, self.source.test.labels])[self.asked])
 
     @property
-    def used(self) -> np.ndarray:
+    def training_masks(self) -> np.ndarray:
         """bool (S, N + M), the training records of each shadow model among all records, the training part first."""
         found = np.zeros((len(self.halves), len(self.source.train) + len(self.source.test)), bool)
         found[:, : len(self.source.train)] = True
@@ -175,7 +175,7 @@ def _halves(shadows: int, records: int, generator: np.random.Generator) -> np.nd
     return np.stack([first, ~first], axis=1).reshape(-1, records)[:shadows]
 
 
-def training_at_once(job: PrivateJob) -> Training | None:
+def batched_trainer(job: PrivateJob) -> Training | None:
     """The training of all shadow models at once; None if that would differ from the run's recipe.
 
     It needs a zero-initialised head on fixed features, which are the same in every step, and a plan and settings that
@@ -184,7 +184,7 @@ def training_at_once(job: PrivateJob) -> Training | None:
     settings, head = job.settings, None if job.trunk is None else job.module.get_submodule(job.trunk.head)
     if not isinstance(head, nn.Linear) or head.bias is None or any(value.any() for value in head.parameters()):
         return None
-    if job.views.count > 1 or job.views.flip or settings.objective.class_prevalence is not None or job.draws:
+    if job.views.count > 1 or job.views.flip or settings.objective.class_prevalence is not None or job.sampler_inputs:
         return None
     if job.device.type != "cpu":
         return None
@@ -197,7 +197,7 @@ def training_at_once(job: PrivateJob) -> Training | None:
 
 
 def _at_once(
-    training: Training, job: PrivateJob, loaded: Loaded, question: Question, key: RunKey, progress: Progress
+    training: Training, job: PrivateJob, loaded: Loaded, question: AttackedRecords, key: RunKey, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
     """phi of the attacked records under the run's model (n,) and under all shadow models (S, n)."""
     assert job.trunk is not None
@@ -209,7 +209,7 @@ def _at_once(
     start = [Layer(head.weight.detach()[None], head.bias.detach()[None])]
     generator = torch.Generator().manual_seed(key.seed("shadows", 0))
     progress.begin("training shadow models", shadows)
-    members = torch.from_numpy(question.used)
+    members = torch.from_numpy(question.training_masks)
     layers = training(start, inputs, labels, models=shadows, generator=generator, members=members)
     progress.advance(shadows)
     asked = inputs[torch.from_numpy(question.asked)]
@@ -220,23 +220,27 @@ def _at_once(
 
 
 def _one_by_one(
-    job_of: Callable[[Source], PrivateJob], job: PrivateJob, loaded: Loaded, question: Question, progress: Progress
+    job_of: Callable[[Source], PrivateJob],
+    job: PrivateJob,
+    loaded: Loaded,
+    question: AttackedRecords,
+    progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same, with each shadow model trained by the run's own loop."""
+    """The same results as `_at_once`, with each shadow model trained by the run's own loop."""
     source, loss, found = question.source, job.settings.objective.loss, []
-    module, transform = loaded.on(source)
+    module, transform = loaded.module_for(source)
     target = phi(_logits(module, question, transform, torch.device("cpu")), question.labels, loss)
     progress.begin("training shadow models", len(question.halves))
-    for number, used in enumerate(question.used, start=1):
+    for number, used in enumerate(question.training_masks, start=1):
         inside, outside = used[: len(source.train)], used[len(source.train) :]
-        part = _joined(source.train.chosen(inside), source.test.chosen(outside))
+        part = _joined(source.train.select(inside), source.test.select(outside))
         own = job_of(replace(source, train=part))
-        found.append(phi(_logits(trained(own), question, own.transform, own.device), question.labels, loss))
+        found.append(phi(_logits(train_in_memory(own), question, own.transform, own.device), question.labels, loss))
         progress.advance(number)
     return target, np.stack(found)
 
 
-def _logits(module: nn.Module, question: Question, transform: Preparation, device: torch.device) -> Tensor:
+def _logits(module: nn.Module, question: AttackedRecords, transform: Preparation, device: torch.device) -> Tensor:
     """Logits (n, classes) of the attacked records."""
     train, test = question.source.train, question.source.test
     members = question.members
@@ -255,10 +259,10 @@ def _joined(first: Part, second: Part) -> Part:
     return replace(first, **{name: np.concatenate(pair) for name, pair in arrays.items()})
 
 
-def trained(job: PrivateJob) -> nn.Module:
+def train_in_memory(job: PrivateJob) -> nn.Module:
     """The model after a job's steps, for an attack. Nothing is kept, listed or released."""
     start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer_of(job), run="shadow")
     with TemporaryDirectory() as place:
-        outcome = take_steps(job, RunDirectory(place), job.kind.steps(job, job.key, Silence()), start)
+        outcome = take_steps(job, RunDirectory(place), job.kind.steps(job, job.key, NoProgress()), start)
     job.module.load_state_dict(outcome.weights)
     return job.module

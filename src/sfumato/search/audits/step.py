@@ -1,6 +1,6 @@
-"""White-box audit: the software's private step, with and without a canary (Nasr et al. 2023, arXiv 2302.07956).
+"""White-box audit of the software's private step, with and without a canary (Nasr et al. 2023, arXiv 2302.07956).
 
-The release is projected on the canary's direction. In addition, the noise of each parameter is checked.
+Each release is projected on the canary's direction. The noise of each parameter is checked too.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 from sfumato._checks import fraction, positive_integer
 from sfumato.audit import Bound, epsilon_of, white_box
 from sfumato.audit.curve import epsilon_of_mixture
-from sfumato.audit.gaussian import mu_shown
+from sfumato.audit.gaussian import mu_lower_bound
 from sfumato.audit.noise import audit_noise
 from sfumato.gradients import ClippedGradient, ClippedSum, UserGradient
-from sfumato.observers.progress import Progress, Silence
+from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import RunKey
-from sfumato.runs.audited import SURE, Audited
-from sfumato.search.audits.subject import Residuals, Subject, at
+from sfumato.runs.audit_outcomes import SURE, AuditOutcome
+from sfumato.search.audits.subject import Residuals, Subject, with_noise
 from sfumato.training.step import PrivateStep
 
 OBSERVATIONS = 5_000
@@ -43,7 +43,7 @@ FULL, POISSON = "full-batch", "poisson"
 Gradient = Mapping[str, Tensor]
 
 
-class Remembered:
+class CachedGradient:
     """A clipped gradient that computes the sum over the same batch only once, unless the model draws random numbers.
 
     Observations then differ only in the noise, which is drawn, added and divided each time.
@@ -66,7 +66,7 @@ class Remembered:
         return found
 
     def _of(self, batch: tuple[Tensor, ...]) -> ClippedSum:
-        if self._gradient.draws:
+        if self._gradient.uses_keys:
             return self._gradient(*batch)
         place = tuple(map(id, batch))
         if place not in self._found:
@@ -79,8 +79,8 @@ class WhiteBox:
     """The observations that one subject allows.
 
     Args:
-        subject: what is audited.
-        merged: k, the number of the plan's steps that one observation stands for.
+        subject: the audited subject.
+        merged: k, the number of the plan's steps that one observation represents.
 
     An observation is the release of one call of `PrivateStep` for some synthetic units, with a synthetic canary (in) or
     without it (out), at noise multiplier sigma / sqrt(k): as much noise as k steps of the plan together, in all of
@@ -110,7 +110,7 @@ class WhiteBox:
         return inputs[chosen], labels[chosen]
 
     def _raw(self, inputs: Tensor, labels: Tensor) -> Gradient:
-        """The gradient of one unit (R, K, ...): of the loss averaged over its records and views."""
+        """The gradient of one unit's loss, averaged over its records and views. The inputs have shape (R, K, ...)."""
         module, loss = self.subject.trained, self.subject.clipped_loss
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         views = self.subject.views
@@ -133,7 +133,7 @@ class WhiteBox:
         return min(1.0, _length(self._raw(*(one[-1] for one in self.units))) / self.subject.plan.max_norm)
 
     @cached_property
-    def of_others(self) -> float:
+    def others_component(self) -> float:
         """The component of the others' clipped sum in the canary's direction."""
         raw = [self._raw(*(one[place] for one in self.units)) for place in range(OTHERS)]
         bound = self.subject.plan.max_norm
@@ -144,12 +144,12 @@ class WhiteBox:
         """The plan of single observations."""
         if self.first_steps:
             return self.subject.plan
-        return at(self.subject.plan, self.subject.plan.noise_multiplier / math.sqrt(self.merged), 10**6)
+        return with_noise(self.subject.plan, self.subject.plan.noise_multiplier / math.sqrt(self.merged), 10**6)
 
     @cached_property
-    def gradient(self) -> Remembered:
+    def gradient(self) -> CachedGradient:
         """The software's clipped gradient."""
-        return Remembered(self.subject.gradient())
+        return CachedGradient(self.subject.gradient())
 
     @cached_property
     def runs(self) -> tuple[PrivateStep, ...]:
@@ -177,11 +177,11 @@ class WhiteBox:
         inputs, labels = (one[:count] for one in self.units)
         if self.subject.views == 1:
             inputs = inputs.squeeze(2)
-        if self.subject.of_users:
+        if self.subject.is_user_level:
             return inputs, labels, torch.full(labels.shape[:2], 1 / self.subject.records)
         return inputs.squeeze(1), labels.squeeze(1)
 
-    def observed(self, place: int, *, canary: bool, residuals: Residuals | None = None) -> float:
+    def observe(self, place: int, *, canary: bool, residuals: Residuals | None = None) -> float:
         """One observation. If all is well, it is N(0, 1) without the canary and N(1 / sigma, 1) with it.
 
         Args:
@@ -193,7 +193,7 @@ class WhiteBox:
         unit = self.plan.noise_multiplier * self.plan.max_norm
         if residuals is not None:
             residuals.add(int(canary), place, private, self.gradient.latest, scale=scale, unit=unit)
-        found = scale * _inner(private, self.direction) - self.of_others
+        found = scale * _inner(private, self.direction) - self.others_component
         return found / unit
 
 
@@ -203,30 +203,30 @@ def audit_step(
     observations: int | None = None,
     confidence: float = 0.95,
     progress: Progress | None = None,
-) -> Audited:
+) -> AuditOutcome:
     """A lower bound of a run's epsilon from its own step, and a check of its noise. Reads no data.
 
     Args:
-        subject: what is audited.
-        observations: the number with and without the canary each; by default `OBSERVATIONS`, or as many as take
-            `SECONDS`.
+        subject: the audited subject.
+        observations: the number of observations with the canary, and without it; by default `OBSERVATIONS`, or as many
+            as take `SECONDS`.
         confidence: the confidence of each bound.
         progress: where to report progress.
 
     **Guarantee.** Each bound exceeds the truth of what was observed with probability at most 1 - confidence. The
     threshold is half the nominal mu, and the number of observations is fixed before the first one counts. The first
-    bound makes the assumption that it states. For full batches a second bound makes no assumption, and is about the
-    steps that one observation stands for. If a unit may not take part there is no second bound: for steps in which the
-    canary is certain to take part, more can be proven than the whole run spends, since sampling hides the canary there.
-    There is no bound for correlated noise either, since single steps say nothing about epsilon. The check of the noise
-    (`audit_noise`) finds a fault in noise that is the plan's with probability at most 1e-6. For independent noise it
-    sees two runs of many steps; for correlated noise it sees the first steps of many runs, where every mechanism's
-    noise is N(0, 1) in each coordinate (`Noise`).
+    bound makes the assumption that it states. For full batches a second bound makes no assumption, and covers the steps
+    that one observation represents. Without full batches there is no second bound: it would cover steps in which the
+    canary is certain to take part, and could exceed the epsilon of the whole run, in which sampling hides the canary.
+    There is no bound for correlated noise, since single steps prove nothing about epsilon. The check of the noise
+    (`audit_noise`) reports a fault in correct noise with probability at most 1e-6. For independent noise it sees two
+    runs of many steps. For correlated noise it sees the first steps of many runs, where the noise of every mechanism is
+    N(0, 1) in each coordinate (`Noise`).
     """
     if observations is not None:
         positive_integer("observations", observations, remedy="give a number such as 5000")
     fraction("confidence", confidence, remedy="give a number such as 0.95")
-    progress, plan = progress or Silence(), subject.plan
+    progress, plan = progress or NoProgress(), subject.plan
     merged = min(plan.steps, max(1, round((BEST_SEEN * plan.noise_multiplier) ** 2)))
     box = WhiteBox(subject=subject, merged=merged if plan.mechanism.independent else 1)
     count = observations or _affordable(box)
@@ -234,7 +234,7 @@ def audit_step(
     seen, residuals = np.empty((2, count)), Residuals(box.gradient.zeros(), count)
     for place in range(count):
         for canary in (False, True):
-            seen[int(canary), place] = box.observed(place, canary=canary, residuals=residuals)
+            seen[int(canary), place] = box.observe(place, canary=canary, residuals=residuals)
         progress.advance(2 * place + 2)
     mu = 1 / box.plan.noise_multiplier
     details = {
@@ -246,13 +246,13 @@ def audit_step(
         "histograms": _histograms(seen, mu),
     }
     bounds, sure = (_bounds(seen, box, confidence=one) for one in (confidence, max(confidence, SURE)))
-    return Audited(
+    return AuditOutcome(
         nominal=plan.epsilon(),
         bounds=bounds,
         plan=plan.fingerprint,
         details=details,
         sure=sure,
-        noise=audit_noise(residuals.seen, first_steps=box.first_steps),
+        noise=audit_noise(residuals.parameter_noise, first_steps=box.first_steps),
     )
 
 
@@ -264,13 +264,13 @@ def _bounds(seen: np.ndarray, box: WhiteBox, *, confidence: float) -> tuple[Boun
     gaussian, plain = white_box(
         seen[1], seen[0], delta=plan.delta, confidence=confidence, thresholds=mu / 2, nominal_mu=mu
     )
-    whole = _of_the_whole(gaussian, plan, box.merged)
+    whole = _plan_bound(gaussian, plan, box.merged)
     # If the run samples, steps in which the unit is certain to take part would prove more than the whole run spends.
-    return (whole, _of_one(plain, plan, box.merged)) if plan.participation.name == FULL else (whole,)
+    return (whole, _step_bound(plain, plan, box.merged)) if plan.participation.name == FULL else (whole,)
 
 
-def composed(plan: PrivacyPlan, mu: float) -> tuple[float, str]:
-    """The epsilon of the whole plan if a step in which a unit takes part has this mu, and the assumption of that."""
+def composed_epsilon(plan: PrivacyPlan, mu: float) -> tuple[float, str]:
+    """The epsilon of the whole plan if a step with the unit has this mu, and the assumption behind it."""
     gaussian = "a Gaussian trade-off curve"
     if mu == 0:
         return 0.0, gaussian
@@ -279,16 +279,16 @@ def composed(plan: PrivacyPlan, mu: float) -> tuple[float, str]:
     if plan.participation.name == POISSON and plan.users is None:
         q = plan.sampling_probability
         return epsilon_of_mixture(mu, q, plan.steps, plan.delta), f"{gaussian}, and sampling with probability {q:.4g}"
-    found = at(plan, 1 / mu, plan.steps).epsilon() if math.isfinite(mu) else math.inf
+    found = with_noise(plan, 1 / mu, plan.steps).epsilon() if math.isfinite(mu) else math.inf
     return found, f"{gaussian}, and the plan's own theorem for who takes part"
 
 
-def _of_the_whole(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
+def _plan_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
     """The bound for the whole plan from a bound for `merged` steps at once."""
     each = 1 / math.sqrt(merged)
-    epsilon, assumption = composed(plan, (bound.mu or 0.0) * each)
+    epsilon, assumption = composed_epsilon(plan, (bound.mu or 0.0) * each)
     largest = bound.observations["observed_in"], bound.observations["observed_out"]
-    most = composed(plan, _most(largest, bound.confidence or 0.95) * each)[0]
+    most = composed_epsilon(plan, _largest_mu(largest, bound.confidence or 0.95) * each)[0]
     return replace(
         bound,
         epsilon=epsilon,
@@ -299,13 +299,13 @@ def _of_the_whole(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
     )
 
 
-def _most(sizes: tuple[float, float], confidence: float) -> float:
-    """The largest mu that so many observations can show: with none of them on the wrong side."""
-    return mu_shown(0, 0, (int(sizes[0]), int(sizes[1])), 1 - confidence)
+def _largest_mu(sizes: tuple[float, float], confidence: float) -> float:
+    """The largest mu that this many observations can prove, which takes none on the wrong side of the threshold."""
+    return mu_lower_bound(0, 0, (int(sizes[0]), int(sizes[1])), 1 - confidence)
 
 
-def _of_one(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
-    """The bound without assumption, with a text about the steps that it covers."""
+def _step_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
+    """The bound that makes no assumption, with a text about the steps that it covers."""
     what = "the whole run" if merged == plan.steps else f"{_steps(merged)} in which the canary takes part"
     return replace(bound, method=f"white box, no assumption, of {what}")
 
@@ -315,13 +315,14 @@ def _steps(count: int) -> str:
 
 
 def _affordable(box: WhiteBox) -> int:
-    """The number of observations that take `SECONDS`, at most `OBSERVATIONS`. Those of the timing run don't count."""
+    """The number of observations that take `SECONDS`, within `FEWEST` and `OBSERVATIONS`. Observations of the timing
+    run don't count."""
     residuals = Residuals(box.gradient.zeros(), 1)
-    box.observed(0, canary=True, residuals=residuals)  # leave initialisation out of the timing
+    box.observe(0, canary=True, residuals=residuals)  # exclude initialisation from the timing
     each = math.inf
     for _ in range(TRIED):
         began = time.perf_counter()
-        box.observed(0, canary=True, residuals=residuals)
+        box.observe(0, canary=True, residuals=residuals)
         each = min(each, time.perf_counter() - began)
     return max(FEWEST, min(OBSERVATIONS, int(SECONDS / (2 * each))))
 

@@ -1,5 +1,5 @@
-"""The subject of an audit: the model, the plan and the settings of a run, without its data; and the noise of each
-parameter, which is the release of a private step minus its clipped sum."""
+"""The subject of an audit: the model, the plan and the settings of a run, without its data. Also collects the noise of
+each parameter: the release of a private step minus its clipped sum."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.audit.noise import WINDOW, ParameterNoise
-from sfumato.data import AsStored, Form, Images, Tokens
+from sfumato.data import FeatureTransform, Form, Images, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, UserGradient
-from sfumato.models.losses import exclusive, weighted
-from sfumato.privacy import PrivacyPlan, Quantile
+from sfumato.models.losses import is_exclusive, weighted_loss
+from sfumato.privacy import PrivacyPlan, QuantileClipping
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -66,7 +66,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         plan, problem = self.plan, None
-        if isinstance(plan.clipping, Quantile):
+        if isinstance(plan.clipping, QuantileClipping):
             problem = "its clipping norm follows a quantile of the norms"
         elif plan.unit.drawn not in ("examples", "users"):
             problem = f"it draws {plan.unit.drawn}"
@@ -79,10 +79,10 @@ class Subject:
     @property
     def clipped_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
         """The loss whose gradient the run clips."""
-        return weighted(self.loss, self.prevalence, tuple(self.prevalence or ()), "cpu")
+        return weighted_loss(self.loss, self.prevalence, tuple(self.prevalence or ()), "cpu")
 
     @property
-    def of_users(self) -> bool:
+    def is_user_level(self) -> bool:
         """Whether a step's sum is over users."""
         return self.plan.unit.drawn == "users"
 
@@ -100,7 +100,7 @@ class Subject:
 
     def gradient(self) -> ClippedGradient | UserGradient:
         """The run's clipped gradient, after its self-check."""
-        kind = UserGradient if self.of_users else ClippedGradient
+        kind = UserGradient if self.is_user_level else ClippedGradient
         found = kind(self.trained, self.clipped_loss, max_norm=self.plan.max_norm, views=self.views)
         inputs = self.inputs(1)[0, 0, 0]
         found.self_check(inputs if isinstance(self.form, Tokens) else inputs.shape, targets=self._targets)
@@ -108,7 +108,7 @@ class Subject:
 
     @property
     def _targets(self) -> Tensor | None:
-        return None if exclusive(self.loss) else self.labels(2 * self.classes).flatten(0, 1)
+        return None if is_exclusive(self.loss) else self.labels(2 * self.classes).flatten(0, 1)
 
     def inputs(self, units: int) -> Tensor:
         """Synthetic inputs (units, R, K, ...) from a public seed: R records of each unit, K views of each record."""
@@ -116,7 +116,7 @@ class Subject:
         if isinstance(self.form, Tokens):
             return self.form.synthetic(count + 4)[4:].unflatten(0, records)
         generator = torch.Generator().manual_seed(MADE_BY)
-        if isinstance(self.form, AsStored):
+        if isinstance(self.form, FeatureTransform):
             return torch.randn(count, *self.form.shape, generator=generator).unflatten(0, records)
         images = 2 * torch.rand(count, *self.form.shape, generator=generator) - 1
         return (images if self.trunk is None else features_alone(self.trunk, images)).unflatten(0, records)
@@ -124,17 +124,17 @@ class Subject:
     def labels(self, units: int) -> Tensor:
         """Synthetic labels (units, R) or (units, R, L), which differ between neighbouring units."""
         places = torch.arange(units)[:, None].expand(units, self.records)
-        if exclusive(self.loss):
+        if is_exclusive(self.loss):
             return places % self.classes
         return (places[..., None] + torch.arange(self.classes)) // 2 % 2
 
     @property
     def records(self) -> int:
         """R, the number of records of a unit."""
-        return RECORDS if self.of_users else 1
+        return RECORDS if self.is_user_level else 1
 
 
-def of_job(job: PrivateJob, name: str) -> Subject:
+def from_job(job: PrivateJob, name: str) -> Subject:
     """The subject of a job that has not run."""
     return Subject(
         name=name,
@@ -149,7 +149,7 @@ def of_job(job: PrivateJob, name: str) -> Subject:
     )
 
 
-def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = None) -> Subject:
+def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = None) -> Subject:
     """The subject of a finished run, from its files.
 
     Args:
@@ -164,7 +164,7 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
             "give the run directory as its owner has it",
         )
     run.require_finished()
-    run.refuse_own_loop("audit its code: `sfumato.audit` takes scores and observations")
+    run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")
     record = run.read_json(names.SETTINGS)
     if is_public(run) or "circumstances" not in record:
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to audit")
@@ -175,10 +175,10 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
     settings, loaded = Settings.from_dict(record["settings"]), load(directory, model=model)
     module, transform = loaded.module, loaded.transform
     if loaded.features is not None:
-        module, transform = models.on_features(module), AsStored(width=loaded.features["width"])
+        module, transform = models.on_features(module), FeatureTransform(width=loaded.features["width"])
     module.train()
     if settings.descent.trainable:
-        models.select(module, settings.descent.trainable)
+        models.select_trainable(module, settings.descent.trainable)
     return Subject(
         name=str(directory),
         plan=PrivacyPlan.from_dict(run.read_json(names.PLAN)),
@@ -199,12 +199,12 @@ def _in_order(settings: Settings, classes: Sequence[str]) -> Mapping[str, float]
 
 
 def _form(transform: Any) -> Form:
-    if isinstance(transform, (AsStored, Tokens)):
+    if isinstance(transform, (FeatureTransform, Tokens)):
         return transform
     return Images(size=transform.size, channels=transform.channels)
 
 
-def at(plan: PrivacyPlan, noise_multiplier: float, steps: int) -> PrivacyPlan:
+def with_noise(plan: PrivacyPlan, noise_multiplier: float, steps: int) -> PrivacyPlan:
     """The plan with another noise multiplier and number of steps."""
     return replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=noise_multiplier), steps=steps)
 
@@ -259,7 +259,7 @@ class Residuals:
         self._of_each += squares
 
     @property
-    def seen(self) -> list[ParameterNoise]:
+    def parameter_noise(self) -> list[ParameterNoise]:
         """The collected noise of each parameter."""
         least, kept = np.minimum.reduceat(self._of_each, self._starts), np.split(self._kept, self._ends[:-1], axis=2)
         return [

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from sfumato import optim
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.averaging import denoising
-from sfumato.data import Source, knows_user_from, parse
+from sfumato.data import Source, parse, supports_user_from
 from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
-from sfumato.models.losses import exclusive, probabilities
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Fixed, PrivacyPlan, PrivateChoice, Tree
+from sfumato.models.losses import is_exclusive, probabilities
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, FixedClipping, PrivacyPlan, PrivateChoice, Tree
 from sfumato.privacy.factorisation.toeplitz import toeplitz_covariance
 from sfumato.privacy.factorisation.tree import tree_covariance
 from sfumato.randomness import RunKey, choose
@@ -35,7 +35,7 @@ from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 
 DECAYS = (0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
 """The decays to search, from Shejwalkar et al. 2022, section 4."""
@@ -107,7 +107,7 @@ def aggregate(
     Args:
         directory: of the run.
         method: see `Recipe`.
-        last: k, the number of last kept weights to use; None for the number by rule (`last_by_rule`), or for the best
+        last: k, the number of last kept weights to use; None for the number by rule (`default_last`), or for the best
             number on `score_on`.
         decay: of "ema", per step; None for the decay whose mean age of weights equals that of the mean over the number
             by rule, or for the best of `DECAYS` on `score_on`.
@@ -124,11 +124,11 @@ def aggregate(
     """
     run, asked = RunDirectory(directory), Scored(**scored)
     one_of("method", method, METHODS)
-    steps = tuple(aggregated.kept_of(run))
+    steps = tuple(aggregated.kept_hashes(run))
     candidates = _candidates(method, steps, last, decay)
     score_on, epsilon = asked.score_on, asked.epsilon
     _refuse_for_labels(run, method, scored=score_on is not None)
-    path = aggregated.place_of(run, method) if output is None else Path(output)
+    path = aggregated.aggregate_path(run, method) if output is None else Path(output)
     aggregated.refuse_to_overwrite(run, path)
     alone = last is None and decay is None
     if len(candidates) == 1 and score_on is not None:
@@ -139,11 +139,11 @@ def aggregate(
     if len(candidates) == 1:
         chosen, reason = candidates[0], "no others were kept" if alone else "as given"
     elif score_on is None:
-        chosen, reason = _by_rule(run, method, steps, last)
+        chosen, reason = _default_recipe(run, method, steps, last)
         candidates = (chosen,)
     else:
         loaded = load(directory, model=model)
-        source = score_on if isinstance(score_on, Source) else _opened(loaded, score_on)
+        source = score_on if isinstance(score_on, Source) else _open_source(loaded, score_on)
         source = replace(source, public=source.public or asked.public)
         _refuse_unpaid(run, source, epsilon)
         right, count = _right_answers(run, loaded, source, candidates)
@@ -152,7 +152,7 @@ def aggregate(
             place, reason = max(range(len(right)), key=lambda one: (right[one], one)), "the best on public data"
         else:
             choice = PrivateChoice(epsilon=epsilon, candidates=len(candidates))
-            uses.record_choice(Data.of(source), choice)
+            uses.record_choice(DataIdentity.from_source(source), choice)
             place = choose(choice, right, RunKey.fresh())
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
@@ -176,7 +176,7 @@ def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> No
         raise SfumatoError(
             f"{what}, but the model gives embeddings", "leave score_on out, and give the method upa or ema"
         )
-    if not exclusive(run.read_json(names.SETTINGS)["settings"]["loss"]) and (scored or method == "omv"):
+    if not is_exclusive(run.read_json(names.SETTINGS)["settings"]["loss"]) and (scored or method == "omv"):
         what = "score_on counts right classes" if scored else "the method omv takes a majority of classes"
         raise SfumatoError(
             f"{what}, but the model predicts several labels, which may all be true",
@@ -184,9 +184,9 @@ def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> No
         )
 
 
-def _opened(loaded: Loaded, spec: str) -> Source:
+def _open_source(loaded: Loaded, spec: str) -> Source:
     """Opens the source to score on. Users are identified by the same rule as in training, if it fits the source."""
-    known = knows_user_from(parse(spec)[0], loaded.user_from)
+    known = supports_user_from(parse(spec)[0], loaded.user_from)
     whose = {"user_from": loaded.user_from} if known else {}
     return loaded.opened(spec, **whose)
 
@@ -223,9 +223,9 @@ def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay:
     return tuple(Recipe(method=method, steps=steps[-number:]) for number in numbers)
 
 
-def _by_rule(run: RunDirectory, method: Method, steps: tuple[int, ...], last: int | None) -> tuple[Recipe, str]:
+def _default_recipe(run: RunDirectory, method: Method, steps: tuple[int, ...], last: int | None) -> tuple[Recipe, str]:
     """The recipe by rule, from public facts alone."""
-    number = last_by_rule(run, steps)
+    number = default_last(run, steps)
     explained = f"the last {number} of {len(steps)}, as far as noise explains how they differ"
     if method != "ema":
         return Recipe(method=method, steps=steps[-number:]), f"by rule: {explained}"
@@ -238,13 +238,13 @@ def _right_answers(
     run: RunDirectory, loaded: Loaded, source: Source, candidates: Sequence[Recipe]
 ) -> tuple[list[int], int]:
     """The number of test records that each candidate classifies correctly, and the number of test records."""
-    weights = aggregated.weights_of(run, tuple({step: None for one in candidates for step in one.steps}))
+    weights = aggregated.load_weights(run, tuple({step: None for one in candidates for step in one.steps}))
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     labels = torch.from_numpy(source.test.labels)
 
     def outputs(state: Mapping[str, Tensor]) -> Tensor:
         loaded.module.load_state_dict(state)
-        module, transform = loaded.on(source)
+        module, transform = loaded.module_for(source)
         return accuracy.logits(module, source.test, transform, torch.device("cpu"))
 
     try:
@@ -252,13 +252,13 @@ def _right_answers(
             each = {step: probabilities(outputs({**rest, **one}), loaded.loss) for step, one in weights.items()}
             found = [ensemble.METHODS[one.method](each[step] for step in one.steps) for one in candidates]
         else:
-            found = [outputs(one.of(weights, rest)) for one in candidates]
+            found = [outputs(one.combine(weights, rest)) for one in candidates]
     finally:
         loaded.module.load_state_dict(rest)
     return [int((one.argmax(1) == labels).sum()) for one in found], len(labels)
 
 
-def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
+def default_last(run: RunDirectory, steps: tuple[int, ...]) -> int:
     """The k for which the mean of the last k kept weights has the least expected loss: see `denoising.last_k`.
 
     Args:
@@ -276,13 +276,13 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
         (settings["optimizer"] in ("sgd", "momentum"), f"the optimizer is {settings['optimizer']}"),
         (settings["pretrained_rate"] == 1, "layers have different learning rates"),
         (not settings.get("aggregate"), "it was trained over aggregates"),
-        (isinstance(plan.clipping, Fixed), "the clipping norm follows a quantile"),
+        (isinstance(plan.clipping, FixedClipping), "the clipping norm follows a quantile"),
     ):
         if not known:
             raise SfumatoError(f"no rule says how many weights of the run in {run.path} to average: {what}", REMEDY)
     taken = steps[-1]
     rate = optim.schedule(settings["schedule"], steps=plan.steps, warmup=settings["warmup"])
-    weights = list(aggregated.weights_of(run, steps).values())
+    weights = list(aggregated.load_weights(run, steps).values())
     return denoising.last_k(
         denoising.squared_distances(weights),
         steps,

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato._files import write, writing
+from sfumato._files import write, write_errors
 from sfumato.data import Tokens
-from sfumato.observers.progress import Silence
+from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, NoPromise, PrivacyPlan, PrivateSelection, Statement
 from sfumato.privacy.ledger import lost_steps
-from sfumato.privacy.statements.computed import Computed
-from sfumato.privacy.statements.presented import rounded_up
-from sfumato.report import Documented, assessment, model_card
+from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.runs import Loaded
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
@@ -31,12 +31,12 @@ from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.reading import Reading
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion.run_page import persons_of, report, together
+from sfumato.training.conclusion.run_report import epsilon_by_images, joint_cost_lines, report
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
-from sfumato.training.loop import Outcome, weights_of
-from sfumato.training.parts.part import Decided, Ending, Measure, Trained
+from sfumato.training.loop import Outcome, weights_to_release
+from sfumato.training.parts.part import Ending, Measure, RunSetup, Trained
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.building import trained_on
+from sfumato.training.preparation.building import pretraining_digests
 
 LAST = "last"
 """The value of "weights" in a model file without averaging."""
@@ -63,8 +63,8 @@ def conclude(
             f"the run in {run.path} is a candidate of a private selection, and only covered by the selection",
             "give the command of the search again",
         )
-    released = models.renewed(job.module, outcome.weights)
-    scorer = scorer or job.kind.scorer(job, Silence())
+    released = models.refreshed_weights(job.module, outcome.weights)
+    scorer = scorer or job.kind.scorer(job, NoProgress())
     trained = Trained(
         module=job.module,
         transform=job.transform,
@@ -82,7 +82,7 @@ def conclude(
     else:
         ending = _ending(job, run, ledger, trained)
         carried = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
-        statement = replace(carried, computed=Computed.of(ledger.entries))
+        statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
     reading, further = (None, {}) if ending is None else (ending.reading, ending.evaluation)
     result = scorer.evaluation(released, trained.outputs if reading is None else reading.logits(trained.outputs))
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
@@ -93,13 +93,13 @@ def conclude(
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
         said = {"weights": averaged or LAST}
         if averaged is not None:
-            _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), carried, weights=LAST)
+            _write_weights(job, run / names.LAST_WEIGHTS, weights_to_release(job.module), carried, weights=LAST)
     _write_weights(job, run / names.MODEL, released, carried, **said)
     write(run / names.REPORT, report(run).encode(), private=private)
     if ending is not None:
         close(ending.ledger, run, outcome.step, ending.bound)
     write(run / names.DONE, b"")
-    with writing(run.path):
+    with write_errors(run.path):
         run.clean()
     return statement
 
@@ -108,7 +108,7 @@ def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained
     """The conclusion of a private run, extended by its parts."""
     early = trained.step < job.plan.steps
     ending = Ending(
-        decided=Decided(source=job.source, plan=job.plan, settings=job.settings),
+        decided=RunSetup(source=job.source, plan=job.plan, settings=job.settings),
         trained=trained,
         run=run,
         ledger=ledger,
@@ -130,7 +130,7 @@ def _write_weights(
 ) -> None:
     """Writes a model file: weights and metadata. A head that was trained on a cache is saved with its backbone."""
     about = model_metadata(job, statement.to_dict(), **said)
-    tensors = job.released(tensors)
+    tensors = job.released_weights(tensors)
     cache = job.source.cache
     if cache is not None and cache.contents.backbone is not None and job.settings.model != "module":
         tensors = {f"backbone.{name}": value for name, value in backbone_of(cache).items()} | tensors
@@ -153,7 +153,7 @@ def close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any
             f"the ledger of {run.path} ends with a model that differs from the one computed now",
             "restore the run from a copy",
         )
-    with writing(ledger.path):
+    with write_errors(ledger.path):
         ledger.sync()
 
 
@@ -171,14 +171,14 @@ def model_metadata(job: Job, statement: Mapping[str, Any], **further: Any) -> di
         "transform": job.transform.to_dict(),
         "loss": settings.objective.loss,
         "statement": dict(statement),
-        "trained_on": sorted(own.union(trained_on(source, settings))),
+        "trained_on": sorted(own.union(pretraining_digests(source, settings))),
         "test_fraction": source.test_fraction,
     }
     if source.user_from is not None:
         about["user_from"] = source.user_from
     if settings.norms.normalisation is not None:
         about["normalisation"] = settings.norms.normalisation
-    about |= {**job.of_model, **further}
+    about |= {**job.model_facts, **further}
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}
         if cache.transform is not None and settings.model != "module":
@@ -212,7 +212,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
         facts = _documented(RunDirectory(path))
     else:
         texts, embeds = isinstance(loaded.transform, Tokens), loaded.embedding is not None
-        facts = Documented(
+        facts = DocumentFacts(
             title=model,
             task=_task(texts=texts, embeds=embeds),
             model=model,
@@ -233,18 +233,18 @@ def assessment_of(run: RunDirectory) -> str:
     return assessment(
         facts,
         heading=Heading.read(run).private,
-        together=[] if facts.statement["circumstances"]["data_public"] else together(record, plan),
+        together=[] if facts.statement["circumstances"]["data_public"] else joint_cost_lines(record, plan),
         kept_files=[name for name in _PRIVATE if (run / name).exists()],
         signed=(run / names.SIGNATURE).exists(),
     )
 
 
-def _documented(run: RunDirectory) -> Documented:
+def _documented(run: RunDirectory) -> DocumentFacts:
     record, statement = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
     data, model = record["data"], record["settings"]["model"]
     tokens = record.get("circumstances", {}).get("tokens")
     embeds = "embedding" in record
-    return Documented(
+    return DocumentFacts(
         title=Heading.read(run).title or f"{data['kind']}, {model}",
         task=_task(texts=bool(tokens), embeds=embeds),
         model=model,
@@ -267,7 +267,7 @@ def _persons(run: RunDirectory, statement: Mapping[str, Any]) -> list[str]:
         return []
     return [
         f"A person with {count} records: epsilon {rounded_up(epsilon)} at the same delta."
-        for count, epsilon in persons_of(plan)
+        for count, epsilon in epsilon_by_images(plan)
     ]
 
 

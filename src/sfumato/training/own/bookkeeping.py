@@ -15,7 +15,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
 from sfumato.experiment.settings import Performance
-from sfumato.models.weights.about import OWN_LOOP
+from sfumato.models.weights.description import OWN_LOOP
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
@@ -24,8 +24,8 @@ from sfumato.runs.checkpoint import METADATA, MOVING, Checkpoint, read_safetenso
 from sfumato.runs.commitment import commitments
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.known import BY_NUMBERS, Data
-from sfumato.training.conclusion import run_page
+from sfumato.runs.owner.data_identity import BY_NUMBERS, DataIdentity
+from sfumato.training.conclusion import run_report
 from sfumato.training.conclusion.finish import close
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation.resume import as_compared, compare_draws
@@ -37,7 +37,7 @@ _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """The entries of the record that the ledger's first line binds: all that the sums and the releases depend on."""
 
 
-def stated(records: OwnRecords, *, declared: bool, public: bool, seeded: bool) -> Circumstances:
+def circumstances_of(records: OwnRecords, *, declared: bool, public: bool, seeded: bool) -> Circumstances:
     """The circumstances of the run, without those of its noise.
 
     Args:
@@ -79,7 +79,7 @@ def record_of(
 def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model: nn.Module) -> RunKey:
     """The key of a new run; with a seed, a key for these data, this plan, model and optimizer only.
 
-    **Guarantee.** Runs that differ in anything that their sums depend on have different keys: see `begun`.
+    **Guarantee.** Runs that differ in anything that their sums depend on have different keys: see `common_setup`.
     """
     if seed is None:
         return RunKey.fresh()
@@ -91,7 +91,7 @@ def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model
 def opening_entry(record: Mapping[str, Any], plan: PrivacyPlan, identity: str) -> dict[str, Any]:
     """The ledger's first entry, without the key's check value: all that the run's sums depend on."""
     decided = {name: record[name] for name in _BOUND}
-    return commitment.opening(plan, identity, data=record["data"]["fingerprint"], decided=decided)
+    return commitment.first_entry(plan, identity, data=record["data"]["fingerprint"], decided=decided)
 
 
 def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan) -> None:
@@ -102,17 +102,17 @@ def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan
             f"{where} holds a run that was not made with private_steps",
             "resume it the way it began, or give another directory",
         )
-    pins.compare("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
-    pins.compare("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)
+    pins.require_same("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
+    pins.require_same("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)
     for part in _BOUND:
         before, now = (one[part] if isinstance(one[part], Mapping) else {"is": one[part]} for one in (recorded, record))
-        pins.compare(part, before, now, remedy=_AGAIN, where=where)
+        pins.require_same(part, before, now, remedy=_AGAIN, where=where)
     before, now = (as_compared(one["performance"]) for one in (recorded, record))
-    pins.compare("performance", before, now, remedy=_AGAIN, where=where)
+    pins.require_same("performance", before, now, remedy=_AGAIN, where=where)
     compare_draws(recorded, record, where=where)
 
 
-def begin(
+def create_run(
     run: RunDirectory,
     known: Mapping[str, Any],
     plan: PrivacyPlan,
@@ -141,7 +141,7 @@ def begin(
             if not records.places:
                 told.append(f"these records are {BY_NUMBERS}")
             seeded, budget = known["circumstances"]["seeded"], record.get("budget", {}).get("name")
-            told += sentences.before(_data(records), plan, seeded=seeded, budget=budget)
+            told += sentences.notes_before(_data(records), plan, seeded=seeded, budget=budget)
             record_use(run, record, plan, records)
     return f"note: {'; '.join(one.removeprefix('note: ') for one in told)}" if told else ""
 
@@ -150,12 +150,12 @@ def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, 
     """Put a run on the owner's list, and so into its budget, before its first step and before it resumes."""
     facts, budget = record["circumstances"], record.get("budget", {}).get("name")
     if not facts["data_public"]:
-        known = {"run": record["run"], "name": run.called, "budget": budget, "seeded": facts["seeded"]}
+        known = {"run": record["run"], "name": run.short_name, "budget": budget, "seeded": facts["seeded"]}
         uses.record(_data(records), plan, **known)
 
 
-def _data(records: OwnRecords) -> Data:
-    return Data(records.materials, records.places, codes=lambda: records.both)
+def _data(records: OwnRecords) -> DataIdentity:
+    return DataIdentity(records.materials, records.places, codes=lambda: records.both)
 
 
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:
@@ -163,13 +163,13 @@ def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Sta
     run.write_json(names.STATEMENT, statement.to_dict())
     about = {"format": models.FORMAT, "kind": KIND, "statement": statement.to_dict()}
     write(run / names.MODEL, to_bytes(dict(model.state_dict()), {METADATA: json.dumps(about, sort_keys=True)}))
-    write(run / names.REPORT, run_page.report(run).encode(), private=True)
+    write(run / names.REPORT, run_report.report(run).encode(), private=True)
     close(ledger, run, steps, {})
     write(run / names.DONE, b"")
     run.clean()
 
 
-def finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, records: OwnRecords) -> Statement:
+def load_finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, records: OwnRecords) -> Statement:
     """Loads the weights of a finished run into the model. Returns the run's statement.
 
     Errors: `SfumatoError` for a run of another plan, data or model.

@@ -15,7 +15,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.experiment.settings import Settings
 from sfumato.models import losses
-from sfumato.models.choices import Objective
+from sfumato.models.choices import LossSettings
 from sfumato.optim import OWN
 from sfumato.training.own import optimizers
 from sfumato.training.own.optimizers import Makes
@@ -53,13 +53,13 @@ class OwnCode:
             )
 
     @classmethod
-    def taken(cls, model: Any, choices: Mapping[str, Any]) -> tuple[OwnCode, str | None, dict[str, Any]]:
+    def from_arguments(cls, model: Any, choices: Mapping[str, Any]) -> tuple[OwnCode, str | None, dict[str, Any]]:
         """Separates own code from names. Returns it with the model's name and the choices for the settings."""
         rest = dict(choices)
         own = cls(
             model=model if isinstance(model, nn.Module) else None,
             loss=rest.pop("loss") if callable(rest.get("loss")) else None,
-            optimizer=rest["optimizer"] if _makes(rest.get("optimizer")) else None,
+            optimizer=rest["optimizer"] if _is_factory(rest.get("optimizer")) else None,
         )
         if own.optimizer is not None:
             rest |= {"optimizer": OWN, "learning_rate": optimizers.rate_of(own.optimizer, rest)}
@@ -80,11 +80,11 @@ class OwnCode:
             **({} if self.optimizer is None else {"optimizer": optimizers.name_of(self.optimizer)}),
         }
 
-    def loss_for(self, objective: Objective, labels: Sequence[str], device: str) -> Loss:
+    def loss_for(self, objective: LossSettings, labels: Sequence[str], device: str) -> Loss:
         """The own loss, with its tensors on the device, or that of the objective."""
         if isinstance(self.loss, nn.Module):
             return copy.deepcopy(self.loss).to(device)
-        return self.loss or losses.weighted(objective.loss, objective.class_prevalence, labels, device)
+        return self.loss or losses.weighted_loss(objective.loss, objective.class_prevalence, labels, device)
 
     def digests(self, module: nn.Module, source: Source, settings: Settings) -> dict[str, str]:
         """SHA-256 of the results of the own loss and optimizer on synthetic numbers.
@@ -93,7 +93,7 @@ class OwnCode:
             module: the model, whose parameters are trained.
 
         Errors: `SfumatoError` for a loss that fails or returns no number, and for an unsuitable optimizer
-        (`optimizers.tried`).
+        (`optimizers.optimizer_digest`).
         """
         found, classes = {}, len(source.classes)
         if self.loss is not None:
@@ -107,11 +107,11 @@ class OwnCode:
                 )
         if self.optimizer is not None:
             trained = {name: value.shape for name, value in module.named_parameters() if value.requires_grad}
-            found["optimizer"] = optimizers.tried(self.optimizer, trained, settings.descent.learning_rate)
+            found["optimizer"] = optimizers.optimizer_digest(self.optimizer, trained, settings.descent.learning_rate)
         return found
 
 
-def _makes(optimizer: Any) -> bool:
+def _is_factory(optimizer: Any) -> bool:
     return callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer)
 
 

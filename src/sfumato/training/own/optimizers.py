@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.optim import FACTOR
-from sfumato.runs.checkpoint import MOVING, as_stored
+from sfumato.runs.checkpoint import MOVING, roundtrip
 from sfumato.training.step import descend
 
 Makes = Callable[..., torch.optim.Optimizer]
@@ -56,7 +56,7 @@ def _on_trial(make: Makes) -> torch.optim.Optimizer:
     return _called(make, [nn.Parameter(torch.zeros(2, 2))])
 
 
-def made(make: Makes, parameters: Mapping[str, Tensor], rate: float) -> torch.optim.Optimizer:
+def make_optimizer(make: Makes, parameters: Mapping[str, Tensor], rate: float) -> torch.optim.Optimizer:
     """The optimizer over these parameters, with each group's share of the learning rate.
 
     Errors: `SfumatoError` for an object that is no optimizer, updates other tensors, leaves some out, or needs a
@@ -107,16 +107,16 @@ def refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
         type(trial).step(trial)
     except Exception as error:
         raise _fails(trial, error) from error
-    as_stored(trial.state_dict())
+    roundtrip(trial.state_dict())
 
 
-def tried(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
+def optimizer_digest(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
     """SHA-256 of the optimizer's result on synthetic parameters of at most 2 numbers along each axis.
 
     **Guarantee.** An optimizer passes only if its next step after saving and loading its state is, bit for bit, the
     step it would have taken otherwise: if not, a resumed run would release other weights with the same noise.
 
-    Errors: `SfumatoError` if the optimizer fails or does not pass, and as for `made`.
+    Errors: `SfumatoError` if the optimizer fails or does not pass, and as for `make_optimizer`.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -128,7 +128,7 @@ def tried(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
     start, gradients = drawn(), [drawn() for _ in range(4)]
     whole, _ = _moved(make, start, gradients, rate, seed=0)
     half, state = _moved(make, start, gradients[:2], rate, seed=0)
-    again, _ = _moved(make, half, gradients[2:], rate, seed=1, state=as_stored(state))
+    again, _ = _moved(make, half, gradients[2:], rate, seed=1, state=roundtrip(state))
     if not all(torch.equal(whole[name], again[name]) for name in whole):
         raise SfumatoError(
             "the optimizer cannot be resumed: after its state is saved and loaded it takes another step",
@@ -155,7 +155,7 @@ def _moved(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Takes steps with an optimizer, from `state` if given. Returns the parameters and the optimizer's state."""
     parameters = {name: nn.Parameter(value.clone()) for name, value in start.items()}
-    optimizer = made(make, parameters, rate)
+    optimizer = make_optimizer(make, parameters, rate)
     if state is not None:
         optimizer.load_state_dict(state)
     with torch.random.fork_rng(devices=[]):
@@ -218,7 +218,7 @@ def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
 
 
 @contextmanager
-def only_private(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> Iterator[None]:
+def guard_loop_body(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> Iterator[None]:
     """Refuses `backward()` on trained parameters and optimizer steps with gradients or a closure.
 
     Errors: `SfumatoError`, within the body, naming the closure or `backward()`.
@@ -253,7 +253,7 @@ def _refuse(what: str, remedy: str) -> NoReturn:
     )
 
 
-def seen(model: nn.Module) -> dict[str, bytes]:
+def weight_digests(model: nn.Module) -> dict[str, bytes]:
     """SHA-256 of each parameter and buffer, by name."""
     found = {}
     for name, value in (*model.named_parameters(), *model.named_buffers()):
@@ -267,7 +267,7 @@ def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], left: Mappin
 
     Args:
         trained: the parameters that the run trains, by name.
-        left: the digests of the model after the step (`seen`).
+        left: the digests of the model after the step (`weight_digests`).
     """
     now = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if changed := sorted(now.keys() ^ trained.keys()):
@@ -283,7 +283,7 @@ def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], left: Mappin
             "which the optimizer does not update",
             "change the model before calling private_steps",
         )
-    after = seen(model)
+    after = weight_digests(model)
     if moved := sorted(name for name in after.keys() | left.keys() if after.get(name) != left.get(name)):
         raise SfumatoError(
             f"the body of the loop over private_steps has changed {len(moved)} parameters or buffers of the model, "

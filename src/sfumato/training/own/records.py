@@ -18,8 +18,8 @@ from torch.utils.data import IterableDataset, default_collate
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, Tokens, Transform, open_source, own_codes
-from sfumato.data.readers.items import is_map_style
-from sfumato.gradients.examples import Tree, each, tensors
+from sfumato.data.readers.python_data import is_map_style
+from sfumato.gradients.examples import Tree, tree_map, tree_tensors
 from sfumato.privacy import Circumstances
 
 _CODE = 16
@@ -40,7 +40,7 @@ class OwnRecords:
         read: returns inputs and targets (b, ...) for row numbers int64 (b,).
         codes: uint8 (count, 16), keyed digests of each record when it was first read.
         both: uint8 (count, 32), two digests that identify each record in other data sets.
-        materials, places: identify the data on the owner's list of runs (`Source.materials`).
+        materials, places: identify the data on the owner's list of runs (`Source.data_digests`).
         examples: N of the plan: the number of records, or the declared number of a source.
         facts: the circumstances of the data for the statement.
         held: whether the records are in memory, where they don't change between reads.
@@ -82,7 +82,7 @@ class OwnRecords:
 
     def refuse_double(self, model: nn.Module) -> None:
         """Refuse float64 inputs for a model that has no parameter of that type."""
-        double = any(one.dtype == torch.float64 for one in tensors(self.like[0]))
+        double = any(one.dtype == torch.float64 for one in tree_tensors(self.zero_record[0]))
         if double and all(one.dtype != torch.float64 for one in model.parameters()):
             raise SfumatoError(
                 f"the inputs are float64, but the model's parameters are {next(model.parameters()).dtype}",
@@ -98,9 +98,9 @@ class OwnRecords:
             )
 
     @property
-    def like(self) -> tuple[Tree, Tree]:
+    def zero_record(self) -> tuple[Tree, Tree]:
         """Zeros with the shapes and types of one record."""
-        return each(torch.zeros_like, self.read(np.zeros(1, np.int64)))  # type: ignore[return-value]
+        return tree_map(torch.zeros_like, self.read(np.zeros(1, np.int64)))  # type: ignore[return-value]
 
 
 def own_records(data: Any, owner_key: bytes) -> OwnRecords:
@@ -149,7 +149,7 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
 
     return OwnRecords(
         **_coded(owner_key, read, len(source.train))
-        | {"materials": source.materials, "both": own_codes(source.train, owner_key)},
+        | {"materials": source.data_digests, "both": own_codes(source.train, owner_key)},
         places=source.places,
         examples=source.examples,
         facts=Circumstances(
@@ -166,7 +166,7 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
 
 def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
     inputs, targets = _as_tensors(inputs, "inputs"), _as_tensors(targets, "targets")
-    counts = sorted({len(one) if one.dim() else 0 for one in (*tensors(inputs), *tensors(targets))})
+    counts = sorted({len(one) if one.dim() else 0 for one in (*tree_tensors(inputs), *tree_tensors(targets))})
     if len(counts) > 1 or counts == [0]:
         raise SfumatoError(
             f"inputs and targets must have one row for each record, got {' and '.join(map(str, counts))} rows",
@@ -175,7 +175,7 @@ def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
 
     def read(rows: np.ndarray) -> tuple[Tree, Tree]:
         chosen = torch.from_numpy(rows)
-        return each(lambda one: one.index_select(0, chosen), (inputs, targets))  # type: ignore[return-value]
+        return tree_map(lambda one: one.index_select(0, chosen), (inputs, targets))  # type: ignore[return-value]
 
     return OwnRecords(**_coded(owner_key, read, counts[0]), examples=counts[0], key=owner_key)
 
@@ -231,7 +231,7 @@ def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], co
     for rows in np.array_split(np.arange(count), max(1, count // 256)):
         inputs, targets = read(rows)
         whole.append(_codes(owner_key, inputs, targets))
-        inputs_alone.append(_codes(owner_key, each(lambda one: one if one.is_complex() else one.double(), inputs)))
+        inputs_alone.append(_codes(owner_key, tree_map(lambda one: one if one.is_complex() else one.double(), inputs)))
         if isinstance(targets, Tensor) and targets.dim() == 1 and targets.dtype == torch.int64:
             ends += [int(targets.min()), int(targets.max())]
         odd += rows[~_finite(len(rows), inputs, targets)].tolist()
@@ -253,13 +253,13 @@ def _ends(targets: list[int]) -> dict[str, int]:
 
 def _finite(count: int, *trees: Tree) -> np.ndarray:
     """Whether all numbers of each record are finite, bool (count,)."""
-    parts = [one.reshape(count, -1).isfinite().all(1) for tree in trees for one in tensors(tree)]
+    parts = [one.reshape(count, -1).isfinite().all(1) for tree in trees for one in tree_tensors(tree)]
     return torch.stack(parts).all(0).numpy()
 
 
 def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:
     """uint8 (b, 16): HMACs of each record's bytes, types and shapes."""
-    parts = [one.contiguous() for tree in trees for one in tensors(tree)]
+    parts = [one.contiguous() for tree in trees for one in tree_tensors(tree)]
     header = repr([(str(one.dtype), tuple(one.shape[1:])) for one in parts]).encode()
     rows = [one.reshape(len(one), -1).view(torch.uint8).numpy() for one in parts]
     codes = (

@@ -22,14 +22,14 @@ from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import losses
-from sfumato.gradients.examples import Tree, each
+from sfumato.gradients.examples import Tree, tree_map
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs import releases
 from sfumato.runs.checkpoint import Checkpoint
-from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.own import bookkeeping, optimizers
@@ -37,7 +37,7 @@ from sfumato.training.own.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import noise_named, precision_of, with_noise
-from sfumato.training.preparation.prepare import settled_on, size_micro_batch
+from sfumato.training.preparation.prepare import configure_torch, size_micro_batch
 from sfumato.training.preparation.start import Start, known_micro_batch
 from sfumato.training.step import PrivateStep, descend
 
@@ -110,11 +110,11 @@ class PrivateSteps:
         self._device = next(iter(model.parameters())).device
         refuse_foreign(optimizer, self._trained)
         if run.complete() or run.finished:
-            self._statement: Statement | None = bookkeeping.finished(run, model, plan, records)
+            self._statement: Statement | None = bookkeeping.load_finished(run, model, plan, records)
             return
         self._statement = None
         recorded = start.unfinished.recorded
-        _, threads = settled_on(start)
+        _, threads = configure_torch(start)
         self._gradient = ClippedGradient(
             model,
             loss,
@@ -149,10 +149,10 @@ class PrivateSteps:
         """Tries model and loss on synthetic examples. Returns the micro-batch size."""
         model, records = self._model, self._records
         records.refuse_double(model)
-        with _devices.own_randomness(self._device), _devices.repeatable(self._device):
+        with _devices.fork_rng(self._device), _devices.deterministic(self._device):
             torch.manual_seed(0)
             shape, targets = _one(synthetic[0]), synthetic[1]
-            on_device = each(lambda one: one.to(self._device), synthetic[0])
+            on_device = tree_map(lambda one: one.to(self._device), synthetic[0])
             losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
             self._gradient.self_check(shape, targets=targets)
             known = known_micro_batch(start, self._noise)
@@ -200,7 +200,7 @@ class PrivateSteps:
             bookkeeping.record_use(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records)
         else:
             first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
-            self.note = bookkeeping.begin(self._run, self._known, self.plan, self._key, self._records, first)
+            self.note = bookkeeping.create_run(self._run, self._known, self.plan, self._key, self._records, first)
         return Ledger(self._run / names.LEDGER, notify=self._noted)
 
     def _noted(self, line: str) -> None:
@@ -212,13 +212,13 @@ class PrivateSteps:
     def _begun(self, ledger: Ledger) -> Checkpoint:
         """Restores model and optimizer from the checkpoint, and returns it."""
         run = self._run
-        sweep(run.path)
+        remove_temporary(run.path)
         self._records.refuse_changed()
         paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
-        self._key = resume.own_key(run, ledger)
+        self._key = resume.verified_key(run, ledger)
         resume.refuse_ended(run, ledger, self.plan)
-        checkpoint = resume.own_checkpoint(run, ledger, paid)
-        resume.went_on(run, self._known, checkpoint.step, paid, notify=self._noted)
+        checkpoint = resume.verified_checkpoint(run, ledger, paid)
+        resume.report_environment(run, self._known, checkpoint.step, paid, notify=self._noted)
         checkpoint.require_optimizer(self._optimizer, where=str(run.path))
         later = checkpoint.optimizer.pop(LATER, [])
         checkpoint.restore(self._model, self._optimizer, self._device)
@@ -228,21 +228,21 @@ class PrivateSteps:
 
     def _steps(self, ledger: Ledger, checkpoint: Checkpoint) -> Generator[OwnStep, None, bool]:
         """Yields the steps after a checkpoint. Returns whether some were lost, so that the caller starts over."""
-        self._key = resume.opened(self._key, ledger, self._run, salted=not self._facts.seeded)
+        self._key = resume.open_key(self._key, ledger, self._run, salted=not self._facts.seeded)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
         lost = lost_steps(ledger.entries, plan.steps)
 
         def save(reached: int, noise: NoiseState) -> None:
-            head = ledger.after(reached).hash
+            head = ledger.step_entry(reached).hash
             self._checkpoint(reached, checkpoint.run, head, noise=noise).save(self._run / names.CHECKPOINT)
 
         for step in range(checkpoint.step, plan.steps):
             if step in lost:
-                state = private.passed(step, state)
+                state = private.skip_lost(step, state)
             else:
-                with _devices.own_randomness(self._device), self._computing():
+                with _devices.fork_rng(self._device), self._computing():
                     gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
                 try:
                     releases.commit(ledger, step, gradient, state)
@@ -252,9 +252,9 @@ class PrivateSteps:
                     releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
                     return True
                 descend(self._optimizer, self._trained, gradient)
-                left = optimizers.seen(self._model)
+                left = optimizers.weight_digests(self._model)
                 try:
-                    with optimizers.only_private(self._optimizer, self._trained):
+                    with optimizers.guard_loop_body(self._optimizer, self._trained):
                         yield OwnStep(step + 1, plan.steps)
                 except GeneratorExit:  # a `break`, or an error in the body
                     with suppress(
@@ -276,17 +276,17 @@ class PrivateSteps:
         return PrivateStep(plan=self.plan, gradient=self._gradient, noise=noise)
 
     def _computing(self) -> AbstractContextManager[None]:
-        return _devices.computing(str(self._device), self.performance.precision)
+        return _devices.compute_mode(str(self._device), self.performance.precision)
 
     def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
         """Yields inputs, targets and dropout keys of the participants, in micro-batches."""
         size = self.performance.micro_batch
         for start in range(0, len(rows), size):
             piece = rows[start : start + size]
-            inputs, targets = each(lambda one: one.to(self._device), self._records.take(piece))
+            inputs, targets = tree_map(lambda one: one.to(self._device), self._records.take(piece))
             torch.manual_seed(self._key.seed("model", step, str(start)))
             keys = None
-            if self._gradient.draws:
+            if self._gradient.uses_keys:
                 keys = dropout_keys(self._key, step, piece)
             yield inputs, targets, keys
 
@@ -315,9 +315,9 @@ def _synthetic(records: OwnRecords) -> tuple[Tree, Tree]:
             return torch.randn(2, *like.shape[1:], generator=generator).to(like.dtype)
         return torch.stack([torch.zeros_like(like[0]), torch.ones_like(like[0])])
 
-    return each(made, records.like)  # type: ignore[return-value]
+    return tree_map(made, records.zero_record)  # type: ignore[return-value]
 
 
 def _one(inputs: Tree) -> Tree:
     """The first synthetic example, in place of a shape (`ClippedGradient.self_check`)."""
-    return each(lambda one: one[0], inputs)
+    return tree_map(lambda one: one[0], inputs)

@@ -11,7 +11,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
 from sfumato.runs.owner import budgets
-from sfumato.training.parts.part import Asked, Early, Part
+from sfumato.training.parts.part import EarlyFacts, Part, RunRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +28,22 @@ class Budgeted(Part):
     figures: float | None = None
 
     @classmethod
-    def check(cls, early: Early) -> None:
+    def check(cls, early: EarlyFacts) -> None:
         """Refuse an unknown budget, and one for public data."""
         check(early.options.get("budget"), public=early.spec.is_public)
 
     @classmethod
-    def of(cls, asked: Asked) -> Budgeted | None:
+    def from_request(cls, asked: RunRequest) -> Budgeted | None:
         """The requested budget. A candidate has none, since its search is counted."""
         if asked.candidate:
             return None
         known = {"seed": asked.settings.seed, "figures": asked.options.get("report_epsilon")}
-        return planned(asked.options.get("budget"), asked.source, asked.plan, **known)
+        return budget_part(asked.options.get("budget"), asked.source, asked.plan, **known)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The budget of the run."""
-        return of_record(record)
+        return budget_option(record)
 
     @property
     def pins(self) -> dict[str, dict[str, Any]]:
@@ -51,7 +51,7 @@ class Budgeted(Part):
         return {"budget": {"name": self.name}}
 
 
-def planned(
+def budget_part(
     name: str | None, source: Source, plan: PrivacyPlan, *, seed: int | None, figures: float | None = None
 ) -> Budgeted | None:
     """The part of a run with this budget; None without one. Refuses plans that the budget cannot account for."""
@@ -72,7 +72,7 @@ def check(name: str | None, *, public: bool, seed: int | None = None) -> None:
     budgets.read_budget(name)
 
 
-def of_record(record: Mapping[str, Any]) -> dict[str, str]:
+def budget_option(record: Mapping[str, Any]) -> dict[str, str]:
     """The option of a run, from its settings.json."""
     return {"budget": record["budget"]["name"]} if "budget" in record else {}
 
@@ -83,7 +83,7 @@ def lines(record: Mapping[str, Any], *, public: bool = False) -> list[str]:
     Args:
         public: leave out names of other runs and of files.
     """
-    if (name := of_record(record).get("budget")) is None:
+    if (name := budget_option(record).get("budget")) is None:
         return []
     try:
         account = budgets.read_budget(name)
@@ -94,4 +94,4 @@ def lines(record: Mapping[str, Any], *, public: bool = False) -> list[str]:
         "covers a total that is changed in response to results."
         for before, after in itertools.pairwise(account.totals)
     ]
-    return [f"B{account.words[1:]}; plans add up by {account.filter.rule}.", *changes]
+    return [f"B{account.description[1:]}; plans add up by {account.filter.rule}.", *changes]

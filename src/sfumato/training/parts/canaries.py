@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Appended, Part, Records, Source, TextRecords, known_again, open_source, own_codes
+from sfumato.data import Appended, Part, Records, Source, TextRecords, find_known, open_source, own_codes
 from sfumato.data.images.decoding import prepare_array
 from sfumato.randomness import RunKey, owner_key
 
@@ -51,9 +51,9 @@ class Canaries:
         **Guarantee.** Each coin is fair, and independent of the others and of every other draw of the run (`RunKey`):
         participants and noise reveal nothing about the coins. No coin depends on any record.
         """
-        return coins_of(key, len(self))
+        return flip_coins(key, len(self))
 
-    def behind(self, source: Source, key: RunKey) -> Source:
+    def appended_to(self, source: Source, key: RunKey) -> Source:
         """The source with the included canaries after its training records, each with its own user.
 
         **Guarantee.** The private records keep their places, and only the coins decide which canaries follow them. So
@@ -64,13 +64,13 @@ class Canaries:
         names = np.array([f"{_LAST}{place}" for place in np.flatnonzero(chosen)], dtype=np.str_)
 
         def followed(first: Any, then: Part) -> Any:
-            return Appended(first=first, then=then.chosen(chosen), named=names)
+            return Appended(first=first, then=then.select(chosen), named=names)
 
         zoomed = None if self.zoomed is None else followed(source.zoomed, self.zoomed)
         return replace(source, train=followed(source.train, self.records), zoomed=zoomed)
 
 
-def coins_of(key: RunKey, count: int) -> np.ndarray:
+def flip_coins(key: RunKey, count: int) -> np.ndarray:
     """Whether each of `count` canaries is included, bool (count,): see `Canaries.coins`."""
     return key.generator(COINS, 0).random(count) < 0.5
 
@@ -91,7 +91,7 @@ def patterns(generator: np.random.Generator, count: int, *, size: int, channels:
     return generator.integers(256, size=(count, size, size, channels), dtype=np.uint8)
 
 
-def of_public(spec: str, count: int, source: Source) -> Canaries:
+def from_public(spec: str, count: int, source: Source) -> Canaries:
     """Canaries from a public source, with random labels.
 
     Errors: `SfumatoError` for a source that holds too few images, or private records.
@@ -109,8 +109,8 @@ def of_public(spec: str, count: int, source: Source) -> Canaries:
     generator = np.random.default_rng(MADE_BY)
     chosen = np.zeros(len(opened.train), bool)
     chosen[generator.permutation(len(opened.train))[:count]] = True
-    part = opened.train.chosen(chosen)
-    if any(known_again(own_codes(held, owner_key()), own_codes(part, owner_key())).any() for held in _own(source)):
+    part = opened.train.select(chosen)
+    if any(find_known(own_codes(held, owner_key()), own_codes(part, owner_key())).any() for held in _own(source)):
         raise SfumatoError(
             f"{given} holds records of the private source, which cannot be canaries",
             "give a public source that shares no record with it, or leave it out to use synthetic canaries",

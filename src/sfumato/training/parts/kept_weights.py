@@ -17,32 +17,32 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
-from sfumato.averaging import aggregates, kept_steps, number_by_rule, uncertainty
+from sfumato.averaging import aggregates, kept_count_by_rule, kept_steps, uncertainty
 from sfumato.data import Preparation
 from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
-from sfumato.models.losses import exclusive, probabilities
+from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.privacy import Circumstances
-from sfumato.report import OverSteps
-from sfumato.runs import kept
+from sfumato.report import StepSpread
+from sfumato.runs import kept_weights
 from sfumato.runs.checkpoint import read_safetensors
-from sfumato.runs.figures.uncertain import averages, notes_of, spacing_of, widening_for
+from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.descent import trained_bytes
-from sfumato.training.parts.part import Asked, Decided, Early, Ending, Part, Trained
+from sfumato.training.parts.part import EarlyFacts, Ending, Part, RunRequest, RunSetup, Trained
 from sfumato.training.steps import Scorer
 
 RECORDS = 1000
 """Largest number of test records for evaluating averages, spread evenly over the test split."""
 
 
-def over_steps(
-    decided: Decided,
+def evaluate_averages(
+    decided: RunSetup,
     trained: Trained,
     scorer: Scorer,
     kept: Mapping[int, Mapping[str, Tensor]],
     *,
     moved: Callable[[Tensor], Tensor] = lambda outputs: outputs,
-) -> OverSteps | None:
+) -> StepSpread | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's predicted class.
 
     Args:
@@ -83,7 +83,7 @@ def over_steps(
             for method in ("opa", "omv")
         },
     }
-    return OverSteps(
+    return StepSpread(
         records=len(places),
         steps=len(last),
         width=width,
@@ -107,22 +107,22 @@ def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _intervals(
-    decided: Decided, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
+    decided: RunSetup, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
 ) -> dict[str, Any]:
     """For each sample, the interval of the predicted class's logit and its middle."""
     taken, settings = max(kept), decided.settings
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
         return {}
-    samples = accuracy.shown(whole, decided.source.test)
+    samples = accuracy.sample_indices(whole, decided.source.test)
     if not samples:
         return {}
     first = whole[samples].argmax(1, keepdim=True)
-    steps = uncertainty.spaced(tuple(kept), taken, spacing=spacing_of(taken))
+    steps = uncertainty.select_spaced(tuple(kept), taken, spacing=spacing_of(taken))
     logits = torch.stack([scorer.outputs({**trained.weights, **kept[step]}, samples) for step in steps])
-    widening, of_noise = widening_for(decided.plan, settings.to_dict(), steps, taken)
+    widening, of_noise = noise_correction(decided.plan, settings.to_dict(), steps, taken)
     low, high, mean, _ = uncertainty.interval(logits, widening=widening)
-    notes = [*notes_of(averaged=averages(settings.to_dict()), schedule=settings.descent.schedule), *of_noise]
+    notes = [*notes_of(averaged=is_averaged(settings.to_dict()), schedule=settings.descent.schedule), *of_noise]
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
     if not ends.isfinite().all():  # training has diverged
         return {}
@@ -145,17 +145,17 @@ class KeptWeights(Part):
     steps: tuple[int, ...] = ()
 
     @classmethod
-    def check(cls, early: Early) -> None:
+    def check(cls, early: EarlyFacts) -> None:
         """Refuse an invalid number."""
         check_count(early.options.get("keep"))
 
     @classmethod
-    def of(cls, asked: Asked) -> KeptWeights:
+    def from_request(cls, asked: RunRequest) -> KeptWeights:
         """The requested number; a candidate of a selection keeps none."""
         return cls(asked=0 if asked.candidate else asked.options.get("keep"), total=asked.plan.steps)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The number of the run."""
         return {"keep": len(record["circumstances"]["kept"])}
 
@@ -163,7 +163,7 @@ class KeptWeights(Part):
         """Determines the steps; the default number follows from the size of the trained parameters."""
         count = self.asked
         if count is None:
-            count = number_by_rule(trained_bytes(module))
+            count = kept_count_by_rule(trained_bytes(module))
         check_count(count)
         return replace(self, steps=kept_steps(self.total, count))
 
@@ -173,17 +173,19 @@ class KeptWeights(Part):
 
     def end(self, ending: Ending) -> None:
         """Deletes weights of other steps, binds the kept ones in the ledger, and evaluates how accuracy varies."""
-        present = kept.files(ending.run)
+        present = kept_weights.files(ending.run)
         reached = tuple(step for step in self.steps if step <= ending.trained.step and step in present)
-        kept.drop_others(ending.run, reached)
+        kept_weights.drop_others(ending.run, reached)
         ending.circumstances = replace(ending.circumstances, kept=reached)
         if not reached:
             return
-        ending.bound |= {"kept": kept.hashes(ending.run, reached)}
+        ending.bound |= {"kept": kept_weights.hashes(ending.run, reached)}
         scorer = ending.trained.scorer
-        if isinstance(scorer, Scorer) and exclusive(ending.decided.settings.objective.loss):
-            weights = {step: read_safetensors(kept.place(ending.run, step))[0] for step in sorted(reached)}
-            found = over_steps(ending.decided, ending.trained, scorer, weights, moved=ending.reading.moved)
+        if isinstance(scorer, Scorer) and is_exclusive(ending.decided.settings.objective.loss):
+            weights = {step: read_safetensors(kept_weights.path_of(ending.run, step))[0] for step in sorted(reached)}
+            found = evaluate_averages(
+                ending.decided, ending.trained, scorer, weights, moved=ending.reading.decision_logits
+            )
             ending.evaluation |= {} if found is None else {"over_steps": asdict(found)}
 
 

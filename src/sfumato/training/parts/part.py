@@ -38,7 +38,7 @@ class Steps(Protocol):
 class PaidSteps(Steps, Protocol):
     """The steps of a private run, which can be lost after they are paid for."""
 
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
+    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
         """The noise state after a lost step."""
         ...
 
@@ -65,7 +65,7 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class RunKind:
     """A kind of run. All kinds share the loop and the record.
 
     Args:
@@ -82,7 +82,7 @@ Added = Callable[[int], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Early:
+class EarlyFacts:
     """Facts of a run before its data are read.
 
     Args:
@@ -99,7 +99,7 @@ class Early:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
+class RunSetup:
     """Source, plan and settings of a private run."""
 
     source: Source
@@ -108,7 +108,7 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Decided):
+class RunRequest(RunSetup):
     """Facts of a run before its model is built.
 
     Args:
@@ -158,7 +158,7 @@ class Ending:
         bound: additional entries of the ledger's last line.
     """
 
-    decided: Decided
+    decided: RunSetup
     trained: Trained
     run: RunDirectory
     ledger: Ledger
@@ -176,20 +176,20 @@ class Part:
     """The names of its options in `sfumato.train`."""
 
     @classmethod
-    def check(cls, early: Early) -> None:
+    def check(cls, early: EarlyFacts) -> None:
         """Refuse, before any data are read, options that are impossible for any data."""
 
     @classmethod
-    def of(cls, asked: Asked) -> Self | None:
+    def from_request(cls, asked: RunRequest) -> Self | None:
         """The part of this run; None if the run has none. Refuses options that these data do not allow."""
         raise NotImplementedError
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The options in the record of a run that is resumed. Refuses options that cannot be restored."""
         return {}
 
-    def kept_from(self, source: Source) -> Source:
+    def exclude_records(self, source: Source) -> Source:
         """The source without records that the part excludes from training."""
         return source
 
@@ -202,17 +202,17 @@ class Part:
         """The part, completed with facts of the built model."""
         return self
 
-    def in_steps(self, source: Source, key: RunKey) -> Source:
+    def add_records(self, source: Source, key: RunKey) -> Source:
         """The source for the steps. Additional records are not evaluated or counted anywhere."""
         return source
 
-    def in_sums(self, key: RunKey) -> Added | None:
+    def added_constant(self, key: RunKey) -> Added | None:
         """The constant that is added to each step's sum; None for nothing."""
         return None
 
     @property
-    def draws(self) -> dict[str, np.ndarray]:
-        """Further inputs of the sampler, with one entry for each training record (`PrivateSteps`)."""
+    def sampler_inputs(self) -> dict[str, np.ndarray]:
+        """Further inputs of the sampler, with one entry for each training record (`PrivateTrainingSteps`)."""
         return {}
 
     @property
@@ -224,7 +224,7 @@ class Part:
         return {}
 
     @property
-    def keyed(self) -> dict[str, dict[str, Any]]:
+    def key_facts(self) -> dict[str, dict[str, Any]]:
         """Like `pins`, for facts that determine the participants. The key of a seeded run depends on them."""
         return {}
 
@@ -240,6 +240,6 @@ class Part:
         """Its work after all steps. If it is killed and called again, it has the same result."""
 
 
-def in_sums(parts: Sequence[Part], key: RunKey) -> Added | None:
+def constant_of_parts(parts: Sequence[Part], key: RunKey) -> Added | None:
     """The constant that a run's parts add to its sums, from at most one of them."""
-    return next((found for part in parts if (found := part.in_sums(key)) is not None), None)
+    return next((found for part in parts if (found := part.added_constant(key)) is not None), None)

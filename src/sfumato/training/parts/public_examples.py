@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from sfumato import data
 from sfumato._checks import SfumatoError
-from sfumato.data import Part, Preparation, Source, known_again, open_source, own_codes
+from sfumato.data import Part, Preparation, Source, find_known, open_source, own_codes
 from sfumato.evaluation.temperature import PublicCalibration, public_calibration
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs.owner import sentences
-from sfumato.training.parts.part import Asked, Early, Ending
+from sfumato.training.parts.part import EarlyFacts, Ending, RunRequest
 from sfumato.training.parts.part import Part as RunPart
 
 DRAWN_BY = 0
@@ -53,7 +53,7 @@ class PublicExamples:
 
     def among(self, part: Part) -> np.ndarray:
         """Whether each record of a part is among these examples, bool (N,). For the owner only."""
-        return known_again(own_codes(part, owner_key()), self.codes)
+        return find_known(own_codes(part, owner_key()), self.codes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class PublicNormalisation(RunPart):
     excluded: np.ndarray | None = field(repr=False)
 
     @classmethod
-    def of(cls, asked: Asked) -> PublicNormalisation | None:
+    def from_request(cls, asked: RunRequest) -> PublicNormalisation | None:
         """The examples of the settings."""
         chosen, source = public_examples(asked.settings, asked.source), asked.source
         if chosen is None:
@@ -77,17 +77,17 @@ class PublicNormalisation(RunPart):
         excluded = None if source.public or source.cache is not None else chosen.among(source.train)
         return cls(chosen=chosen, excluded=excluded if excluded is not None and excluded.any() else None)
 
-    def kept_from(self, source: Source) -> Source:
+    def exclude_records(self, source: Source) -> Source:
         """Excludes the training records that are among them.
 
         **Guarantee.** Each record is judged by itself, so adding or removing one changes nothing for the others, as
-        long as excluded records keep their places where places matter (`PrivateSteps`). The declared number of
+        long as excluded records keep their places where places matter (`PrivateTrainingSteps`). The declared number of
         examples, and so the guarantee, stays the same. Which records are excluded, and how many, is for the owner only.
         """
         if self.excluded is None:
             return source
-        zoomed = None if source.zoomed is None else source.zoomed.chosen(~self.excluded)
-        return replace(source, train=source.train.chosen(~self.excluded), zoomed=zoomed)
+        zoomed = None if source.zoomed is None else source.zoomed.select(~self.excluded)
+        return replace(source, train=source.train.select(~self.excluded), zoomed=zoomed)
 
     @property
     def examples(self) -> PublicExamples:
@@ -95,7 +95,7 @@ class PublicNormalisation(RunPart):
         return self.chosen
 
     @property
-    def draws(self) -> dict[str, np.ndarray]:
+    def sampler_inputs(self) -> dict[str, np.ndarray]:
         """The records that are drawn but contribute nothing."""
         return {} if self.excluded is None else {"excluded": self.excluded}
 
@@ -110,7 +110,7 @@ class PublicNormalisation(RunPart):
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """Messages about private records among them."""
-        if (note := sentences.called_public(self.chosen.source)) is not None:
+        if (note := sentences.declared_public_note(self.chosen.source)) is not None:
             yield note
         if self.excluded is not None:
             yield (
@@ -156,7 +156,7 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
     rows = np.sort(np.random.default_rng(DRAWN_BY).permutation(len(opened.train))[:count])
     chosen = np.zeros(len(opened.train), bool)
     chosen[rows] = True
-    part = opened.train.chosen(chosen)
+    part = opened.train.select(chosen)
     return PublicExamples(
         images=part.take(slice(None)),
         codes=own_codes(part, owner_key()),
@@ -181,19 +181,19 @@ class Calibration(RunPart):
     records: PublicCalibration | None = None
 
     @classmethod
-    def check(cls, early: Early) -> None:
+    def check(cls, early: EarlyFacts) -> None:
         """Refuse a source that does not exist."""
         if isinstance(given := early.options.get("calibrate_on"), str):
             data.refuse_absent(given)
 
     @classmethod
-    def of(cls, asked: Asked) -> Calibration | None:
+    def from_request(cls, asked: RunRequest) -> Calibration | None:
         """The part for the requested source."""
         given = asked.options.get("calibrate_on")
         return None if given is None else cls(given=given, source=asked.source)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The spelling of the run's calibration source."""
         if "calibration" not in record:
             return {}
@@ -219,7 +219,7 @@ class Calibration(RunPart):
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """A message about private records among those declared public."""
-        if self.records is not None and (note := sentences.called_public(self.records.source)) is not None:
+        if self.records is not None and (note := sentences.declared_public_note(self.records.source)) is not None:
             yield note
 
     def end(self, ending: Ending) -> None:

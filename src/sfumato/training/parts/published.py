@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato._files import writing
+from sfumato._files import write_errors
 from sfumato.data import Source
 from sfumato.models.losses import probabilities
 from sfumato.privacy import Circumstances, Ledger, NoisyTable, PrivacyPlan
@@ -20,10 +20,10 @@ from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
 from sfumato.randomness import RunKey, choose, noisy_counts
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import choice, published
+from sfumato.runs.figures import point_choice, published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.figures.operating import NONE, SHARES
-from sfumato.training.parts.part import Asked, Early, Ending, Part
+from sfumato.training.parts.part import EarlyFacts, Ending, Part, RunRequest
 from sfumato.training.steps import Scorer
 
 
@@ -33,7 +33,8 @@ class PublishedFigures(Part):
 
     Args:
         table: the table to release.
-        operating_point: the requested rule for choosing an operating point from the table (`choice.chosen`), if any.
+        operating_point: the requested rule for choosing an operating point from the table
+            (`point_choice.choose_operating_point`), if any.
         own_split: whether the owner provided the test split, which may then have other class shares.
     """
 
@@ -43,16 +44,16 @@ class PublishedFigures(Part):
     own_split: bool = False
 
     @classmethod
-    def check(cls, early: Early) -> None:
+    def check(cls, early: EarlyFacts) -> None:
         """Refuse figures that are impossible for any data."""
         if (epsilon := early.options.get("report_epsilon")) is not None:
             check(epsilon, of_persons=early.of_persons, public=early.spec.is_public)
         check_rule(early.options, early.spec.declared.labels.classes)
 
     @classmethod
-    def of(cls, asked: Asked) -> PublishedFigures | None:
+    def from_request(cls, asked: RunRequest) -> PublishedFigures | None:
         """The figures at the requested epsilon, with a temperature unless one is fitted on public data."""
-        table = planned(
+        table = plan_table(
             asked.options.get("report_epsilon"),
             asked.source,
             asked.plan,
@@ -68,11 +69,11 @@ class PublishedFigures(Part):
                 "leave one of them out: noise from a seed hides nothing",
             )
         if rule is not None:
-            choice.refuse_unless_two(asked.source.classes, asked.settings.objective.loss)
+            point_choice.refuse_unless_two(asked.source.classes, asked.settings.objective.loss)
         return cls(table=table, operating_point=rule, own_split=asked.source.has_own_split)
 
     @classmethod
-    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The epsilon and the rule of the run."""
         figures = record["circumstances"]["figures"]
         rule = {"operating_point": record["operating_point"]["rule"]} if "operating_point" in record else {}
@@ -93,13 +94,13 @@ class PublishedFigures(Part):
         if not isinstance(trained.scorer, Scorer):
             ending.circumstances = replace(ending.circumstances, figures=None)
             return
-        figures = released(
+        figures = release_table(
             self.table,
             ending.run,
             ending.ledger,
             trained.step,
-            Predicted(
-                outputs=trained.scorer.outputs_alone(trained.weights),
+            Predictions(
+                outputs=trained.scorer.per_example_outputs(trained.weights),
                 labels=torch.from_numpy(source.test.labels),
                 classes=source.classes,
                 loss=ending.decided.settings.objective.loss,
@@ -114,7 +115,7 @@ class PublishedFigures(Part):
             ending.reading = replace(ending.reading, temperature=figures.temperature)
         if figures is not None:
             self._read_by(figures, ending)
-        if published.recorded(ending.ledger.entries):
+        if published.find_body(ending.ledger.entries):
             ending.bound |= {published.ENTRY: file_hash(ending.run / names.FIGURES)}
 
     def _rule(self, ending: Ending) -> str:
@@ -122,7 +123,7 @@ class PublishedFigures(Part):
         if self.operating_point is not None:
             return self.operating_point
         declared = ending.reading.shares is not None or ending.reading.prevalence is not None
-        fits = choice.fits(ending.decided.source.classes, ending.decided.settings.objective.loss)
+        fits = point_choice.is_two_class(ending.decided.source.classes, ending.decided.settings.objective.loss)
         return SHARES if fits and not declared else NONE
 
     def _read_by(self, figures: NoisyFigures, ending: Ending) -> None:
@@ -134,15 +135,15 @@ class PublishedFigures(Part):
         ending.reading = replace(ending.reading, operating_point=figures.operating)
         if ending.reading.shares is None:
             held = self._rule(ending) == SHARES or (self.operating_point is None and not self.own_split)
-            ending.reading = replace(ending.reading, shares=choice.shares_of(figures) if held else None)
+            ending.reading = replace(ending.reading, shares=point_choice.estimate_shares(figures) if held else None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted:
+class Predictions:
     """A model's outputs on the test split. Private.
 
     Args:
-        outputs: logits (N, classes), computed for each record separately (`Scorer.outputs_alone`).
+        outputs: logits (N, classes), computed for each record separately (`Scorer.per_example_outputs`).
         labels: (N,).
         classes: names of the classes.
         loss: the loss, which determines how logits become probabilities.
@@ -157,7 +158,7 @@ class Predicted:
 
 
 def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
-    """Refuse figures that no theorem covers or that need none, for any data; see `planned`."""
+    """Refuse figures that no theorem covers or that need none, for any data; see `plan_table`."""
     given = f"`report_epsilon` is {epsilon!r}"
     if candidate:
         raise SfumatoError(f"{given}, but the run is a candidate of a private selection", "leave it out of a search")
@@ -175,7 +176,7 @@ def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str
     """The requested rule of an operating point, if any. Refuses an invalid rule, and one without published figures."""
     if (rule := options.get("operating_point")) is None:
         return None
-    rule = choice.checked(rule, classes)
+    rule = point_choice.check_rule(rule, classes)
     if options.get("report_epsilon") is None:
         raise SfumatoError(
             f"`operating_point` is {rule}, but no figures are published from which to choose it",
@@ -184,7 +185,7 @@ def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str
     return rule
 
 
-def planned(
+def plan_table(
     epsilon: float | None, source: Source, plan: PrivacyPlan, *, candidate: bool, calibrated: bool
 ) -> NoisyTable | None:
     """The table to release at this epsilon; None without one.
@@ -216,12 +217,12 @@ def planned(
     )
 
 
-def released(
+def release_table(
     table: NoisyTable,
     run: RunDirectory,
     ledger: Ledger,
     step: int,
-    predicted: Predicted,
+    predicted: Predictions,
     *,
     temperature: float | None,
     key: RunKey | None,
@@ -247,7 +248,7 @@ def released(
 
     Errors: `SfumatoError` if the ledger records another table, or one that was never written and whose key is lost.
     """
-    said, told = published.recorded(ledger.entries), published.body(table, step)
+    said, told = published.find_body(ledger.entries), published.body(table, step)
     if said is not None and dict(said) != told:
         raise SfumatoError(
             f"the ledger of {run.path} records figures of the model after step {said.get('step')}, not of this one",
@@ -264,22 +265,23 @@ def released(
         )
     if said is None:
         ledger.append(published.ENTRY, told)
-    with writing(ledger.path):
+    with write_errors(ledger.path):
         ledger.sync()
     figures = _drawn(table, key, predicted, temperature)
-    figures = replace(figures, operating=choice.chosen(figures, rule))  # post-processing of what is released
+    # Post-processing of what is released.
+    figures = replace(figures, operating=point_choice.choose_operating_point(figures, rule))
     published.save(run, figures)
     return figures
 
 
-def _drawn(table: NoisyTable, key: RunKey, predicted: Predicted, temperature: float | None) -> NoisyFigures:
+def _drawn(table: NoisyTable, key: RunKey, predicted: Predictions, temperature: float | None) -> NoisyFigures:
     outputs, labels, loss = predicted.outputs.double().nan_to_num(), predicted.labels, predicted.loss
     offsets = outputs.new_tensor(list(predicted.offsets) or [0.0])
     if table.temperature:
         scores = scores_of([_gap(outputs / one + offsets, labels, loss) for one in TEMPERATURES])
         temperature = TEMPERATURES[choose(table.choice, scores, _own_key(key, "temperature", scores))]
     temperature = temperature or 1.0
-    counts = counted(table, outputs / temperature + offsets, labels, loss=loss).flatten().tolist()
+    counts = count_cells(table, outputs / temperature + offsets, labels, loss=loss).flatten().tolist()
     noisy = noisy_counts(table, counts, _own_key(key, "counts", counts))
     return NoisyFigures(
         table=table,
@@ -291,7 +293,7 @@ def _drawn(table: NoisyTable, key: RunKey, predicted: Predicted, temperature: fl
 
 def _own_key(key: RunKey, what: str, of: list[int]) -> RunKey:
     """A key for one draw, which depends on the values that it is drawn for."""
-    return RunKey(key.words(f"figures {what}", 0, hashlib.sha256(repr(of).encode()).hexdigest()).tobytes())
+    return RunKey(key.uint64_words(f"figures {what}", 0, hashlib.sha256(repr(of).encode()).hexdigest()).tobytes())
 
 
 def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:
@@ -304,7 +306,7 @@ def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:
     return int((read - GRAIN * (chosen == labels).long()).sum())
 
 
-def counted(table: NoisyTable, outputs: Tensor, labels: Tensor, *, loss: str) -> np.ndarray:
+def count_cells(table: NoisyTable, outputs: Tensor, labels: Tensor, *, loss: str) -> np.ndarray:
     """The number of records in each cell, int64 of the table's shape. Private.
 
     **Guarantee.** Sensitivity 1: each record is in one cell, a function of that record and the model alone.

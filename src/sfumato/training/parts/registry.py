@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sfumato.training.parts.budgeted import Budgeted
-from sfumato.training.parts.clock import ByTime, ClassShares, Drift, Prevalence
-from sfumato.training.parts.directions import Audit, Directions
+from sfumato.training.parts.canary_audits import Audit, Directions
+from sfumato.training.parts.declared_facts import ByTime, ClassShares, Drift, Prevalence
 from sfumato.training.parts.kept_weights import KeptWeights
-from sfumato.training.parts.part import Asked, Early, Part
+from sfumato.training.parts.part import EarlyFacts, Part, RunRequest
 from sfumato.training.parts.public_examples import Calibration, PublicNormalisation
 from sfumato.training.parts.published import PublishedFigures
 
@@ -21,20 +21,20 @@ OPTIONS = tuple(name for kind in PARTS for name in kind.options)
 """The names of all their options."""
 
 
-def check(early: Early) -> None:
+def check(early: EarlyFacts) -> None:
     """Refuse invalid options of all parts, before any data are read."""
     for kind in PARTS:
         kind.check(early)
 
 
-def parts_of(asked: Asked) -> tuple[Part, ...]:
+def parts_of(asked: RunRequest) -> tuple[Part, ...]:
     """The parts of a run."""
-    return tuple(part for kind in PARTS if (part := kind.of(asked)) is not None)
+    return tuple(part for kind in PARTS if (part := kind.from_request(asked)) is not None)
 
 
-def recorded(record: Mapping[str, Any], path: str) -> dict[str, Any]:
+def recorded_options(record: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The options of a run's parts, from its record."""
-    return {name: value for kind in PARTS for name, value in kind.recorded(record, path).items()}
+    return {name: value for kind in PARTS for name, value in kind.recorded_options(record, path).items()}
 
 
 def split(choices: Mapping[str, Any], *, without: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:

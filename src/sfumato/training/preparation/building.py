@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError
-from sfumato.data import AsStored, Contents, Preparation, Source, Tokens, Transform
+from sfumato.data import Contents, FeatureTransform, Preparation, Source, Tokens, Transform
 from sfumato.experiment.fixed_features import fixed_features
 from sfumato.experiment.settings import SECURE, Settings
-from sfumato.gradients.checks.wrapped import unwrapped
-from sfumato.models.losses import MULTILABEL, exclusive
-from sfumato.models.name import is_own, parse
+from sfumato.gradients.checks.external_models import unwrap
+from sfumato.models.losses import MULTILABEL, is_exclusive
+from sfumato.models.model_spec import is_custom, parse
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.noise_grid import refuse_without_grid
 from sfumato.randomness import Noise, RunKey
@@ -71,7 +71,7 @@ def with_noise(
     refuse_without_grid(plan.mechanism, plan.clipping)
     elements = sum(value.numel() for value in zeros.values())
     grid = grid_of(plan.noise_multiplier, elements, alone=alone)
-    return replace(facts, noise_sampler=grid.words, noise_grid=grid)
+    return replace(facts, noise_sampler=grid.description, noise_grid=grid)
 
 
 LIBRARIES = ("timm", "torchvision")
@@ -79,7 +79,7 @@ LIBRARIES = ("timm", "torchvision")
 
 def origins(source: Source, settings: Settings) -> tuple[str, ...]:
     """The origins of the initial weights, and of the features if the source is a cache, for the statement."""
-    own = settings.model == "module" or models.is_own(settings.model)
+    own = settings.model == "module" or models.is_custom(settings.model)
     features = () if source.cache is None else source.cache.contents.origins
     weights = origins_of(settings.network.initial_weights)
     named = [*(["own model"] if own else []), *(["synthetic images"] if models.is_prior(settings.model) else [])]
@@ -101,7 +101,7 @@ def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
     return _origins_of_file(weights or name)
 
 
-def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
+def pretraining_digests(source: Source, settings: Settings) -> tuple[str, ...]:
     """`Source.stored_digest` of the data that the initial weights or the backbone were trained on without privacy."""
     return (
         stored_materials(settings.network.initial_weights)
@@ -111,7 +111,7 @@ def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
 
 
 def _origins_of_file(weights: str) -> tuple[str, ...]:
-    path = models.file_of(weights)
+    path = models.resolve_weights(weights)
     statement = checkpoint.stored_statement(path)
     if statement is None:
         return ("file",)
@@ -128,11 +128,11 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Prep
     if source.tokens is not None:
         return source.tokens
     if source.cache is not None:
-        return AsStored(width=source.cache.contents.width)
+        return FeatureTransform(width=source.cache.contents.width)
     constants = None
     weights = settings.network.initial_weights
     if weights not in (None, "timm"):
-        constants = checkpoint.stored_constants(models.file_of(weights))
+        constants = checkpoint.stored_constants(models.resolve_weights(weights))
     if weights is not None and constants is None:
         constants = models.public_constants(module, channels=source.channels)
     mean, std = constants or ((0.5,), (0.5,))
@@ -164,7 +164,7 @@ def build(
             f"pretrained {settings.network.pretrained} is given with a module, which already has weights",
             "load them into the module, and leave it out",
         )
-    if source.multilabel == exclusive(settings.objective.loss):
+    if source.multilabel == is_exclusive(settings.objective.loss):
         has, right = ("several labels", MULTILABEL) if source.multilabel else ("one label", "softmax")
         raise SfumatoError(
             f"loss is {settings.objective.loss}, but each record of the source has {has}",
@@ -179,7 +179,7 @@ def build(
             torch.manual_seed(key.seed("initial weights", 0))
             module = _created(settings, source)
     else:
-        module = copy.deepcopy(unwrapped(model)).cpu()
+        module = copy.deepcopy(unwrap(model)).cpu()
         shape = source.shape if source.tokens is None else source.tokens.synthetic(1)
         module = models.check_shapes("module", module, classes=len(source.classes), shape=shape)
     if source.cache is not None:
@@ -194,7 +194,7 @@ def build(
             models.begin_classifier(module, deviation=settings.network.head_deviation, bias=settings.network.head_bias)
     module.train()
     if settings.descent.trainable:
-        models.select(module, settings.descent.trainable)
+        models.select_trainable(module, settings.descent.trainable)
     if settings.network.pretrained and settings.network.head == "new" and not _trains_classifier(module):
         raise SfumatoError(
             f"trainable {', '.join(settings.descent.trainable)} leaves out the classifier, whose weights start at zero",
@@ -210,7 +210,7 @@ def _normalise(
     inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key.seed("initial normalisation", 0))
-        models.normalised(module, settings.norms.normalisation, inputs)  # type: ignore[arg-type]
+        models.replace_norms(module, settings.norms.normalisation, inputs)  # type: ignore[arg-type]
 
 
 def _check_cache(contents: Contents, settings: Settings) -> None:
@@ -248,7 +248,7 @@ def _created(settings: Settings, source: Source) -> nn.Module:
     except SfumatoError as error:
         weights = settings.network.initial_weights
         known = weights is not None and weights != "timm" and "does not fit" in error.problem
-        about = models.stored_about(models.file_of(weights)) if known else None  # type: ignore[arg-type]
+        about = models.read_description(models.resolve_weights(weights)) if known else None  # type: ignore[arg-type]
         if about is None:
             raise
         what = f"{about['model']} for images of {about['channels']} x {about['size']} x {about['size']}"
@@ -258,7 +258,7 @@ def _created(settings: Settings, source: Source) -> nn.Module:
 def _created_for_texts(settings: Settings, classes: int, tokens: Tokens) -> nn.Module:
     """The named model. Refuses pre-trained weights of a run with other tokens."""
     weights = settings.network.initial_weights
-    about = None if weights in (None, "timm") else models.stored_about(models.file_of(weights))
+    about = None if weights in (None, "timm") else models.read_description(models.resolve_weights(weights))
     if about is not None and about["transform"] != tokens.to_dict():
         raise SfumatoError(
             f"{weights} was trained on texts with other tokens, or on images",
@@ -298,14 +298,14 @@ def with_precision(start: Start, source: Source, settings: Settings, own: OwnCod
     """
     if start.machine.precision is not None or start.unfinished.recorded is not None:
         return start, ()
-    device = _devices.chosen(start.machine.device)
-    if not (_devices.has_bfloat16(device) and as_a_whole(source, settings, own)):
+    device = _devices.select(start.machine.device)
+    if not (_devices.has_bfloat16(device) and trains_whole_network(source, settings, own)):
         return start, ()
     how = f'in hardware on {device}; for float32 give --precision float32, or precision="float32" in Python'
     return replace(start, machine=replace(start.machine, precision=BFLOAT16)), (f"precision is bfloat16 ({how})",)
 
 
-def as_a_whole(source: Source, settings: Settings, own: OwnCode) -> bool:
+def trains_whole_network(source: Source, settings: Settings, own: OwnCode) -> bool:
     """Whether a whole image network is trained, with a named model, named normalisation and named loss.
 
     The accuracy of the user's own code in bfloat16 is unknown.
@@ -320,5 +320,5 @@ def as_a_whole(source: Source, settings: Settings, own: OwnCode) -> bool:
         and (not settings.descent.trainable or "all" in settings.descent.trainable)
         and fixed_features(name, source.channels) is None
         and name != _ONE_LAYER
-        and not is_own(name)
+        and not is_custom(name)
     )

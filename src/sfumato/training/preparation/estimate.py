@@ -12,7 +12,7 @@ import torch
 from sfumato import _devices
 from sfumato.gradients import GridSum
 from sfumato.randomness import RunKey
-from sfumato.training import together
+from sfumato.training import launch
 from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
 from sfumato.training.job import Job, PrivateJob
@@ -49,33 +49,33 @@ def estimate(job: PrivateJob) -> Estimate:
     synthetic = [inputs, torch.from_numpy(job.source.synthetic_labels(count)).to(job.device).unflatten(0, lead)]
     if each is not None:
         synthetic.append(torch.full(lead, 1 / each, device=job.device))
-    with _devices.computing(job.performance.device, job.performance.precision):
+    with _devices.compute_mode(job.performance.device, job.performance.precision):
         job.gradient(*(values[:1] for values in synthetic))
         one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
     drawing = seconds_of_noise(job)
-    processes = together.own().count
-    most = -(-job.pieces // processes)
+    processes = launch.current_workers().count
+    most = -(-job.micro_batch_count // processes)
     return Estimate(
         seconds=job.plan.steps * (one * min(rows, most * job.performance.micro_batch) + drawing / processes)
         + _trunk_seconds(job) / processes,
         activation_bytes=job.gradient.bytes_per_example(job.input_shape, targets=job.synthetic_targets) * count,
         data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
-        micro_batches=job.pieces,
+        micro_batches=job.micro_batch_count,
         processes=processes,
         average_bytes=average_bytes(job),
     )
 
 
-def idle_words(job: PrivateJob, processes: int) -> str | None:
+def idle_warning(job: PrivateJob, processes: int) -> str | None:
     """A warning if there are more processes than micro-batches in a step; else None."""
-    idle = processes - job.pieces
+    idle = processes - job.micro_batch_count
     if processes == 1 or idle <= 0:
         return None
     remedy = "start fewer" if job.plan.unit.drawn == "clients" else "start fewer, or begin with a smaller --micro-batch"
     return (
         f"{idle} of {processes} processes {'is' if idle == 1 else 'are'} idle in most steps, which have only "
-        f"{job.pieces} micro-batch{'es' if job.pieces > 1 else ''}: {remedy}"
+        f"{job.micro_batch_count} micro-batch{'es' if job.micro_batch_count > 1 else ''}: {remedy}"
     )
 
 
@@ -110,7 +110,7 @@ def seconds_of_noise(job: PrivateJob) -> float:
     """Seconds for drawing and adding a step's noise."""
     noise = noise_of(job.settings, job.plan, RunKey.fresh(), max_norm=1.0)
     nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
-    return seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))
+    return seconds_of(job, lambda: noise.add(noise.prepare_sum(nothing), 0, noise.begin()))
 
 
 def seconds_of(job: Job, action: Callable[[], object]) -> float:
@@ -119,6 +119,6 @@ def seconds_of(job: Job, action: Callable[[], object]) -> float:
     for _ in range(2):
         began = time.monotonic()
         action()
-        _devices.wait_for(job.device)
+        _devices.synchronize(job.device)
         tries.append(time.monotonic() - began)
     return min(tries)

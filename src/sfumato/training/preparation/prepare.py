@@ -15,7 +15,7 @@ from torch import nn
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._devices import local_count
+from sfumato._devices import local_world_size
 from sfumato.data import Images, Source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
@@ -28,13 +28,13 @@ from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
 from sfumato.training.own.code import Loss, OwnCode
-from sfumato.training.parts.part import Asked, Kind, Part
+from sfumato.training.parts.part import Part, RunKind, RunRequest
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import (
     build,
     origins,
     precision_of,
-    trained_on,
+    pretraining_digests,
     transform_for,
     with_noise,
     with_precision,
@@ -73,11 +73,11 @@ def prepare(
     start, own = Start.given(start, others), own if isinstance(own, OwnCode) else OwnCode(model=own)
     users.check(source, plan)
     candidate = start.context.candidate
-    asked = Asked(source=source, plan=plan, settings=settings, candidate=candidate is not None, options=options)
+    asked = RunRequest(source=source, plan=plan, settings=settings, candidate=candidate is not None, options=options)
     parts = parts_of(asked)
-    refuse_trained_on(source, trained_on(source, settings))
+    refuse_trained_on(source, pretraining_digests(source, settings))
     for part in parts:
-        source = part.kept_from(source)
+        source = part.exclude_records(source)
     examples = next((part.examples for part in parts if part.examples is not None), None)
 
     start, notes = with_precision(start, source, settings, own)
@@ -87,31 +87,31 @@ def prepare(
         return build(own.model, source, settings, key, examples=examples)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
-        keyed = {name: value for part in parts for name, value in part.keyed.items()}
+        keyed = {name: value for part in parts for name, value in part.key_facts.items()}
         of_data = (source.fingerprint, source.features)
         return (plan.fingerprint, *of_data, weights, settings.to_dict(), candidate, precision, keyed)
 
-    known = begun(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
+    known = common_setup(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
     module, device = known["module"], known["performance"].device
     trunk = _trunk(module, source, settings)
     loss = own.loss_for(settings.objective, source.classes, device)
     gradient, shape = _gradient(module, loss, trunk, source, plan, settings, start, device)
     micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
-    known |= promised(known, plan, gradient, parts, start, alone=micro_batch == 1, own_code=tuple(own.names))
+    known |= private_setup(known, plan, gradient, parts, start, alone=micro_batch == 1, own_code=tuple(own.names))
     known["performance"] = replace(known["performance"], micro_batch=micro_batch, methods=gradient.methods)
     job = PrivateJob(**known, input_shape=shape, trunk=trunk, candidate=candidate is not None, notes=notes)
     check(job)
     return job
 
 
-def begun(
+def common_setup(
     source: Source,
     settings: Settings,
     start: Start,
     built: Callable[[RunKey], nn.Module],
     *,
     own: OwnCode = OwnCode(),  # noqa: B008 - frozen
-    kind: Kind,
+    kind: RunKind,
     steps: int,
     micro_batch: int = 1,
     keyed_by: Callable[[str], Sequence[Any]] | None = None,
@@ -128,7 +128,7 @@ def begun(
     have different keys, so that training again after a record was removed does not reveal that record through the same
     noise. But a seeded run has no guarantee: code that the key does not depend on may differ too.
     """
-    device, threads = settled_on(start)
+    device, threads = configure_torch(start)
     what = PUBLIC if keyed_by is None else "initial weights"
     key = start.unfinished.key or first_key(settings, what)
     module = built(key_of_weights(key, settings, what))
@@ -207,7 +207,7 @@ def _checked(
 ) -> int:
     """Checks the gradient on synthetic examples. Returns the micro-batch size."""
     targets = synthetic_targets(source, device)
-    with _devices.own_randomness(device), _devices.repeatable(device):
+    with _devices.fork_rng(device), _devices.deterministic(device):
         torch.manual_seed(0)
         if source.tokens is not None and isinstance(gradient, ClippedGradient):
             gradient.self_check()  # on the template
@@ -219,7 +219,7 @@ def _checked(
 def check_machine(machine: Machine) -> None:
     """Refuse devices, precisions and sizes that are invalid on this machine."""
     if machine.device is not None:
-        _devices.chosen(machine.device)
+        _devices.select(machine.device)
     if machine.precision is not None:
         one_of("precision", machine.precision, _devices.PRECISIONS)
     for name, value in (("threads", machine.threads), ("micro_batch", machine.micro_batch)):
@@ -231,7 +231,7 @@ def check(job: PrivateJob) -> None:
     """Refuse, before there is a run, what the first step would refuse."""
     views = job.views
     job.source.images_for(views)
-    if views.count > 1 and job.source.cache is None and not (views.moves or views.flip or job.gradient.draws):
+    if views.count > 1 and job.source.cache is None and not (views.moves or views.flip or job.gradient.uses_keys):
         raise SfumatoError(
             f"views is {views.count}, but all views of an image would be identical",
             "give shift, flip, zoom or crop_area, or one view",
@@ -247,7 +247,7 @@ def check_epsilon(plan: PrivacyPlan) -> None:
         )
 
 
-def promised(
+def private_setup(
     known: Mapping[str, Any],
     plan: PrivacyPlan,
     gradient: Any,
@@ -260,7 +260,7 @@ def promised(
     """The additional fields of a private job: plan, gradient, parts and circumstances.
 
     Args:
-        known: the fields of `Job` (`begun`).
+        known: the fields of `Job` (`common_setup`).
         gradient: computes the clipped sum that noise is added to.
         alone: whether each vector of a sum is rounded to the grid separately.
         facts: further circumstances, which override those of the source.
@@ -286,14 +286,14 @@ def promised(
     return {"plan": plan, "gradient": gradient, "parts": parts, "circumstances": stated}
 
 
-def settled_on(start: Start) -> tuple[str, int]:
+def configure_torch(start: Start) -> tuple[str, int]:
     """Sets torch's threads. Returns device and threads: as requested, else as recorded, else the defaults."""
     machine, recorded = start.machine, start.unfinished.recorded
     check_machine(machine)
-    device, threads = _devices.chosen(machine.device or (recorded.device if recorded else None)), machine.threads
+    device, threads = _devices.select(machine.device or (recorded.device if recorded else None)), machine.threads
     if threads is None:
         threads = recorded.threads if recorded else default_threads()
-    _devices.one_each(local_count(), device)
+    _devices.require_one_each(local_world_size(), device)
     torch.set_num_threads(threads)
     return device, threads
 
@@ -311,7 +311,7 @@ def own_threads() -> Iterator[None]:
 def default_threads() -> int:
     """The cores that this process may use, by its affinity and its container's quota, divided among the machine's
     workers."""
-    cores, workers = joblib.cpu_count(), local_count()  # torchrun itself would give each worker a single thread
+    cores, workers = joblib.cpu_count(), local_world_size()  # torchrun itself would give each worker a single thread
     return max(1, min(torch.get_num_threads(), cores) if workers == 1 else cores // workers)
 
 

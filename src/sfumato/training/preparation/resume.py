@@ -8,11 +8,11 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-from sfumato.experiment import as_recipe
-from sfumato.observers.progress import Silence
+from sfumato.experiment import to_recipe
+from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import LOST, OPENING, is_release, open_with_salt, openings
-from sfumato.privacy.statements import computed
+from sfumato.privacy.statements import process_counts
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
@@ -20,7 +20,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.owner import codes, uses
-from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
@@ -46,7 +46,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
     with run.creating() as fresh:
         record = job.record(identity)
         fresh.write_json(names.SETTINGS, record, private=True)
-        if (recipe := as_recipe.text_of(record)) is not None:
+        if (recipe := to_recipe.recipe_text(record)) is not None:
             write(fresh / names.RECIPE, recipe.encode(), private=True)
         job.key.save(fresh / names.RUN_KEY)
         head = _begin_ledger(job, fresh, record) if isinstance(job, PrivateJob) else ""
@@ -69,12 +69,12 @@ def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
         return
     figures = job.circumstances.figures
     uses.record(
-        Data.of(job.source),
+        DataIdentity.from_source(job.source),
         job.plan,
         run=identity,
-        name=run.called,
+        name=run.short_name,
         figures=None if figures is None else figures.epsilon,
-        budget=job.further.get("budget", {}).get("name"),
+        budget=job.step_facts.get("budget", {}).get("name"),
         seeded=job.circumstances.seeded,
     )
 
@@ -93,7 +93,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
     """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
     Performance and NumPy's random draws only matter if more steps are taken (`going_on`). Other differences in the
-    environment are reported by `went_on`: a repeated step gives the same release or none.
+    environment are reported by `report_environment`: a repeated step gives the same release or none.
     """
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
@@ -108,11 +108,11 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
         )
     if going_on:
         compare_draws(recorded, present, where=where)
-    pins.compare("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
-    for name, value in (job.further | job.keyed).items():
-        pins.compare(name, recorded.get(name, {}), value, remedy=again, where=where)
+    pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
+    for name, value in (job.step_facts | job.key_facts).items():
+        pins.require_same(name, recorded.get(name, {}), value, remedy=again, where=where)
     if isinstance(job, PrivateJob):
-        pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
+        pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
     for part, remedy in PINNED.items():
         if part not in present or (part == "performance" and not going_on):
             continue
@@ -121,7 +121,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
         before, after = (one[part] | (lengths(one) if part == "settings" else {}) for one in (recorded, present))
         if part == "performance":
             before, after = as_compared(before), as_compared(after)
-        pins.compare(part, before, after, remedy=remedy or again, where=where)
+        pins.require_same(part, before, after, remedy=remedy or again, where=where)
 
 
 def as_compared(performance: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,10 +137,10 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     """
     before, now = ({pins.DRAWS: one.get("environment", {}).get(pins.DRAWS)} for one in (recorded, present))
     remedy = "go back to that version, end the run at its checkpoint (sfumato finish), or start another run"
-    pins.compare("environment", before, now, remedy=remedy, where=where)
+    pins.require_same("environment", before, now, remedy=remedy, where=where)
 
 
-def went_on(
+def report_environment(
     run: RunDirectory,
     present: Mapping[str, Any],
     reached: int,
@@ -155,9 +155,9 @@ def went_on(
         reached, paid: steps at its checkpoint, and steps in its ledger.
     """
     recorded = run.read_json(names.SETTINGS)
-    if not (found := pins.since(recorded, present)):
+    if not (found := pins.changes_since(recorded, present)):
         return
-    entry = {"step": reached, **pins.computing(present)}
+    entry = {"step": reached, **pins.compute_record(present)}
     run.write_json(names.SETTINGS, recorded | {pins.WENT_ON: [*recorded.get(pins.WENT_ON, ()), entry]}, private=True)
     message = f"note: the run in {run.path} is resumed in a different environment: {', '.join(found)}"
     if paid > reached:
@@ -184,7 +184,7 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} does not match this run, in: {listing}", remedy)
     openings(ledger.entries)  # refuses misplaced openings
-    other_kinds = ("end", published.ENTRY, computed.ENTRY, LOST, OPENING)
+    other_kinds = ("end", published.ENTRY, process_counts.ENTRY, LOST, OPENING)
     releases = [entry for entry in ledger.entries[1:] if entry.kind not in other_kinds]
     for step, entry in enumerate(releases):
         if not is_release(entry, step, plan.fingerprint) or step >= plan.steps:
@@ -194,7 +194,7 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
     return len(releases)
 
 
-def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
+def verified_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
     """The run's key, verified by the check value in the ledger's first entry if there is a ledger.
 
     **Guarantee.** Two runs never draw from the same key: with another run's key both releases would have the same
@@ -214,7 +214,9 @@ def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
     return key
 
 
-def opened(key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: bool, workers: Workers = ALONE) -> RunKey:
+def open_key(
+    key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: bool, workers: Workers = ALONE
+) -> RunKey:
     """The run's key for the coming steps. An unseeded run salts it each time the run is opened.
 
     All workers learn the salts from the leader's ledger. Training without privacy has no salts.
@@ -223,24 +225,24 @@ def opened(key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: boo
         before = [salt for _, salt in openings(ledger.entries)]
         salt = open_with_salt(ledger)
         listed = not run.read_json(names.SETTINGS)["circumstances"]["data_public"]
-        if listed and not uses.opened(run.identity, before[-1] if before else None, salt):
+        if listed and not uses.record_opening(run.identity, before[-1] if before else None, salt):
             ledger.notify(
                 f"note: another copy of the run in {run.path} was resumed since this one stopped. Their new steps "
                 "share no noise, but each copy spends the whole plan, and your list counts only one"
             )
     salts = [] if ledger is None else openings(ledger.entries)
-    return key.opened([(step, salt) for step, salt in workers.said({"openings": salts})["openings"]])
+    return key.with_salts([(step, salt) for step, salt in workers.broadcast({"openings": salts})["openings"]])
 
 
 def key_if_any(run: RunDirectory, ledger: Ledger) -> RunKey | None:
     """The run's own key; None if it is lost or belongs to another run."""
     try:
-        return own_key(run, ledger)
+        return verified_key(run, ledger)
     except SfumatoError:
         return None
 
 
-def own_checkpoint(run: RunDirectory, ledger: Ledger | None, paid: int) -> Checkpoint:
+def verified_checkpoint(run: RunDirectory, ledger: Ledger | None, paid: int) -> Checkpoint:
     """The run's checkpoint. Its identity and, for private runs, its ledger hash must match the run."""
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     checkpoint.require_run(run.identity)
@@ -251,7 +253,7 @@ def own_checkpoint(run: RunDirectory, ledger: Ledger | None, paid: int) -> Check
             f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
             "restore ledger.jsonl from a copy: without its lines the privacy cost is unknown",
         )
-    head = ledger.after(checkpoint.step).hash
+    head = ledger.step_entry(checkpoint.step).hash
     if checkpoint.ledger != head:
         raise SfumatoError(
             f"the checkpoint of {run.path} belongs to another ledger: after step {checkpoint.step} the hash of that "
@@ -285,8 +287,8 @@ def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> di
         functions: as recorded (`Job.functions`).
     """
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(functions), job.source.features, job.candidate)
-    decided += (job.keyed, job.further, job.performance.precision)
-    return commitment.opening(job.plan, identity, data=job.source.fingerprint, decided=decided)
+    decided += (job.key_facts, job.step_facts, job.performance.precision)
+    return commitment.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
 
 
 def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:
@@ -295,7 +297,7 @@ def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob,
     Args:
         read: makes the job of a run directory from its record.
     """
-    while (run := workers.led()) is not None:
+    while (run := workers.receive_run()) is not None:
         take_part(read(str(run.path))[0], run, workers)
 
 
@@ -306,8 +308,8 @@ def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) 
     the run's.
     """
     compare(job, run)
-    key, checkpoint = own_key(run, None), own_checkpoint(run, None, 0)
+    key, checkpoint = verified_key(run, None), verified_checkpoint(run, None, 0)
     if key.check_value(run.identity) != job.key.check_value(run.identity):
         raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
-    key = opened(key, None, run, salted=False, workers=workers)
-    return take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)
+    key = open_key(key, None, run, salted=False, workers=workers)
+    return take_steps(job, run, job.kind.steps(job, key, NoProgress()), checkpoint, workers=workers)

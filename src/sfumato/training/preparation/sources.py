@@ -8,7 +8,7 @@ from sfumato.data import Source, open_source
 from sfumato.randomness import owner_key
 
 
-def opened(given: Any, **facts: Any) -> Any:
+def open_data(given: Any, **facts: Any) -> Any:
     """Opens data from Python (`open_source`); returns a spelling or an opened source unchanged.
 
     Args:

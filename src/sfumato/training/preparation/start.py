@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato._choices import OfParts
+from sfumato._choices import NestedChoices
 from sfumato.experiment.settings import SECURE, Performance
 from sfumato.privacy import Search
 from sfumato.randomness import NoiseState, RunKey
@@ -25,7 +25,7 @@ from sfumato.training.parts.part import Steps
 Gradient = Mapping[str, Tensor | None]
 
 
-def taken(
+def take_step(
     take: Callable[[int, NoiseState], tuple[Gradient, NoiseState]],
     step: int,
     state: NoiseState,
@@ -39,7 +39,7 @@ def taken(
 
     Args:
         take: takes the step.
-        steps: its `halved`, if any, halves the micro-batches of this step and all later ones.
+        steps: its `halve`, if any, halves the micro-batches of this step and all later ones.
         alone: whether this is the only worker.
         save: writes a checkpoint of the state before the step, safe on disk when it returns.
 
@@ -56,9 +56,9 @@ def taken(
         try:
             return take(step, state)
         except (MemoryError, RuntimeError) as error:
-            if not _devices.exhausted(error):
+            if not _devices.is_out_of_memory(error):
                 raise
-        size = getattr(steps, "halved", lambda: None)() if alone and not remembers else None
+        size = getattr(steps, "halve", lambda: None)() if alone and not remembers else None
         if size is None:
             raise SfumatoError(
                 f"out of memory in step {step}, and its micro-batches cannot be made smaller here",
@@ -69,7 +69,7 @@ def taken(
         _pin(run, size)
 
 
-def begun_with(run: RunDirectory) -> int | None:
+def original_micro_batch(run: RunDirectory) -> int | None:
     """The original micro-batch size of a run that has halved it; else None."""
     return run.read_json(names.SETTINGS).get(MICRO_BATCH_AT_FIRST) if run.exists else None
 
@@ -131,7 +131,7 @@ class Context:
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
-class Start(OfParts):
+class Start(NestedChoices):
     """Machine, pinned facts and context of a run; given flat or by its parts."""
 
     machine: Machine
@@ -144,13 +144,13 @@ class Start(OfParts):
         return cls(**others) if start is None else replace(start, **others)
 
     @classmethod
-    def of(cls, run: RunDirectory, **others: Any) -> Start:
+    def for_run(cls, run: RunDirectory, **others: Any) -> Start:
         """The start of the run in this directory, new or resumed.
 
         If the run has halved its micro-batches, a request for the original size keeps the current one.
         """
         start = cls(recorded=recorded_performance(run), key=recorded_key(run), **others)
-        if start.machine.micro_batch in (None, begun_with(run)):
+        if start.machine.micro_batch in (None, original_micro_batch(run)):
             return replace(start, machine=replace(start.machine, micro_batch=None))
         return start
 

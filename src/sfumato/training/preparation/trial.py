@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sfumato.data import Source, SourceSpec
-from sfumato.experiment.as_recipe import request_of
+from sfumato.experiment.to_recipe import request_of
 from sfumato.observers.observer import Observer
-from sfumato.observers.progress import Progress, read_source
+from sfumato.observers.progress import Progress, open_with_progress
 from sfumato.privacy import Search
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
@@ -20,7 +20,7 @@ from sfumato.training.job import PublicJob
 from sfumato.training.loop import Outcome
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.run import execute, finished
+from sfumato.training.run import execute, result_of
 
 EarlierSearch = Callable[[Source], Search | None]
 """Returns the search that an experiment's settings came from, if it used these data without a guarantee."""
@@ -56,11 +56,11 @@ class AnyTrial(ABC):
 
     @property
     @abstractmethod
-    def varied(self) -> tuple[str, ...]:
+    def searchable_fields(self) -> tuple[str, ...]:
         """The fields of the experiment that a search may vary."""
 
     @abstractmethod
-    def kept(self, source: Source) -> Source:
+    def select_records(self, source: Source) -> Source:
         """The source, reduced to the records that are trained on."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class AnyTrial(ABC):
         """The decisions for this source: `settings`, `reasons`, and `plan` if private."""
 
     @abstractmethod
-    def prepared(self, decided: Any, source: Source, start: Start, **options: Any) -> Any:
+    def prepare_job(self, decided: Any, source: Source, start: Start, **options: Any) -> Any:
         """The job of one run from these decisions, with these options of its parts."""
 
     @abstractmethod
@@ -80,14 +80,14 @@ class AnyTrial(ABC):
         """Refuse decisions that are impossible for this source. Spends nothing."""
 
     @abstractmethod
-    def refuse_at_once(self) -> None:
+    def refuse_early(self) -> None:
         """Refuse choices that are impossible for any data, before data are read."""
 
     @abstractmethod
     def refuse_figures(self) -> None:
         """Refuse published figures, whose epsilon would be spent by every trial."""
 
-    def decided(self, source: Source) -> Any:
+    def decide_private(self, source: Source) -> Any:
         """`decide` for a search: a named tuple with a plan."""
         return self.decide(source)
 
@@ -105,11 +105,11 @@ class AnyTrial(ABC):
         """The request, for the run's record."""
         return request_of(self.spec, self.experiment, self.machine, self.options)
 
-    def opened(self) -> Source:
+    def open_source(self) -> Source:
         """Reads the source."""
-        return self.kept(self.spec.open(owner_key()))
+        return self.select_records(self.spec.open(owner_key()))
 
-    def searched(self, source: Source) -> Search | None:
+    def public_search(self, source: Source) -> Search | None:
         """The search that the choices came from, if it used these data without a guarantee."""
         return self.earlier_search(source) if self.earlier_search else None
 
@@ -117,20 +117,20 @@ class AnyTrial(ABC):
         """Prepares a run in this directory up to its first step."""
         if not run.exists:
             run.require_free()
-        self.refuse_at_once()
-        source = self.kept(read_source(self.spec, progress))
+        self.refuse_early()
+        source = self.select_records(open_with_progress(self.spec, progress))
         decided = self.decide(source)
         search = None
-        if (plan := getattr(decided, "plan", None)) is not None and (earlier := self.searched(source)) is not None:
+        if (plan := getattr(decided, "plan", None)) is not None and (earlier := self.public_search(source)) is not None:
             search = earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta)
-        start = Start.of(run, machine=self.machine, request=self.request, search=search)
-        job = self.prepared(decided, source, start, **self.options)
+        start = Start.for_run(run, machine=self.machine, request=self.request, search=search)
+        job = self.prepare_job(decided, source, start, **self.options)
         if not run.exists:
             for line in (*self.notes, *decided.reasons, *self.remarks(job, decided)):
                 progress.report(line)
         return job
 
-    def trained(
+    def train(
         self, directory: str | os.PathLike[str], progress: Progress, *, observers: Observers | None = None
     ) -> Any:
         """Begins or resumes its run, or reads it if it is finished."""
@@ -140,5 +140,5 @@ class AnyTrial(ABC):
             return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
         resume.compare(job, run, going_on=False)
         if isinstance(job, PublicJob):
-            return finished(job, run, job.statement, Outcome(step=job.steps, weights={}, seconds=0.0))
+            return result_of(job, run, job.statement, Outcome(step=job.steps, weights={}, seconds=0.0))
         return read(run)

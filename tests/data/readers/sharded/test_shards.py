@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data import FileRecords, Records, capped, hold_out, open_source
-from sfumato.data.identity.owners import stored_code
+from sfumato.data import FileRecords, Records, cap_per_user, hold_out, open_source
+from sfumato.data.identity.record_users import stored_code
 from sfumato.data.images.decoding import decode
 from sfumato.data.readers import files
 from sfumato.data.readers.sharded import row_groups
 from sfumato.data.readers.sharded.members import Members
-from sfumato.data.readers.sharded.row_groups import Rows
+from sfumato.data.readers.sharded.row_groups import ParquetRows
 from tests.data.readers.sharded.shards import NAMES, as_members, records, write, write_tar
 
 KEY = bytes(range(32))
@@ -63,7 +63,7 @@ def test_all_kinds_know_the_same_records_again(tmp_path):
     sources.append(opened(f"folder:{tmp_path / 'folder'}", user_from="-(.*)-"))
     for fact in ("stored_digest", "pixels", "assignment", "size", "channels", "classes", "users"):
         assert len({getattr(source, fact) for source in sources}) == 1, fact
-    caps = [capped(source, KEY, 2) for source in sources]
+    caps = [cap_per_user(source, KEY, 2) for source in sources]
     assert len({frozenset(map(bytes, one.train.codes)) for one in caps}) == 1
     asides = [hold_out(source, KEY, 0.4)[1] for source in sources]
     assert len({frozenset(map(bytes, one.codes)) for one in asides}) == 1
@@ -75,7 +75,7 @@ def test_any_record_is_read_by_itself_by_threads_and_in_another_process(kind, tm
     write(kind, tmp_path, some, [13, 29])
     shards = sorted(tmp_path.iterdir())
     if kind == "parquet":
-        stored = Rows(shards)
+        stored = ParquetRows(shards)
         monkeypatch.setattr(row_groups, "CACHED", 0)
     else:
         stored = opened(f"webdataset:{tmp_path}", left=True).train.stored

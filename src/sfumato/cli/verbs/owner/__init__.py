@@ -1,1 +1,1 @@
-"""Verbs about what the owner keeps beside the key, for all runs."""
+"""Verbs about all of the owner's runs, and the lists that the owner keeps of them."""

@@ -60,7 +60,7 @@ class Budget(PrintsJson):
     """Draw what the runs have used into this .svg file."""
 
     def run(self) -> None:
-        """Set and show."""
+        """Set or show a budget."""
         from sfumato.runs.owner import budgets
 
         setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency", "accounting")}
@@ -77,34 +77,34 @@ class Budget(PrintsJson):
         if self.epsilon is None:
             found = budgets.read_budget(self.what)
         else:
-            plans = tuple(map(plan_in, self.plans))
+            plans = tuple(map(read_plan, self.plans))
             found = budgets.set_budget(self.what, **setting, plans=plans)
         if self.plot is not None:
             from sfumato._files import write
             from sfumato.report.plots.comparisons import spending
 
-            write(FilePath(self.plot), spending(found.history(), total_of(found)).encode())
+            write(FilePath(self.plot), spending(found.history(), total_text(found)).encode())
         plot = None if self.plot is None else Note(f"{self.plot}   what the runs have used")
         console.show(found.to_dict(), *_parts(found), plot, json=self.json)
 
     def list_all(self) -> None:
-        """All budgets, a line each."""
+        """Print all budgets, one line each."""
         from sfumato.runs.owner import budgets
 
         found = [budgets.read_budget(name) for name in budgets.names()]
         none = Note("there is no budget; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
         data = {"budgets": [one.to_dict() for one in found]}
-        console.show(data, *(one.words for one in found), None if found else none, json=self.json)
+        console.show(data, *(one.description for one in found), None if found else none, json=self.json)
 
 
-def plan_in(path: str) -> PrivacyPlan:
-    """The plan in a file: alone, or in what a dry run printed."""
-    from sfumato._files import ordinary
+def read_plan(path: str) -> PrivacyPlan:
+    """The plan in a file, which is a plan.json or the output of a dry run."""
+    from sfumato._files import regular_file
     from sfumato.privacy import PrivacyPlan
 
     remedy = "give a run's plan.json, or what sfumato train --dry-run --json printed"
     try:
-        data: Any = parse_json(ordinary(path).read_text("utf-8"))
+        data: Any = parse_json(regular_file(path).read_text("utf-8"))
     except OSError as error:
         raise SfumatoError(f"--plans {path} cannot be read ({error.strerror})", remedy) from None
     except SfumatoError:
@@ -114,20 +114,20 @@ def plan_in(path: str) -> PrivacyPlan:
     return PrivacyPlan.from_dict(data.get("privacy_plan", data) if isinstance(data, dict) else data)
 
 
-def total_of(account: Account) -> str:
+def total_text(account: Account) -> str:
     """The total in words."""
     return f"epsilon {account.filter.epsilon:g} at delta {account.filter.delta!r}"
 
 
 def _parts(account: Account) -> Iterator[str | Table]:
     """A budget and its history."""
-    from sfumato.privacy.statements.presented import rounded_up
+    from sfumato.privacy.statements.display import rounded_up
     from sfumato.runs.owner.budgets import percent
     from sfumato.runs.owner.sentences import disagreements
 
     own = account.filter
     yield from map(Note, disagreements())
-    yield account.words
+    yield account.description
     yield f"adjacency {own.adjacency}; plans add up by {own.rule}"
     for before, after in zip(account.totals, account.totals[1:], strict=False):
         yield f"{after.date}  the total was changed from epsilon {before.epsilon:g} to {after.epsilon:g}"
@@ -139,7 +139,7 @@ def _parts(account: Account) -> Iterator[str | Table]:
         for number, row in enumerate(account.history(), start=1)
     ]
     yield from ("", Table(rows, COLUMNS, texts=3), "")
-    if (planned := account.in_advance()) is not None and own.accounting != "planned":
+    if (planned := account.epsilon_in_advance()) is not None and own.accounting != "planned":
         yield (
             f"together {rounded_up(account.epsilon)} by this rule; had all of them been planned in advance, they would "
             f"come to {rounded_up(planned)}: the difference is the price of choosing each after seeing earlier results"

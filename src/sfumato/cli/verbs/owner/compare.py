@@ -1,4 +1,4 @@
-"""sfumato compare: two runs beside each other."""
+"""sfumato compare: shows two runs side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sfumato.cli.output.console import Note, Table
 
 Two = Annotated[tuple[str, str], positional("RUN RUN")]
 POINTS = 8
-"""So many points of a curve are printed."""
+"""Number of points of a curve to print."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,16 @@ class Compare(PrintsJson):
 
     def run(self) -> None:
         """Compare and print."""
-        from sfumato.runs import glance
+        from sfumato.runs import summaries
 
         if self.page is not None and not self.page.endswith(".html"):
             raise SfumatoError(f"page must end with .html, got {self.page!r}", "name a file such as a.html")
-        found = glance.compared(*self.what)
+        found = summaries.compare_runs(*self.what)
         if self.page is not None:
             from sfumato._files import write
-            from sfumato.report import page_of_two
+            from sfumato.report import comparison_page
 
-            write(FilePath(self.page), page_of_two(found.to_dict()).encode(), private=True)
+            write(FilePath(self.page), comparison_page(found.to_dict()).encode(), private=True)
         data = found.to_dict()
         settings = _table("setting", data["settings"], self.what) if data["settings"] else "no setting differs"
         curves = [("", _curve(name, both, self.what)) for name, both in data["curves"].items()]
@@ -59,14 +59,14 @@ class Compare(PrintsJson):
 
 
 def _table(head: str, rows: list[dict[str, Any]], runs: tuple[str, str]) -> Table:
-    """Both runs beside each other."""
+    """A table with a column for each run."""
     cells = [{name: "-" if value is None else _cell(value) for name, value in row.items()} for row in rows]
     columns = [(head, "{name}"), (runs[0], "{first}"), (runs[1], "{second}")]
     return Table(cells, columns, texts=2)
 
 
 def _curve(name: str, both: list[list[list[float]]], runs: tuple[str, str]) -> Table:
-    """Some points of both curves."""
+    """A table of some points of both curves."""
     first, second = (dict(map(tuple, points)) for points in both)  # type: ignore[arg-type]
     steps = sorted({*first, *second})
     shown = sorted({steps[place * (len(steps) - 1) // max(1, POINTS - 1)] for place in range(POINTS)})

@@ -1,4 +1,4 @@
-"""sfumato runs: what there is below a directory."""
+"""sfumato runs: lists the runs below a directory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.options.spellings import positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
-from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 if TYPE_CHECKING:
-    from sfumato.runs.glance import Glance
+    from sfumato.runs.summaries import RunSummary
 
 Below = Annotated[str, positional("DIR")]
 
@@ -25,11 +25,11 @@ COLUMNS = {
     "state": "{state}",
 }
 SHOWN = 24
-"""So many characters of a source are shown."""
+"""Number of characters of a source to show."""
 
 
 def shortened(source: str) -> str:
-    """A source by its kind and the end of its path, where it is long: --json has all of it.
+    """A long source, shortened to its kind and the end of its path. --json shows all of it.
 
     >>> shortened("folder:/home/someone/projects/lungs/pictures"), shortened("npz:faces.npz")
     ('folder:…s/lungs/pictures', 'npz:faces.npz')
@@ -49,10 +49,10 @@ class Runs(PrintsJson):
     """Directory to search."""
 
     def run(self) -> None:
-        """Look and print."""
-        from sfumato.runs import glance
+        """Find the runs and print them."""
+        from sfumato.runs import summaries
 
-        found = glance.below(self.what)
+        found = summaries.find_runs(self.what)
         broken = [one for one in found if " (" in one.state]
         private = any(one.value is not None and not one.public for one in found)
         console.show(
@@ -66,8 +66,8 @@ class Runs(PrintsJson):
         )
 
 
-def _row(one: Glance) -> dict[str, Any]:
-    """A run as the table has it."""
+def _row(one: RunSummary) -> dict[str, Any]:
+    """A run as a row of the table."""
     figure = "" if one.figure in (None, "accuracy") else f" {one.figure}"
     state = "broken" if " (" in one.state else one.state
     promise = "none" if one.epsilon is None else rounded_up(one.epsilon)

@@ -1,4 +1,4 @@
-"""sfumato spent: what one data set was used for, and what that comes to."""
+"""sfumato spent: lists the runs that used a data set, and their total privacy cost."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ class Spent(PrintsJson, SourceChoices):
     """The source, as it was trained on."""
 
     def run(self) -> None:
-        """Look and print."""
+        """Find the uses and print them."""
         from sfumato._checks import SfumatoError
         from sfumato.data import paths
         from sfumato.randomness import owner_key
         from sfumato.runs.owner import sentences, uses
-        from sfumato.runs.owner.known import NAMED, Data, place
+        from sfumato.runs.owner.data_identity import NAMED, DataIdentity, place
 
         if self.what.startswith(NAMED):
-            named = Data((), (place(self.what.removeprefix(NAMED)),))
-            self._show(uses.spent(named), [*sentences.disagreements()])
+            named = DataIdentity((), (place(self.what.removeprefix(NAMED)),))
+            self._show(uses.uses_report(named), [*sentences.disagreements()])
             return
         spec = source_spec(self, self.what)
         try:
             source = spec.open(owner_key())
-            data = Data.of(source)
-            found = uses.spent(data)
-            apart = [] if source.public else [*sentences.of_others(uses.earlier(data))]
+            data = DataIdentity.from_source(source)
+            found = uses.uses_report(data)
+            apart = [] if source.public else [*sentences.overlap_notes(uses.earlier_uses(data))]
         except SfumatoError as error:
-            found = uses.spent(Data((), tuple(paths.places_of(self.what))))
+            found = uses.uses_report(DataIdentity((), tuple(paths.places_of(self.what))))
             if not found["uses"]:
                 raise
             apart = [*sentences.disagreements()]
@@ -65,21 +65,23 @@ class Spent(PrintsJson, SourceChoices):
         self._show(found, apart)
 
     def _show(self, found: dict[str, Any], apart: list[str]) -> None:
-        from sfumato.runs.owner.budgets import runs
-        from sfumato.runs.owner.known import BY_NUMBERS
+        from sfumato.runs.owner.budgets import runs_text
+        from sfumato.runs.owner.data_identity import BY_NUMBERS
 
         if found["by_numbers"]:
-            apart.append(f"note: {runs(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}")
+            apart.append(
+                f"note: {runs_text(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}"
+            )
         console.show({"source": self.what, **found}, *_parts(self.what, found), json=self.json)
         for note in apart if self.json else (*apart, NOT_KNOWN):
             console.note(note)
 
 
 def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
-    """The history as a table, and its sums in words."""
-    from sfumato.privacy.statements.presented import rounded_up
-    from sfumato.runs.owner.budgets import runs
-    from sfumato.runs.owner.sentences import of_seeded
+    """The uses as a table, and their totals in words."""
+    from sfumato.privacy.statements.display import rounded_up
+    from sfumato.runs.owner.budgets import runs_text
+    from sfumato.runs.owner.sentences import seeded_suffix
 
     if not found["uses"]:
         yield f"no run of yours is known to have used {what} as private data"
@@ -101,8 +103,8 @@ def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     yield from ("", Table(rows, COLUMNS, texts=4), "")
     for one in found["together"]:
         yield (
-            f"for each single {one['unit']}: {runs(one['runs'])}, together epsilon {rounded_up(one['epsilon'])} at "
-            f"delta {one['delta']!r}, if all were planned in advance{of_seeded(one['seeded'])}"
+            f"for each single {one['unit']}: {runs_text(one['runs'])}, together epsilon {rounded_up(one['epsilon'])} "
+            f"at delta {one['delta']!r}, if all were planned in advance{seeded_suffix(one['seeded'])}"
         )
     for name in dict.fromkeys(name for one in found["uses"] for name in one["budgets"]):
         yield Note(f"sfumato budget {name} shows what is left of it")

@@ -11,16 +11,16 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.classes import composed
+from sfumato.data.classes import to_nfc
 from sfumato.data.clock import WRITTEN, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import BY_CLASS, SEPARATOR, composed_users
+from sfumato.data.identity.record_users import BY_CLASS, SEPARATOR, users_to_nfc
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import TEXT, Listing, Texts, check_names
 from sfumato.data.readers.sharded.members import parts_of, shards_of
-from sfumato.data.readers.sharded.row_groups import Rows, column_named, features_of
+from sfumato.data.readers.sharded.row_groups import ParquetRows, column_named, features_of
 from sfumato.data.records import numbered
 from sfumato.data.subsets import MARK
 
@@ -32,7 +32,7 @@ LABEL = "label"
 _FACTS = ("user", "group", "time")
 
 
-def listing(stored: Rows, parts: Sequence[str | None], order: Order, where: str) -> Listing:
+def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, where: str) -> Listing:
     """The listing of all rows, read by row groups.
 
     Args:
@@ -64,10 +64,10 @@ def listing(stored: Rows, parts: Sequence[str | None], order: Order, where: str)
 class _Reader:
     """Collects the values of the columns, one row group at a time."""
 
-    def __init__(self, stored: Rows, order: Order, where: str):
+    def __init__(self, stored: ParquetRows, order: Order, where: str):
         schema, self._spellings = stored.schema, order.names
         self._stored, self._declared, self._where = stored, order.declared.labels, where
-        called = {composed(name): name for name in schema.names}  # declared columns as spelt in the files
+        called = {to_nfc(name): name for name in schema.names}  # declared columns as spelt in the files
         several = self._declared.label_columns
         several = None if several is None else tuple(called.get(name, name) for name in several)
         loading = order.declared.loading
@@ -163,8 +163,8 @@ class _Reader:
 
     def _composed(self, texts: Texts, name: str) -> str:
         if texts is self.texts["user"]:
-            return composed_users(name, self._spellings)
-        return self._spellings.of("group" if texts is self.texts["group"] else "class", name)
+            return users_to_nfc(name, self._spellings)
+        return self._spellings.normalise("group" if texts is self.texts["group"] else "class", name)
 
     def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
         """The users of each row, as arguments of `Texts.extend`. An empty list means nobody."""
@@ -176,7 +176,7 @@ class _Reader:
         for place, names in enumerate(listed):
             if any(name is None or not str(name).strip() for name in names):
                 self._refuse(first + place, "a user without a name")
-        joined = [composed_users(SEPARATOR.join([SEPARATOR, *map(str, names)]), self._spellings) for names in listed]
+        joined = [users_to_nfc(SEPARATOR.join([SEPARATOR, *map(str, names)]), self._spellings) for names in listed]
         numbers, texts = numbered(np.array(joined, TEXT))
         return texts, numbers
 
@@ -197,7 +197,7 @@ class _Reader:
                 labels = [names[one] for one in labels]
             if not all(isinstance(one, str) for one in labels):
                 self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
-            known = {composed(one) for one in labels}
+            known = {to_nfc(one) for one in labels}
             result[row] = [name in known for name in wanted]
         return result
 
@@ -247,7 +247,7 @@ def _list_column(schema: pa.Schema, own: str | None) -> str | None:
 def inner_names(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
     """The names of the class labels in a column of lists, if `datasets` wrote them."""
     inner = features_of(schema).get(name, {}).get("feature")
-    return tuple(map(composed, inner["names"])) if isinstance(inner, dict) and inner.get("names") else None
+    return tuple(map(to_nfc, inner["names"])) if isinstance(inner, dict) and inner.get("names") else None
 
 
 def _whole(kind: pa.DataType) -> bool:
@@ -267,12 +267,12 @@ def load(path: str, order: Order) -> Parts:
     Columns: `image` (or the only column with the feature Image): bytes of an image file, alone or in a struct
     {bytes, path}; `label` (or the only class label): text, or whole numbers, with names if `datasets` wrote them;
     `user`, `group` and `time` as in a table. With `label_columns`, columns of 0 and 1 replace `label`. Files or folders
-    named train and test (or validation, `part_named`) are the parts; otherwise a keyed hash decides, of the user if
+    named train and test (or validation, `part_in_name`) are the parts; otherwise a keyed hash decides, of the user if
     known, else of the image's bytes. Other columns are ignored.
     """
     where = f"parquet:{path}"
     shards, parts, notes = parts_of(find(path), where)
-    stored = Rows(shards)
+    stored = ParquetRows(shards)
     return load_files(listing(stored, parts, order, where), order, where=where, notes=notes)
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from sfumato._checks import SfumatoError, shortened
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import notes_on_parts, part_named, refuse_unwritable, test_part
+from sfumato.data.classes import notes_on_parts, part_in_name, refuse_unwritable, test_part
 from sfumato.data.images import decoding
 from sfumato.data.images.decoding import LARGEST_FILE
 from sfumato.data.paths import UnreadableError, expanded
-from sfumato.data.stored import Column
+from sfumato.data.stored import TextBuffer
 
 ROOM = 1 << 30
 """Bytes of memory for images of shards. Larger sets stay in their shards."""
@@ -65,7 +65,7 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
             raise SfumatoError(f"no file matches {pattern!r}", f"correct the path after {kind}:")
         found += matching
     for path in found:
-        with paths.reading(f"shard {path!r}", f"correct the path after {kind}:", "give the files in it"):
+        with paths.path_errors(f"shard {path!r}", f"correct the path after {kind}:", "give the files in it"):
             refuse_special(paths.status(path), f"shard {path!r}")
     once = list(dict.fromkeys(map(Path, found)))
     if len(once) < len(found):
@@ -100,7 +100,7 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
 def _named(path: Path) -> str | None:
     """The part in a shard's name, or else in its folder's."""
     for name in (path.stem, *reversed(path.parts[:-1])):
-        if (part := part_named(name)) is not None:
+        if (part := part_in_name(name)) is not None:
             return part
     return None
 
@@ -163,7 +163,7 @@ class Members:
 
     def __init__(self, shards: Sequence[Path]):
         self.shards = list(shards)
-        self._keys = Column()
+        self._keys = TextBuffer()
         self._shard, self._offset, self._size = array("l"), array("q"), array("q")
 
     def add(self, shard: int, sample: Sample) -> None:
@@ -186,7 +186,10 @@ class Members:
         shard, size = self.shards[self._shard[place]], self._size[place]
         if not size:
             raise UnreadableError(f"image {self.name(place)!r} is empty", "replace it, or take it out")
-        with paths.reading(f"shard {str(shard)!r}", "put it back where it was"), open(shard, "rb", buffering=0) as file:
+        with (
+            paths.path_errors(f"shard {str(shard)!r}", "put it back where it was"),
+            open(shard, "rb", buffering=0) as file,
+        ):
             content = os.pread(file.fileno(), size, self._offset[place])
         if len(content) < size:
             raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
@@ -210,7 +213,7 @@ class Sample:
     @property
     def image(self) -> str | None:
         """The extension of the image, if there is one."""
-        found = [extension for extension in self._members if f".{extension}" in decoding.endings()]
+        found = [extension for extension in self._members if f".{extension}" in decoding.image_suffixes()]
         if len(found) > 1:
             raise SfumatoError(f"record {self.name!r} has images .{' and .'.join(found)}", "keep one of them")
         return found[0] if found else None
@@ -245,7 +248,7 @@ class Sample:
 @contextmanager
 def opened(shard: Path) -> Iterator[tarfile.TarFile]:
     where = f"shard {str(shard)!r}"
-    with paths.reading(where, "correct the path after webdataset:", "give the files in it"):
+    with paths.path_errors(where, "correct the path after webdataset:", "give the files in it"):
         try:
             with tarfile.open(shard, "r:") as archive:
                 yield archive

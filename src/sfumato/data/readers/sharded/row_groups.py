@@ -31,7 +31,7 @@ LARGEST_GROUP = 1 << 30
 """Bytes of images in a row group, which is read whole."""
 
 
-class Rows:
+class ParquetRows:
     """Images in the rows of consecutive Parquet files.
 
     Args:
@@ -53,7 +53,7 @@ class Rows:
         self.groups: list[tuple[int, int]] = []
         counts, self._known = [0], []
         for number, shard in enumerate(self.shards):
-            with reading(shard):
+            with arrow_errors(shard):
                 metadata = pq.read_metadata(shard)
                 schema = metadata.schema.to_arrow_schema()
             if number == 0:
@@ -95,7 +95,7 @@ class Rows:
         import pyarrow.parquet as pq
 
         file, number = self.groups[group]
-        with reading(self.shards[file]), pq.ParquetFile(self.shards[file], metadata=self._known[file]) as opened:
+        with arrow_errors(self.shards[file]), pq.ParquetFile(self.shards[file], metadata=self._known[file]) as opened:
             return opened.read_row_group(number, columns=list(names), use_threads=False)
 
     def _group(self, place: int) -> int:
@@ -129,7 +129,7 @@ class Rows:
 
 
 @contextmanager
-def reading(shard: Path) -> Iterator[None]:
+def arrow_errors(shard: Path) -> Iterator[None]:
     """Converts errors of pyarrow to errors that name the file."""
     import pyarrow as pa
 

@@ -1,0 +1,198 @@
+"""The output of sfumato evaluate, as plain data and as rows of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sfumato.cli.output.console import Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sfumato.data import Source
+    from sfumato.evaluation.diagnostic import Diagnostic
+    from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation
+    from sfumato.runs.reading import Reading
+
+OF_CLASSES = {
+    "accuracy": "{accuracy:.2%} of {images} {what} ({of})",
+    "top five": "{top5:.2%}",
+    "label sets": "{accuracy_of_label_sets:.2%} of {images_with_label_sets} images with a set",
+    "loss": "{loss:.4f}",
+}
+OF_LABELS = {
+    "right decisions": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {images} x {count}",
+    "  by the more frequent answer": "{baseline:.2%}",
+    "exact match": "{exact_match[0]:.2%} ({exact_match[1]:.2%} to {exact_match[2]:.2%}) of {images} images ({of})",
+    "mean area under ROC": "{mean_auc:.4f}",
+    "loss": "{loss:.4f}",
+}
+OF_EMBEDDINGS = {
+    "recall": "{recall:.2%} at a false accept rate of {far:g} ({of})",
+    "threshold": "similarity {threshold:.4f}",
+    "pairs": "{pairs_of_one_class:,} pairs of one class, {pairs_of_two_classes:,} of two, of {images:,} images",
+}
+PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
+TRAINED_ON = "note: if the run was trained on this source, these figures include its training images"
+PRIVATE = "note: measured on private data without noise; these figures are not covered by any promise"
+
+
+class Measured(NamedTuple):
+    """Figures on a part of a source."""
+
+    data: dict[str, Any]
+    facts: Facts
+    notes: tuple[str, ...] = ()
+
+    def with_shift(self, reading: Reading) -> Measured:
+        """Add how the scores were shifted. After a shift to declared shares, drop the notes that advise it."""
+        notes = tuple(f"note: {words}" for words in reading.notes)
+        kept = self.notes if reading.prevalence is None else ()
+        return self._replace(data=self.data | reading.as_data, notes=(*kept, *notes))
+
+    def with_test(self, positive: str | None, test: Diagnostic | None) -> Measured:
+        """Add the figures of a test for one class, if they were requested."""
+        if test is None:
+            return self
+        data = self.data | {"test": {"positive": positive, **test.to_dict()}}
+        return self._replace(
+            data=data, facts=self.facts._replace(more=[*self.facts.more, *_rows_of_test(test, str(positive))])
+        )
+
+    def remarks(self) -> list[str]:
+        """The notes on the figures, such as that they include training images or that no promise covers them."""
+        trained_on = [TRAINED_ON] if self.data["part"] != "test" else []
+        return [*self.notes, *trained_on, *([] if self.data["public"] else [PRIVATE])]
+
+
+def class_figures(
+    found: Evaluation, classes: Sequence[str], source: Source, part: str, of_sets: tuple[float, int] | None
+) -> Measured:
+    """The figures of a classifier with one class for each record.
+
+    Args:
+        of_sets: the accuracy by sets of correct labels, and the number of records that have a set.
+    """
+    from sfumato.evaluation.accuracy import finite_or_none
+
+    counts = [
+        (name, row[place], sum(row)) for place, (name, row) in enumerate(zip(classes, found.confusion, strict=True))
+    ]
+    shares = {name: right / count for name, right, count in counts if count}
+    share, with_set = of_sets or (None, None)
+    data = {
+        "accuracy": found.accuracy,
+        "top5": found.top5,
+        "loss": finite_or_none(found.loss),
+        "images": found.examples,
+        "part": part,
+        "accuracy_per_class": shares,
+        "accuracy_of_label_sets": share,
+        "images_with_label_sets": with_set,
+        "public": source.public,
+    }
+    words = {"of": PARTS[part], "what": "images" if source.tokens is None else "texts"}
+    facts = Facts(data | words, OF_CLASSES, [(f"  {name}", f"{share:.2%}") for name, share in shares.items()])
+    shift = largest_shift(found.confusion, classes)
+    return Measured(
+        data | ({} if shift is None else {"shift": shift.data}),
+        facts,
+        () if shift is None else (f"note: {shift.advice}",),
+    )
+
+
+class Shift(NamedTuple):
+    """A class that a model predicts more or less often than it occurs. As private as the accuracy, since it is exact.
+
+    Args:
+        name: the class.
+        named: its share of the predictions.
+        true: its share of the records.
+    """
+
+    name: str
+    named: float
+    true: float
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {"class": self.name, "named": self.named, "true": self.true}
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return (
+            f"it says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
+            "sfumato predict --prevalence moves its scores there"
+        )
+
+
+LEAST_SHIFT = 0.05
+"""Smallest difference of shares to report."""
+
+
+def largest_shift(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Shift | None:
+    """The class whose share of the predictions differs most from its share of the records.
+
+    Returns None if no difference exceeds both `LEAST_SHIFT` and three standard deviations.
+
+    >>> largest_shift([[40, 60], [5, 95]], ("normal", "odd"))
+    Shift(name='odd', named=0.775, true=0.5)
+    """
+    total, found = sum(map(sum, confusion)), []
+    for place, name in enumerate(classes if confusion else ()):
+        true, named = sum(confusion[place]), sum(row[place] for row in confusion)
+        wrong = true + named - 2 * confusion[place][place]  # McNemar 1947: only these contribute to the difference
+        if abs(named - true) > max(LEAST_SHIFT * total, 3 * wrong**0.5):
+            found.append(Shift(name, named / total, true / total))
+    return max(found, key=lambda one: (abs(one.named - one.true), one.named - one.true), default=None)
+
+
+def label_figures(found: MultilabelEvaluation, source: Source, part: str, threshold: float) -> Measured:
+    """The figures of a multilabel model, for each label."""
+    data = found.to_dict() | {"images": found.examples, "part": part, "public": source.public}
+    words = {"of": PARTS[part], "count": len(found.labels), "baseline": found.baseline, "interval": found.accuracy[1:]}
+    facts = Facts(data | words, OF_LABELS, [(f"  {one.name}", _of_label(one)) for one in found.labels])
+    note = f"note: a label is said to be true from a score of {threshold:g} on; 95% intervals"
+    return Measured(data, facts, (note,))
+
+
+def embedding_figures(found: dict[str, Any], source: Source, part: str) -> Measured:
+    """Recall at a false accept rate, and how often one of the nearest neighbours has the same class."""
+    nearest = [
+        (f"nearest {k}", f"{share:.2%} have one of their class there") for k, share in found["retrieval"].items()
+    ]
+    facts = Facts(found | {"of": PARTS[part]}, OF_EMBEDDINGS, nearest)
+    return Measured(found | {"part": part, "public": source.public}, facts)
+
+
+def _interval(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:.2%} ({found[1]:.2%} to {found[2]:.2%})"
+
+
+def _of_label(score: LabelScore) -> str:
+    """The figures of one label."""
+    area = "unknown" if score.auc is None else "{:.4f} ({:.4f} to {:.4f})".format(*score.auc)
+    shares = {"sensitivity": score.sensitivity, "specificity": score.specificity}
+    figures = (f"{name} {'unknown' if share is None else _interval(share)}" for name, share in shares.items())
+    return "; ".join(
+        [f"area under ROC {area}", *figures, f"{score.positives} of {score.positives + score.negatives} images"]
+    )
+
+
+def _rows_of_test(test: Diagnostic, positive: str) -> list[tuple[str, str]]:
+    """The figures of a test for one class."""
+    rows = [
+        (f"test for {positive}", f"{test.positives} records of it, {test.negatives} others; 95% intervals"),
+        ("  area under ROC", f"{test.auc.value:.4f} ({test.auc.low:.4f} to {test.auc.high:.4f})"),
+        ("  sensitivity", f"{_interval(test.sensitivity)}, for scores from {test.threshold:g}"),
+        ("  specificity", _interval(test.specificity)),
+    ]
+    if test.positive_value is not None and test.negative_value is not None:
+        where = f"where {test.prevalence:g} of all are {positive}"
+        rows += [
+            ("  if positive, right", f"{_interval(test.positive_value)}, {where}"),
+            ("  if negative, right", f"{_interval(test.negative_value)}, {where}"),
+        ]
+    return rows

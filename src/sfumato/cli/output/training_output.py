@@ -1,0 +1,307 @@
+"""The output of a finished training of any kind, and of a dry run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sfumato.cli.output import console
+from sfumato.cli.output.console import Facts, Note
+from sfumato.observers.progress import duration
+from sfumato.privacy.statements.display import rounded_up
+
+if TYPE_CHECKING:
+    from sfumato.embedding.job import AnyJob
+    from sfumato.runs import Run
+    from sfumato.runs.directory import RunDirectory
+    from sfumato.training.job import PrivateJob
+    from sfumato.training.run import PublicRun
+
+OF_EMBEDDINGS = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
+OF_LABELS = ("exact_match", "mean_auc", "labels")
+MEBIBYTE = 1 << 20
+PUBLISHED = (
+    "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
+    "{published[accuracy][2]:.2%} with the noise (may be given away)",
+    "               always the most frequent class has about {published[majority]:.0%}",
+    "               calibration error {published[calibration_error][0]:.2%}, from "
+    "{published[calibration_error][1]:.2%} to {published[calibration_error][2]:.2%}, at temperature "
+    "{published[temperature]:.2f}",
+    "               said to be {published[operating_point][positive]} from a score of "
+    "{published[operating_point][threshold]:g} on: operating point {published[operating_point][rule]}, from these "
+    "counts",
+    "               {published[note]}",
+)
+PRIVATE = "  (measured on private data: keep it to yourself)"
+
+
+def show(run: Run | PublicRun, *, json: bool) -> None:
+    """Print the results of a finished run."""
+    from sfumato.runs import Run
+
+    private = isinstance(run, Run)
+    data = {
+        **_measured(run),
+        "public": run.is_public,
+        **(run.statement.figures if private else {"promises": False, "epsilon": None}),
+        "steps": run.steps,
+        "seconds": round(run.seconds, 3),
+        "run": str(run.directory),
+        "statement": run.statement.sentence,
+        **(_of_promise(run) if private else {}),
+    }
+    console.show(data, *(_of_run(run, data) if private else _of_public(run, data)), json=json)
+
+
+def _measured(run: Run | PublicRun) -> dict[str, Any]:
+    """The figures of the test part, as plain data."""
+    from sfumato.report.sections.embedding import no_gain_warning
+
+    figures = run.figures
+    if "recall" in figures:
+        return {name: figures.get(name) for name in OF_EMBEDDINGS} | {"note": no_gain_warning(figures.get("compared"))}
+    counts = [sum(row) for row in figures.get("confusion") or ()]
+    majority = max(counts) / max(1, sum(counts)) if counts else None
+    of_labels = {name: figures[name] for name in OF_LABELS if name in figures}
+    return {"accuracy": run.accuracy, "top5": run.top5, "majority": majority, **of_labels}
+
+
+def _of_promise(run: Run) -> dict[str, Any]:
+    """Further facts about a private run, as plain data."""
+    from sfumato.privacy.statements.other_units import group_epsilon
+    from sfumato.runs import audit_outcomes
+    from sfumato.runs.directory import RunDirectory
+
+    data: dict[str, Any] = {}
+    if "recall" in run.figures:
+        data["epsilon_of_group"] = group_epsilon(run.statement.plan)
+    if (figures := run.published) is not None:
+        names = ("accuracy", "majority", "per_class", "precision", "auc", "calibration_error", "temperature")
+        data["published"] = {name: getattr(figures, name) for name in names}
+        if figures.operating is not None:
+            data["published"]["operating_point"] = figures.operating.to_dict()
+        if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
+            data["published"]["note"] = "no temperature was chosen: too few test images for that at this epsilon"
+    if (found := audit_outcomes.read(RunDirectory(run.directory))) is not None:
+        data["audit"] = found.summary
+    return {
+        **data,
+        "uses": run.uses,
+        "seeded_uses": run.seeded,
+        "epsilon_of_all_uses": run.together[0] if run.together else None,
+        "uses_of_other_units": [one._asdict() for one in run.other_units],
+        "adjacency_of_all_uses": run.adjacency,
+        "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
+    }
+
+
+def _lines_of_measures(run: Run | PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
+    """The figures of the test part, as lines of text."""
+    from sfumato.report.sections.embedding import comparison
+
+    mark = "" if run.is_public else PRIVATE
+    if "recall" in data:
+        yield data["note"]
+        line = (
+            "recall {recall:.2%} of the pairs of one class at a false accept rate of {far:g} "
+            "(similarity at least {threshold:.4f})"
+        )
+        yield line.format(**data) + mark
+        for words, value, between in comparison(data["compared"]):
+            yield f"  {words:<18}  {value:>7}  (95% interval {between})"
+    elif "labels" in data:
+        yield "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.main_figures) + mark
+    else:
+        yield "".join(
+            filter(
+                None,
+                (
+                    f"test accuracy  {run.accuracy:.2%}",
+                    console.fill(" (always guessing the most frequent class: {majority:.2%})", data),
+                    console.fill(", top five {top5:.2%}", data),
+                    mark,
+                ),
+            )
+        )
+
+
+def _of_public(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
+    from sfumato.runs import directory as names
+
+    yield from ("", *_lines_of_measures(run, data), "", data["statement"], "")
+    if "recall" in data:
+        yield Note(f"{run.directory / names.REPORT}   the page: what is promised, and which images are found")
+        yield Note(f"sfumato evaluate {run.directory} SOURCE   measures it on other images")
+
+
+def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
+    """The output of a private run: figures, promise, and next steps."""
+    from sfumato.runs import directory as names
+
+    statement, path, embeds = run.statement, run.directory, "recall" in data
+    if run.steps < statement.plan.steps:
+        unit = "rounds" if embeds else "steps"
+        yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; the figures are the whole plan's")
+    yield from ("", *_lines_of_measures(run, data), _shift_of(run))
+    if "published" in data and data["published"]["accuracy"][0] is None:
+        yield "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
+    else:
+        yield from (console.fill(line, data) for line in PUBLISHED)
+    yield from ("", data["statement"], "")
+    yield from _other_promises(run, data)
+    yield Note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    if not run.is_public:
+        yield Note(f"sfumato report {path} --public   the page that may be published")
+    if embeds:
+        yield Note(f"sfumato evaluate {path} SOURCE   measures it on other images")
+    elif run.kind == "digits":
+        yield Note(f"sfumato evaluate {path} digits   measures it again")
+    else:
+        what = "texts" if statement.circumstances.tokens else "images"
+        yield Note(f"sfumato predict {path} {what.upper()[:-1]}   labels {what}")
+    yield Note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def _other_promises(run: Run, data: dict[str, Any]) -> Iterator[str]:
+    """The promises for a person and for a group, the results of an audit, and the total of the owner's runs."""
+    from sfumato.runs import audit_outcomes
+    from sfumato.runs import directory as names
+    from sfumato.training.conclusion import audit_results
+    from sfumato.training.conclusion.run_report import joint_cost_lines, most_exposed_person
+
+    own = names.RunDirectory(run.directory)
+    if (person := most_exposed_person(run.directory)) is not None and run.statement.promises:
+        yield (
+            f"For the person with the most images to train on, {person[0]} of them, epsilon is {rounded_up(person[1])} "
+            "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
+        )
+        yield ""
+    if data.get("epsilon_of_group") is not None and run.statement.promises:
+        yield (
+            "For a whole group of people together, which is fixed and public here, epsilon is "
+            f"{rounded_up(data['epsilon_of_group'])}. For one person of it only the figure above holds."
+        )
+        yield ""
+    if (found := audit_outcomes.read(own)) is not None:
+        yield from (*audit_results.terminal_lines(names.AUDIT, found), "")
+    if not run.statement.circumstances.data_public:
+        for line in joint_cost_lines(own.read_json(names.SETTINGS), run.statement.plan):
+            yield from (line, "")
+
+
+def _shift_of(run: Run) -> str | None:
+    """Advice if the model predicts a class much more or less often than it occurs; otherwise None."""
+    from sfumato.cli.output import evaluation_output
+
+    found = evaluation_output.largest_shift(run.figures.get("confusion", ()), run.figures.get("classes", ()))
+    if found is None:
+        return None
+    train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
+    return f"               {found.advice}{train}{'' if run.is_public else PRIVATE}"
+
+
+# -- dry runs ----------------------------------------------------------------------------------------------------------
+
+
+def show_dry_run(job: PrivateJob | AnyJob, run: RunDirectory, *, json: bool) -> None:
+    """Print what a run would do."""
+    data = dry_run_data(job, run)
+    nothing = console.dry_run_note(f"{data['would']} the run in {run.path}")
+    console.show(data, Facts(facts_of(data)), nothing, json=json)
+
+
+def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
+    """What a run would do, as plain data."""
+    from sfumato.embedding.choices import AT_FEATURES
+    from sfumato.privacy.planning import remarks
+    from sfumato.training.job import PublicJob
+
+    data: dict[str, Any] = {
+        "run": str(run.path),
+        "would": "stand" if run.finished else "resume" if run.exists else "begin",
+        "settings": job.settings.to_dict(),
+        "performance": job.performance.to_dict(),
+    }
+    if isinstance(job, PublicJob):  # without a plan there is no epsilon
+        of_steps = {"steps": job.steps, "batch_size": job.batch_size} if job.uses_data else {}
+        data["plan"] = {"privacy": "none: it promises nothing" if of_steps else "no private data are used"}
+        data["plan"] |= {"epsilon": None, **of_steps}
+    else:
+        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan, job.key_facts.get("clock"))
+        data["privacy_plan"] = job.plan.to_dict()
+    if (clients := getattr(job, "clients", None)) is not None:
+        data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()
+    return data | _expected(job)
+
+
+def _expected(job: Any) -> dict[str, Any]:
+    """Estimates for a run: time and memory, signal, published figures, and kept weights."""
+    from sfumato.embedding import job as of_embedding
+    from sfumato.privacy.planning import remarks
+    from sfumato.training.descent import trained_bytes
+    from sfumato.training.launch import current_workers
+    from sfumato.training.preparation.estimate import average_bytes, estimate, idle_warning
+
+    if hasattr(job, "clients"):
+        trained = [
+            value for value in job.module.parameters() if value.requires_grad and getattr(job, "uses_data", True)
+        ]
+        parameters = sum(value.numel() for value in trained)
+        expected = {
+            "seconds": of_embedding.seconds(job),
+            "parameters": parameters,
+            "processes": current_workers().count,
+        }
+        found: dict[str, Any] = {"estimate": expected | {"average_bytes": average_bytes(job)}}
+    else:
+        known, figures = estimate(job), job.circumstances.figures
+        signal = None if job.source.multilabel else remarks.signal_per_class(job.plan, len(job.source.classes))
+        found = {"estimate": asdict(known), "signal": signal, "note": idle_warning(job, known.processes)}
+        found |= {} if figures is None else {"figures": figures.to_dict() | {"words": figures.description}}
+    if kept := getattr(getattr(job, "circumstances", None), "kept", ()):
+        found |= {"kept": list(kept), "kept_bytes": len(kept) * trained_bytes(job.module)}
+    return found
+
+
+def facts_of(data: dict[str, Any]) -> dict[str, Any]:
+    """The data of a dry run as text, by label."""
+    from sfumato.runs.heading import publishable_settings
+    from sfumato.training.conclusion.run_report import OF_CLASSIFIERS
+
+    expected, clients = data["estimate"], dict(data.get("clients", {}))
+    local = {f"client_{name}": value for name, value in clients.pop("local", {}).items()}
+    if "count" in clients:
+        clients = {"clients": clients.pop("count"), **clients}
+    if not expected["parameters"]:
+        clients.pop("mapped", None)
+    unread = OF_CLASSIFIERS if clients else ()
+    settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
+    words = {"parameters": "none is trained"}
+    if expected["parameters"]:
+        parts = (("activation", "a micro-batch"), ("data", "the data"), ("average", "averaged weights"))
+        memory = [
+            f"{expected[f'{name}_bytes'] / MEBIBYTE:.1f} MiB for {what}"
+            for name, what in parts
+            if f"{name}_bytes" in expected
+        ]
+        words = {"parameters": f"{expected['parameters']:,}", "memory": ", ".join(memory)}
+    pieces = "{estimate[micro_batches]} of up to {performance[micro_batch]} examples"
+    by = f" by {expected['processes']} processes, besides what crosses their network"
+    on = f" on {data['performance']['device']}{by if expected['processes'] > 1 else ''}"
+    kept = data.get("kept")
+    return {
+        **data["plan"],
+        **settings,
+        **clients,
+        **local,
+        **words,
+        "micro_batches_a_step": console.fill(pieces, data),
+        "time": None if expected["seconds"] is None else f"about {duration(expected['seconds'])}{on}",
+        "weights_kept": f"{len(kept)}, after steps {kept[0]} to {kept[-1]}: {data['kept_bytes']:,} bytes"
+        if kept
+        else "none",
+        "note": data.get("note"),
+        "figures": console.fill("for epsilon {figures[epsilon]:g}: {figures[words]}", data),
+    }

@@ -1,0 +1,242 @@
+"""Reads the arrays of a NumPy archive, without unpickling and within memory limits; converts images in arrays to the
+parts of a source; and checks the further columns of an archive: time stamps, users, and groups."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format
+
+from sfumato._checks import SfumatoError
+from sfumato._files import refuse_special
+from sfumato._memory import memory_limit
+from sfumato.data import paths
+from sfumato.data.classes import Spellings, refuse_unwritable, renumber_labels, to_nfc
+from sfumato.data.declared import Order, check_size
+from sfumato.data.identity.record_users import NOBODY, SEPARATOR, codes_of, users_to_nfc
+from sfumato.data.images.decoding import prepare_array
+from sfumato.data.images.levels import Levels
+from sfumato.data.parts import Parts, Reading, RecordSets
+from sfumato.data.records import Records, numbered
+from sfumato.data.subsets import MARK
+
+Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
+
+
+def read(file: Path, where: str, wanted_of: Wanted) -> tuple[dict[str, np.ndarray], bool]:
+    """The needed arrays by name, and whether the set was filtered by looking at private data.
+
+    Args:
+        where: name of the archive in errors.
+        wanted_of: selects the needed arrays from the names of the archive's members.
+    """
+    with _opened(file, where) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        wanted, beside = wanted_of(members, where)
+        chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
+        _check_sizes(archive, chosen, where)
+        return {name: _array(archive, member) for name, member in chosen.items()}, MARK in members
+
+
+@contextmanager
+def _opened(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
+    """Opens the archive. Errors name it."""
+    with paths.path_errors(where, "correct the path after npz:", "give the .npz file, or use folder:"):
+        refuse_special(paths.status(file), where)
+        with file.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
+            try:
+                with zipfile.ZipFile(stream) as archive:
+                    yield archive
+            except SfumatoError:
+                raise
+            except MemoryError:
+                problem = f"{where} unpacks to more than the memory that is free"
+                raise SfumatoError(problem, "free some, or save less") from None
+            except (
+                Exception
+            ):  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
+                raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+
+
+def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
+    """Refuses arrays that do not fit in memory by their headers, before anything is unpacked."""
+    sizes = {}
+    for name, member in members.items():
+        with archive.open(member) as stream:
+            old = format.read_magic(stream) == (1, 0)
+            shape, _, dtype = (format.read_array_header_1_0 if old else format.read_array_header_2_0)(stream)
+            if dtype.hasobject:
+                raise SfumatoError(
+                    f"{where} holds pickled objects, which can run code when they are read",
+                    "save plain arrays: images as uint8, labels as integers, classes as text",
+                )
+            sizes[name] = math.prod(shape) * dtype.itemsize
+            held = archive.getinfo(member).file_size - stream.tell()
+        if sizes[name] <= memory_limit() and sizes[name] != held:
+            raise ValueError("the header speaks of another array")
+    if sum(sizes.values()) > memory_limit():
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SfumatoError(
+            f"{where} unpacks to more than the memory that there is, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
+        )
+
+
+def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+    with archive.open(member) as stream:
+        return format.read_array(stream, allow_pickle=False)
+
+
+def parts_of(
+    sides: Mapping[str, Mapping[str, Any]],
+    order: Order,
+    *,
+    names: tuple[str, ...],
+    where: str,
+    classes: tuple[str, ...] | None = None,
+    size_rule: str = "the data set's own",
+    **reading: Any,
+) -> Parts:
+    """Both parts with images at the declared size, and the larger training images if requested.
+
+    Args:
+        sides: for "train" and "test" the images (N, H, W, C), uint8 or 16 bits, their labels, and further fields of
+            `Records`.
+        names: class names; labels are positions in it.
+        where: name of the data set in errors.
+        classes: the class list; None for the declared one, or else `names`.
+        size_rule: how the size was chosen if it was not declared.
+        reading: further fields of `Reading`.
+    """
+    declared, names = order.declared, tuple(map(to_nfc, names))
+    height, width, depth = sides["train"]["images"].shape[1:]
+    shorter = min(height, width)
+    size = declared.pixels.size or check_size(shorter, "declare a size for the images to be brought to")
+    channels, levels = declared.pixels.channels or depth, declared.pixels.levels
+
+    def part(images: np.ndarray, labels: np.ndarray, **beside: Any) -> Records:
+        shown = _in_eight_bits(images, levels)
+        known = labels if labels.ndim == 2 else renumber_labels(labels, names, declared.labels.classes, where)
+        # The first code is of the stored values, so it does not depend on the levels.
+        codes = codes_of(order.owner_key, images, shown)
+        return Records(images=prepare_array(shown, size=size, channels=channels), labels=known, codes=codes, **beside)
+
+    train, test = (part(**sides[name]) for name in ("train", "test"))
+    side = declared.purpose.larger_side(size) if shorter > size else None
+    zoomed = None
+    if side is not None:
+        originals = _in_eight_bits(sides["train"]["images"], levels)
+        zoomed = replace(train, images=prepare_array(originals, size=side, channels=channels))
+    return Parts(
+        records=RecordSets(train=train, test=test, zoomed=zoomed),
+        classes=classes or declared.labels.classes or names,
+        reading=Reading(
+            size_rule="declared" if declared.pixels.size else size_rule,
+            cropped_share=1 - shorter / max(height, width),
+            **reading,
+        ),
+    )
+
+
+def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
+    if images.dtype == np.uint8 or levels is None:
+        return images
+    result = np.empty(images.shape, np.uint8)
+    for index, image in enumerate(images):
+        result[index] = levels.apply(image, f"image {index}")
+    return result
+
+
+_SINGULAR = {"users": "user", "groups": "group"}
+
+
+def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> dict[str, str]:
+    """The members of an archive with further columns, such as `users_train`, under their normal names.
+
+    Args:
+        members: members of the archive by array name.
+        sides: suffixes of a column's name: "_train" and "_test", or "". Time stamps use the first one alone.
+        where: name of the archive in errors.
+    """
+    stamps = f"time{sides[0]}"
+    found = {stamps: members[stamps]} if stamps in members else {}
+    for side in sides:
+        for name, singular in _SINGULAR.items():
+            spelt = [known for known in (name + side, singular + side) if known in members]
+            if len(spelt) > 1:
+                raise SfumatoError(f"{where} has both {spelt[0]} and {spelt[1]}", "leave one of them out")
+            if spelt:
+                found[name + side] = members[spelt[0]]
+        if f"groups{side}" in found and f"users{side}" not in found:
+            raise SfumatoError(f"{where} has groups{side} and no users{side}", f"save users{side} as well")
+    first, *others = (f"users{side}" for side in sides)
+    for other in others:
+        if other in found and first not in found:
+            raise SfumatoError(f"{where} has {other} and no {first}", f"save {first} as well")
+    return found
+
+
+def checked_column(column: np.ndarray, name: str, where: str, images: int, names: Spellings) -> np.ndarray:
+    """A checked column (N,): time stamps as float64 or datetime64[us], users and groups as text in composed form."""
+    what = f"{name} of {where}"
+    if name.startswith("time"):
+        return _times(column, what, images)
+    if name.startswith("users"):
+        return _users(column, what, images, names)
+    numbers, groups = numbered(_texts(column, what, images))
+    return np.array([names.normalise("group", name) for name in groups], np.str_)[numbers]
+
+
+def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
+    if times.shape != (images,) or times.dtype.kind not in "iufM":
+        raise SfumatoError(
+            f"{what} must be {images} numbers or datetime64, one for each image, got {times.dtype} {times.shape}",
+            "save numpy.array([...], 'datetime64[s]'), or numbers",
+        )
+    if times.dtype.kind == "M":
+        years = times.astype("datetime64[Y]").astype(np.int64) + 1970
+        odd = np.isnat(times) | (years < datetime.MINYEAR) | (years > datetime.MAXYEAR)
+    else:
+        with np.errstate(over="ignore"):
+            times = times.astype(np.float64)
+        odd = ~np.isfinite(times)
+    if odd.any():
+        raise SfumatoError(
+            f"{what} has no date of the years 1 to 9999 or finite number for image {np.flatnonzero(odd)[0]}",
+            "give its time, or take the image out",
+        )
+    return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
+
+
+def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> np.ndarray:
+    """Text (N,), the user or users of each image. For rows of names (N, K), all that are not empty."""
+    if users.ndim == 2 and users.dtype.kind == "U" and users.shape[1]:
+        users = np.array([SEPARATOR.join([SEPARATOR, *row]) for row in users.tolist()], np.str_)
+    numbers, names = numbered(_texts(users, what, images, f"; {NOBODY}"))
+    return np.array([users_to_nfc(name, spellings) for name in names], np.str_)[numbers]
+
+
+def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np.ndarray:
+    """Text (N,). Whole numbers become decimal digits, so that an archive names users like a table."""
+    if texts.shape != (images,) or texts.dtype.kind not in "iuU":
+        raise SfumatoError(
+            f"{what} must be {images} whole numbers or texts, one for each image, got {texts.dtype} {texts.shape}",
+            "save numpy.array(['ann', 'bob', ...]), or numbers",
+        )
+    texts = texts.astype(np.str_)
+    for name in np.unique(texts).tolist():
+        if not name.strip():
+            odd = np.flatnonzero(texts == name)[0]
+            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or take the image out{otherwise}")
+        refuse_unwritable(name, f"{what}: the name")
+    return texts

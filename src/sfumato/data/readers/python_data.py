@@ -1,0 +1,290 @@
+"""Data from Python: arrays and tensors like those of an archive, and map-style data sets, such as torchvision's, whose
+items are pairs of image and label."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from sfumato._checks import SfumatoError
+from sfumato.data import classes as class_lists
+from sfumato.data.classes import Spellings, declared_names, notes_on_parts, test_part
+from sfumato.data.declared import Order
+from sfumato.data.identity.record_users import BY_CLASS
+from sfumato.data.images import decoding
+from sfumato.data.parts import Parts
+from sfumato.data.readers.arrays import parts_from_arrays
+from sfumato.data.readers.files import load_files
+from sfumato.data.readers.listing import ListingBuilder
+
+NAMES = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
+"""Names in an archive, by the number of arrays."""
+WHERE = "the arrays"
+
+
+def is_array(given: Any) -> bool:
+    """Whether the object is an array, a tensor, or a list of labels (numbers or names)."""
+    if isinstance(given, (list, tuple)):
+        return bool(given) and all(isinstance(one, (str, int, np.integer)) for one in given)
+    return hasattr(given, "__array__") and hasattr(given, "shape") and hasattr(given, "dtype")
+
+
+def load_arrays(given: Mapping[str, Any], order: Order) -> Parts:
+    """Both parts of arrays and tensors, which are read like those of an archive (`readers.arrays.load`).
+
+    Tensors of images are (N, C, H, W) if C is 1 or 3, else (N, H, W, C) or (N, H, W). For arrays, (N, H, W, C) takes
+    precedence. Labels may be names.
+    """
+    arrays = {name: _images(one, name) if name.startswith("x") else array_of(one, name) for name, one in given.items()}
+    spoken = {name: one for name, one in arrays.items() if name.startswith("y") and one.dtype.kind in "UO"}
+    if spoken:
+        texts = {name: _texts(one, name, order.names) for name, one in spoken.items()}
+        found = class_lists.sort_names({text for some in texts.values() for text in some})
+        names = order.declared.labels.classes or found
+        for text in found:
+            class_lists.require_declared(text, names, f"{WHERE} hold", "the images")
+        places = {name: place for place, name in enumerate(names)}
+        arrays |= {name: np.array([places[text] for text in some], np.int64) for name, some in texts.items()}
+        if len(names) > 1:
+            arrays["classes"] = np.array(names, np.str_)
+    return parts_from_arrays(arrays, order, where=WHERE)
+
+
+def array_of(given: Any, name: str) -> np.ndarray:
+    """The object as an array in main memory, whatever a tensor's device."""
+    if hasattr(given, "detach"):
+        given = given.detach().cpu()
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        what = f"{name} of {WHERE} is no array ({problem})"
+        raise SfumatoError(what, "give a numpy array, or a tensor of uint8 or float32") from None
+
+
+def _images(given: Any, name: str) -> np.ndarray:
+    return channels_last(array_of(given, name), tensors=hasattr(given, "detach"))
+
+
+def channels_last(images: np.ndarray, *, tensors: bool) -> np.ndarray:
+    """Images (..., H, W, C), with channels moved to the end if they come first, as is usual for tensors.
+
+    >>> channels_last(np.zeros((5, 3, 8, 8)), tensors=True).shape
+    (5, 8, 8, 3)
+    """
+    first, last = images.ndim > 2 and images.shape[-3] in (1, 3), images.ndim > 2 and images.shape[-1] in (1, 3)
+    return np.moveaxis(images, -3, -1) if first and (tensors or not last) else images
+
+
+def _texts(labels: np.ndarray, name: str, spellings: Spellings) -> list[str]:
+    texts = labels.tolist()
+    if labels.ndim != 1 or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise SfumatoError(
+            f"{name} of {WHERE} holds something else than names of classes",
+            "give one name for each image, or whole numbers from 0",
+        )
+    return [spellings.normalise("class", text.strip()) for text in texts]
+
+
+UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
+_CODE = 16
+_ITEMS = (
+    "let each item be (image, label), or a mapping with image, label and perhaps user; an image is one of PIL, or an "
+    "array or tensor of bytes or of numbers in [0, 1]"
+)
+
+
+def is_map_style(given: Any) -> bool:
+    """Whether the object is a map-style data set, or a list of pairs."""
+    if isinstance(given, list):
+        return len(given) > 2 and all(isinstance(one, tuple) and len(one) == 2 for one in given)
+    if isinstance(given, (str, bytes, tuple, Mapping)) or hasattr(given, "__array__") or is_loader(given):
+        return False
+    try:
+        return hasattr(given, "__getitem__") and len(given) >= 0
+    except (TypeError, NotImplementedError):
+        return False
+
+
+def is_loader(given: Any) -> bool:
+    """Whether the object is torch's `DataLoader`, or similar."""
+    return hasattr(given, "dataset") and hasattr(given, "batch_size")
+
+
+class Items:
+    """Images of data sets, read again on each access. Items that change are refused.
+
+    Only a hash of each item stays in memory, so a data set may have any size.
+
+    Args:
+        sets: map-style data sets, concatenated.
+        where: name of the data sets in errors.
+    """
+
+    room = math.inf
+
+    def __init__(self, sets: Sequence[Any], where: str):
+        self._sets, self._where = tuple(sets), where
+        self._starts = np.cumsum([0, *map(len, self._sets)]).tolist()
+        self._codes: dict[int, bytes] = {}
+        self._lock = threading.Lock()  # most data sets are not thread-safe
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def name(self, place: int) -> str:
+        """Name of an item: its index in its data set."""
+        part = self.part(place)
+        which = "" if len(self._sets) == 1 else f"{('train', 'test')[part]} "
+        return f"{which}item {place - self._starts[part]} of {self._where}"
+
+    def read(self, place: int) -> bytes:
+        """The image as a lossless file."""
+        return self.item(place)[0]
+
+    def item(self, place: int) -> tuple[bytes, Any, str | None]:
+        """Image, label and user. `SfumatoError` if they differ from the first read."""
+        part, name = self.part(place), self.name(place)
+        with self._lock:
+            given = self._sets[part][place - self._starts[part]]
+        image, label, user = _taken_apart(given, name)
+        content, label = encode_image(image, name), _label(label, name)
+        code = hashlib.blake2b(content + repr((label, user)).encode(), digest_size=_CODE).digest()
+        if self._codes.setdefault(place, code) != code:
+            raise SfumatoError(
+                f"{name} differs from what it was when it was first read",
+                "give a data set without random transforms; the training shows images in several views by itself "
+                "(flip, shift, views)",
+            )
+        return content, label, user
+
+    def part(self, place: int) -> int:
+        """Index of the data set that holds an item."""
+        return int(np.searchsorted(self._starts, place, side="right")) - 1
+
+
+def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
+    """Both parts of data sets with names (`part_in_name`), or of a single one, split by a keyed hash of each image.
+
+    Items are (image, label), or mappings with the keys image, label and optionally user. Labels are names, or whole
+    numbers, which the data set's `classes` name if present; with `label_columns` declared, rows of 0 and 1. Each item
+    is read more than once, and items that change are refused.
+    """
+    parts = ["train", test_part(sets)] if len(sets) > 1 else [None]
+    read = [sets[part] for part in parts] if len(sets) > 1 else [*sets.values()]
+    stored, found = Items(read, where), ListingBuilder(order.names)
+    known = [_names_of(one) for one in read]  # per data set: two folders may number the same classes differently
+    several = order.declared.labels.label_columns
+    for place in range(len(stored)):
+        _, label, user = stored.item(place)
+        name, part = stored.name(place), stored.part(place)
+        found.add(_spelt(label, known[part], several, name), part=parts[part], user=user)
+        if order.progress is not None:
+            order.progress(place + 1, len(stored))
+        if bool(user) != ("user" in found.beside):
+            raise SfumatoError(f"{name} says otherwise than others whether it has a user", "give each item its user")
+    if not len(found):
+        raise SfumatoError(f"{where} is empty", "give one that holds images")
+    for place in range(min(8, len(stored))):  # detects random transforms early
+        stored.item(place)
+    written = known[0] if not several and len(set(known)) == 1 else None
+    listing = found.listing(stored, written=written)
+    return load_files(
+        listing.numbered(order.declared.labels.classes), order, where=where, notes=notes_on_parts(sets, where)
+    )
+
+
+def _taken_apart(item: Any, name: str) -> tuple[Any, Any, str | None]:
+    if isinstance(item, Mapping) and {"image", "label"} <= set(item):
+        user = item.get("user")
+        return item["image"], item["label"], None if user is None else str(user)
+    if isinstance(item, (tuple, list)) and len(item) == 2:
+        return item[0], item[1], None
+    what = f"{len(item)} things" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
+    if isinstance(item, Mapping):
+        what += f" with the keys {', '.join(map(str, item))[:100]}"
+    raise SfumatoError(f"{name} is {what}, and no pair of image and label", _ITEMS)
+
+
+def _label(label: Any, name: str) -> str | int | tuple[int, ...]:
+    if isinstance(label, str) and label.strip():
+        return label.strip()
+    values = array_of(label, f"the label of {name}")
+    if values.dtype.kind in "iub" and values.size == 1 and values.ndim < 2:
+        return int(values.reshape(()))
+    if values.ndim == 1 and values.dtype.kind in "iubf" and np.isin(values, (0, 1)).all():
+        return tuple(int(value) for value in values)
+    what = f"{values.dtype} {values.shape}" if values.dtype.kind in "iubf" else type(label).__name__
+    raise SfumatoError(f"the label of {name} is {what}", "give a whole number from 0, or the class's name")
+
+
+def _spelt(
+    label: str | int | tuple[int, ...], names: tuple[str, ...] | None, several: tuple[str, ...] | None, name: str
+) -> str | tuple[int, ...]:
+    """The name of the class; or 0 or 1 for each of several labels."""
+    if isinstance(label, tuple) != (several is not None) or (several and len(label) != len(several)):  # type: ignore[arg-type]
+        count = len(label) if isinstance(label, tuple) else 1
+        remedy = f"name all {count} as `label_columns`" if count > 1 else "leave `label_columns` out"
+        raise SfumatoError(f"{name} has {count} labels, and {len(several or ()) or 1} declared", remedy)
+    if not isinstance(label, int):
+        return label
+    if label < 0 or (names is not None and label >= len(names)):
+        raise SfumatoError(f"{name} has the label {label}, which names no class", "number the classes from 0")
+    return str(label) if names is None else names[label]
+
+
+def _names_of(data: Any) -> tuple[str, ...] | None:
+    """The class names of torchvision's data sets, and of `Subset` and `ConcatDataset` of them; else None."""
+    known = next((getattr(data, name) for name in ("classes", "categories") if hasattr(data, name)), None)
+    if known is None and hasattr(data, "dataset"):
+        return _names_of(data.dataset)
+    if known is None and hasattr(data, "datasets"):
+        several = {_names_of(one) for one in data.datasets}
+        return several.pop() if len(several) == 1 else None
+    if not isinstance(known, (list, tuple)) or len(known) < 2:
+        return None
+    names = [", ".join(name) if isinstance(name, tuple) else name for name in known]  # ImageNet has synonyms
+    return declared_names(names) if all(isinstance(name, str) for name in names) else None
+
+
+def encode_image(image: Any, name: str) -> bytes:
+    """An image as the bytes of a lossless file. The encoding is deterministic.
+
+    Args:
+        image: a Pillow image; or an array or tensor (H, W), (H, W, C) or (C, H, W), C = 1 or 3: uint8, uint16 (mapped
+            by declared levels), or numbers in [0, 1].
+        name: name of the image in errors.
+    """
+    if not isinstance(image, Image.Image):
+        image = _as_image(image, name)
+    with decoding.quiet_decoder(), decoding.image_errors(name):
+        image = ImageOps.exif_transpose(image)
+        stream = io.BytesIO()
+        image.save(stream, "PPM" if image.mode in ("L", "RGB") else "TIFF")
+    return stream.getvalue()
+
+
+def _as_image(given: Any, name: str) -> Image.Image:
+    if not hasattr(given, "__array__"):
+        raise SfumatoError(f"the image of {name} is a {type(given).__name__}", _ITEMS)
+    array = channels_last(array_of(given, f"the image of {name}"), tensors=hasattr(given, "detach"))
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if 0 in array.shape or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3):
+        raise SfumatoError(f"the image of {name} has the shape {array.shape}", _ITEMS)
+    if array.dtype.kind == "f":
+        if not (array.min() >= 0 and array.max() <= 1):  # true for NaN as well
+            value = next(number for number in array.ravel().tolist() if not 0 <= number <= 1)
+            raise SfumatoError(
+                f"the image of {name} holds {value:g}, outside [0, 1]",
+                "give the data set without Normalize: images are scaled here, by public constants",
+            )
+        array = np.rint(255 * array.astype(np.float64)).astype(np.uint8)
+    if array.dtype == np.uint8 or (array.dtype == np.uint16 and array.ndim == 2):
+        return Image.fromarray(np.ascontiguousarray(array))
+    raise SfumatoError(f"the image of {name} is {array.dtype} {array.shape}", _ITEMS)

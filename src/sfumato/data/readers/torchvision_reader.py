@@ -1,0 +1,107 @@
+"""torchvision:NAME - torchvision's data sets with an image and a class per record."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import kinds
+from sfumato.data.classes import part_by_name
+from sfumato.data.declared import Order
+from sfumato.data.parts import Parts
+from sfumato.data.readers import python_data
+from sfumato.data.readers.numpy_archive import parts_of
+
+IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
+"""Data sets that torchvision holds in one array."""
+UNDERSTOOD = ("label_columns",)
+_TEST_SPLITS = ("test", "val", "valid")
+"""Names of the test part, in order of preference (`test_part`)."""
+_ABSENT = re.compile("not found|does not exist|is not present")
+
+
+def load(name: str, order: Order) -> Parts:
+    """Reads a data set with its official train and test parts, by torchvision's loader.
+
+    Without a test part the validation part is used; otherwise validation is ignored. A data set without parts is split
+    by a keyed hash. EMNIST is its `balanced` split (47 classes), transposed, since its files store every image mirrored
+    at the diagonal.
+    """
+    name, kind = kinds.torchvision_set(name)
+    where, loading = f"torchvision:{name}", order.declared.loading
+    root = Path(loading.root).expanduser() if loading.root else default_root()
+    sets = _sets(name, kind, root, download=loading.download)
+    if name not in IN_ARRAYS:
+        return python_data.load(sets, order, where)
+    if order.declared.labels.label_columns is not None:
+        raise SfumatoError(f"`label_columns` are declared, and {where} has one label for each image", "leave them out")
+    names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(sets["train"].classes)
+
+    def originals(dataset: Any) -> np.ndarray:
+        images = np.asarray(dataset.data)
+        if images.ndim == 3:
+            images = images[..., np.newaxis]
+        if name == "EMNIST":
+            images = images.swapaxes(1, 2)
+        return np.ascontiguousarray(images)
+
+    sides = {
+        str(side): {"images": originals(dataset), "labels": np.asarray(dataset.targets).astype(np.int64)}
+        for side, dataset in sets.items()
+    }
+    return parts_of(sides, order, names=names, where=where)
+
+
+def default_root() -> Path:
+    """Default folder of published data sets, in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "sfumato" / "torchvision"
+
+
+def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | None, Any]:
+    """The training and test sets, by part; a single set with key None if there are no parts."""
+    known = kinds.parameters(kind)
+    given = kinds.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
+
+    def made(**which: Any) -> Any:
+        return _made(name, kind, root, given | which)
+
+    if "train" in known:
+        return {"train": made(train=True), "test": made(train=False)}
+    if "split" not in known:
+        return {None: made()}
+    train = str(known["split"].default)
+    sets: dict[str | None, Any] = {"train": made(split=train if train.startswith("train") else "train")}
+    tests = ((part_by_name(split), made(split=split)) for split in _TEST_SPLITS)
+    return sets | dict([next((part, test) for part, test in tests if test is not None)])
+
+
+def _made(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
+    """The data set; None if it has no such split."""
+    try:
+        return kind(root, **given)
+    except ImportError as problem:
+        raise SfumatoError(f"torchvision:{name} needs what is not installed ({problem})", "install it") from None
+    except (RuntimeError, OSError, ValueError, EOFError) as problem:
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        if "for argument split" in reason:
+            return None
+        fetch = "pass `download=True` to fetch it" if "download" in given else "put its files there by hand"
+        other = f"{'' if 'download' in given else 'pass '}`root` with the folder that holds it"
+        absent = isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None
+        if absent and not given.get("download"):
+            what = f"is not in {str(root)!r}, or is damaged there"
+            remedy = f"{fetch}, or {other}"
+        elif given.get("download"):
+            what = f"could not be fetched into {str(root)!r} ({reason})"
+            remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
+        else:
+            what = f"could not be read in {str(root)!r} ({reason})"
+            remedy = f"delete its files and {fetch}"
+        raise SfumatoError(f"torchvision:{name} {what}", remedy) from None

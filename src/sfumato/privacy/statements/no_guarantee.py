@@ -1,0 +1,179 @@
+"""Statements of training without privacy. They are separate types, so no switch of a private run leads here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
+from sfumato.privacy.statements.display import StatementBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPromise(StatementBase):
+    """The statement of a model that was trained without any privacy, on data declared public.
+
+    **Guarantee.** None, for any unit and adjacency, and the statement says so.
+
+    Args:
+        published: whether the data are a published collection; otherwise their owner declared them public.
+        origins: the sources of the initial weights: some of `circumstances.ORIGINS`.
+        filtered: whether the data were filtered by looking at private data.
+    >>> NoPromise(published=True).sentence.split(":")[0]
+    'This model promises nothing'
+    """
+
+    published: bool
+    origins: tuple[str, ...] = ()
+    filtered: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """A sentence that nothing is promised."""
+        data = "a published collection" if self.published else "data that their owner declared public"
+        return (
+            f"This model promises nothing: it was trained without privacy on {data}, and may reveal any example of "
+            "them. It may be the start of private training on other data."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        lines = ["Everything. Private data must not be trained on in this way."]
+        if "private run" in self.origins:
+            lines.append(
+                "A private run stands behind the weights that this training began with: that run's own statement "
+                "covers its data, and if the same data are used again, the epsilons add up."
+            )
+        if self.filtered or "filtered data" in self.origins:
+            lines.append(
+                "The data, or those behind the weights that this training began with, were filtered by looking at "
+                "private data without noise. What was left out reveals something about the private data."
+            )
+        if "synthetic images" in self.origins:
+            lines.append(f"The data behind the weights of the features ({ORIGINS['synthetic images']}.")
+        return {
+            "sentence": self.sentence,
+            "plain": [
+                "There is no privacy here: whoever sees the model may learn of any training example that it was used, "
+                "and perhaps what it shows."
+            ],
+            "not_covered": lines,
+            "promises": False,
+            "epsilon": None,
+            "delta": None,
+            "published": self.published,
+            "origins": list(self.origins),
+            "filtered": self.filtered,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedWithoutNoise(NoPromise):
+    """The statement of a model that was trained with clipped updates but without noise.
+
+    **Guarantee.** None. Clipping bounds the contribution of one user to a sum; without noise the sum still reveals it.
+
+    Args:
+        method: the training method.
+    """
+
+    method: str
+
+    @property
+    def sentence(self) -> str:
+        """A sentence that nothing is promised although updates were clipped."""
+        data = "a published collection" if self.published else "data that their owner declared public"
+        return (
+            f"This model promises nothing: it was trained by {self.method}, with clipped updates and without noise, on "
+            f"{data}. Clipping alone protects nobody: the model may reveal any example of them. It may be the start of "
+            "private training on other data."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        return super().to_dict() | {"method": self.method}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisprovedClaim(NoPromise):
+    """The statement of a model that was trained by a published method whose privacy claim does not hold.
+
+    **Guarantee.** None. The method's claim is reported as one that does not hold, next to an epsilon of null.
+
+    Args:
+        method: the name of the published method.
+        claimed: the (epsilon, delta) that its accounting would state.
+        reason: why the claim does not hold.
+    """
+
+    method: str
+    claimed: tuple[float, float]
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """A sentence that nothing is promised, although the method claims it."""
+        epsilon, delta = self.claimed
+        return (
+            f"This model promises nothing: it was trained by {self.method}, whose claim, here epsilon {epsilon:.3g} at "
+            f"delta {delta:g}, does not hold: {self.reason}. It may reveal any example that it was trained on."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        epsilon, delta = self.claimed
+        return super().to_dict() | {
+            "claimed": {"epsilon": epsilon, "delta": delta},
+            "status": "claimed, does not hold",
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NothingPrivate(NoPromise):
+    """The statement of a model without any training: it is a public function, whatever the data contain.
+
+    **Guarantee.** None is claimed and none is needed: no record was read to make the model. No epsilon is stated,
+    because nothing was released to which it could apply.
+
+    Args:
+        test_public: whether the images on which it was measured are public.
+        read: the facts that determine the model and were read from the data: some of `FACT_NAMES`.
+
+    >>> NothingPrivate(published=False).sentence.split(":")[0]
+    'This model has used no private data'
+    """
+
+    test_public: bool = False
+    read: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """A sentence that no private data were used."""
+        behind = " For the data behind the weights of its features, see what is not covered." if self.origins else ""
+        return (
+            "This model has used no private data: it consists of fixed features and a public projection of them, the "
+            f"same whatever the data contain. Nothing was trained, and no budget was spent.{behind}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        data = super().to_dict()
+        lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in self.read]
+        if not self.test_public:
+            lines.append(
+                "Figures and images of the test part, wherever they are shown: they were measured without noise, and "
+                "are for the owner."
+            )
+        return data | {
+            "plain": [
+                "Whoever sees the model learns nothing about anybody's images: it would be the same without them.",
+                "So there is no epsilon, and none of the data's budget is used up.",
+            ],
+            "not_covered": [
+                *lines,
+                *(f"The data behind the weights of the features ({ORIGINS[name]}." for name in self.origins),
+            ],
+            "test_public": self.test_public,
+            "read": list(self.read),
+        }

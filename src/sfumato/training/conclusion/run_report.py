@@ -1,0 +1,233 @@
+"""A run's report, from its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.evaluation import accuracy
+from sfumato.models.weights.description import OWN_LOOP
+from sfumato.privacy import Circumstances, PrivacyPlan, Statement, true_positive_rates
+from sfumato.privacy.planning import remarks
+from sfumato.privacy.statements.other_units import of_person
+from sfumato.report import (
+    RATES,
+    Attack,
+    EmbeddingEvaluation,
+    Evaluation,
+    Facts,
+    MultilabelEvaluation,
+    Published,
+    page,
+)
+from sfumato.runs import directory as names
+from sfumato.runs import pins
+from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.figures import published
+from sfumato.runs.heading import Heading, publishable_settings
+from sfumato.runs.owner import sentences, uses
+from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.training.conclusion import audit_results
+from sfumato.training.job import UNTRAINED, lengths
+from sfumato.training.parts import budgeted
+
+PERSONS = (2, 5, 10)
+"""Numbers of images per person for which the report of a run of single examples gives epsilon."""
+OF_CLASSIFIERS = (
+    *("head", "loss", "class_prevalence", "pretrained_rate"),
+    *("views", "shift", "flip", "zoom", "crop_area"),
+)
+"""Settings that only classifiers use."""
+
+
+def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> str:
+    """The run's report, from its files.
+
+    Args:
+        public: the version that may be published.
+        total: include the total cost of the owner's runs on these data in the public version.
+    """
+    record, statement, heading = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT), Heading.read(run)
+    title = heading.title or _titled(record)
+    if "circumstances" in record:
+        facts = {"title": title, **_guarantee_facts(run, record, statement, public=public, total=total)}
+    else:
+        untrained = record.get("kind") == UNTRAINED
+        plan = {"privacy": "no private data used"} if untrained else {"privacy": "none", **lengths(record)}
+        facts = {"title": f"{title}: {'untrained' if untrained else 'without privacy'}", "plan": plan}
+        facts |= {"statement": statement, "public_test": statement.get("test_public", True)}
+    return page(
+        Facts(
+            **facts,
+            owner=heading.private,
+            about=heading.public,
+            model=file_hash(run / names.MODEL) if (run / names.MODEL).is_file() else "",
+            environment=_environment(record),
+            settings=settings_facts(record),
+            metrics=run.rows(),
+            evaluation=evaluation_of(run),
+        ),
+        public=public,
+    )
+
+
+def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's environment; for a run resumed elsewhere also the changes, with the step of each."""
+    shown = record["environment"] | {k: v for k, v in record["performance"].items() if k != "methods"}
+    for later in record.get(pins.WENT_ON, ()):
+        own = {name: value for name, value in later.items() if name != "step" and not name.startswith("digest of ")}
+        changed = {
+            name: value for name, value in own.items() if record["environment"].get(name, shown.get(name)) != value
+        }
+        shown |= {f"{name}, after {later['step']:,} steps": value for name, value in changed.items()}
+    return shown
+
+
+def _titled(record: Mapping[str, Any]) -> str:
+    """The default title: data and model."""
+    if record.get("kind") == OWN_LOOP:
+        return f"{record['model']['name']}, trained with private_steps"
+    return f"{record['data']['kind']}, {record['settings']['model']}"
+
+
+def _guarantee_facts(
+    run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any], *, public: bool, total: bool
+) -> dict[str, Any]:
+    """The facts about the guarantee in the report of a private run."""
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
+    single = plan.unit.name == "example"
+    used = [] if facts.data_public or (public and not total) else joint_cost_lines(record, plan, public=public)
+    return {
+        # The report shows an attacker's curve in place of the statement's own bounds, which are weaker.
+        "statement": {**statement, "plain": promised.remarks},
+        "attack": _attack(promised) if promised.promises else None,
+        "together": [] if public else used,
+        "total": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
+        "plan": remarks.figures(plan, record.get("clock")),
+        "public_test": facts.test_public,
+        "audits": audit_results.audits_of(run),
+        "published": None if promised.circumstances.figures is None else published_of(run),
+        **(_persons(record, plan, asked=public and not facts.data_public and single) if promised.promises else {}),
+    }
+
+
+def _attack(promised: Statement) -> Attack:
+    """The most that an attacker can find out."""
+    return Attack(
+        detections=true_positive_rates(promised.selection or promised.plan, RATES),
+        delta=promised.plan.delta,
+        subject=promised.covered,
+        others=promised.wording.others,
+        question=promised.wording.used,
+    )
+
+
+def joint_cost_lines(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bool = False) -> list[str]:
+    """The total cost of the owner's runs on these data so far. Private, since their number is.
+
+    Args:
+        public: leave out names of other runs and of files.
+    """
+    try:
+        found = uses.earlier_uses(DataIdentity.from_record(record))
+    except SfumatoError as error:
+        why = "" if public else f": {error.problem}"  # the error names a local file
+        return [f"What your runs on these data cost together is not known{why}."]
+    apart = [f"{sentences.other_assignments(found.apart, 'other')}."] if found.apart else []
+    total = [
+        *sentences.joint_cost_sentences(found.plans, plan, found.seeded),
+        *apart,
+        *sentences.figures_sentences(found.figures),
+    ]
+    return [*budgeted.lines(record, public=public), *total]
+
+
+def settings_facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of model and training, from a run's record."""
+    if record.get("kind") == OWN_LOOP:
+        groups = {name: value for group in record["optimizer"]["groups"] for name, value in group.items()}
+        return {"model": record["model"]["name"], "optimizer": record["optimizer"]["name"], **groups}
+    choices = publishable_settings(dict(record["settings"])) | record.get("code", {})
+    if "optimizer" in record.get("code", {}):  # the own optimizer has them itself
+        choices = {name: value for name, value in choices.items() if name not in ("momentum", "weight_decay")}
+    clients: dict[str, Any] = dict(record.get("embedding", {}))
+    if not clients:
+        return image_facts(record) | choices | backbone_facts(record)
+    own, local = {name: choices[name] for name in choices if name not in OF_CLASSIFIERS}, clients.pop("local", {})
+    renamed = {"count": "clients", "far": "false accept rate"}
+    own |= {renamed.get(name, name): value for name, value in clients.items()}
+    return own | {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
+
+
+def image_facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The size of the model's images, for its report: a fact that is declared, or named as read."""
+    data, tokens = record["data"], record.get("circumstances", {}).get("tokens")
+    if tokens or data.get("features") or not data.get("size"):
+        return {}
+    colours = "grey" if data["channels"] == 1 else "colour"
+    return {"images": f"middle squares at {data['size']} x {data['size']} pixels, {colours}"}
+
+
+def evaluation_of(run: RunDirectory) -> Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None:
+    """The evaluation in the run directory; None if there is none yet."""
+    if not (run / names.EVALUATION).exists():
+        return None
+    data = run.read_json(names.EVALUATION)
+    if "labels" in data:
+        return MultilabelEvaluation.from_dict(data)
+    return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
+
+
+def published_of(run: RunDirectory) -> Published | None:
+    """The published figures of a run, for its report; None without any."""
+    found = published.read(run)
+    if found is None:
+        return None
+    return Published(
+        epsilon=found.table.epsilon,
+        records=found.records,
+        accuracy=found.accuracy,
+        per_class=found.per_class,
+        auc=found.auc,
+        majority=found.majority,
+        roc={name: found.roc(name) for name in found.auc},
+        error=found.calibration_error,
+        bands=found.reliability,
+        temperature=found.temperature,
+        operating=None if found.operating is None else (found.operating.positive, found.operating.threshold),
+    )
+
+
+def _persons(record: Mapping[str, Any], plan: PrivacyPlan, *, asked: bool) -> dict[str, Any]:
+    """Epsilon of persons with several examples in a run of single examples, if the users are known or if asked for.
+
+    Includes the person with the most examples if the users are known.
+    """
+    most = record.get("most_of_one_user")
+    if most is None and not asked:
+        return {}
+    known = {} if most is None else {"most_of_one": of_person(plan, most)}
+    return {"persons": epsilon_by_images(plan), **known}
+
+
+def epsilon_by_images(plan: PrivacyPlan) -> list[tuple[int, float]]:
+    """Pairs (images, epsilon) for persons with several images, for a plan of single examples."""
+    many = [of_person(plan, count) for count in PERSONS if count <= plan.population]
+    return [one for one in many if math.isfinite(one[1])]
+
+
+def most_exposed_person(directory: Path) -> tuple[int, float] | None:
+    """(images, epsilon) of the person with the most images in a run of single examples. Private."""
+    run = RunDirectory(directory)
+    most = run.read_json(names.SETTINGS).get("most_of_one_user")
+    return None if most is None else of_person(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
+
+
+def backbone_facts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The backbone whose features a run was trained on, for its report."""
+    name = record["data"].get("backbone")
+    return {} if name is None else {"features of": name}

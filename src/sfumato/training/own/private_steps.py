@@ -1,0 +1,231 @@
+"""`for step in sfumato.private_steps(...)`: the arguments of a custom training loop, checked before spending budget."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Never
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato.experiment.foreign_options import foreign_hint
+from sfumato.experiment.settings import SECURE, STANDARD
+from sfumato.gradients.checks.external_models import loss_of_model, unwrap
+from sfumato.gradients.examples import Tree
+from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.plan import default_delta
+from sfumato.randomness import owner_key
+from sfumato.runs.directory import SETTINGS, RunDirectory
+from sfumato.runs.owner import data_identity
+from sfumato.training.own.bookkeeping import circumstances_of
+from sfumato.training.own.records import LABELS, OwnRecords, own_records
+from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
+from sfumato.training.parts import budgeted
+from sfumato.training.preparation.building import refuse_noise
+from sfumato.training.preparation.prepare import check_epsilon
+from sfumato.training.preparation.start import Machine, Start
+
+
+def private_steps(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Any,
+    loss: Loss | None = None,
+    *,
+    directory: str | os.PathLike[str],
+    plan: PrivacyPlan | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    noise_multiplier: float | None = None,
+    max_norm: float | None = None,
+    examples: int | None = None,
+    with_state: Sequence[Any] = (),
+    template: tuple[Tree, Tree] | None = None,
+    public: bool = False,
+    name: str | None = None,
+    budget: str | None = None,
+    seed: int | None = None,
+    noise: str = STANDARD,
+    precision: str | None = None,
+    threads: int | None = None,
+    micro_batch: int | None = None,
+    capture: bool = False,
+    if_changed: str = REFUSE,
+    **unknown: Never,
+) -> PrivateSteps:
+    """The private steps of a custom training loop. The same call resumes an interrupted run.
+
+    >>> import tempfile, torch
+    >>> model = torch.nn.Linear(4, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> data = torch.randn(200, 4), torch.arange(200) % 2
+    >>> run = private_steps(
+    ...     model, optimizer, data, epsilon=3.0, batch_size=50, epochs=1, public=True, directory=tempfile.mkdtemp()
+    ... )
+    >>> [step.number for step in run], run.statement.epsilon <= 3.0
+    ([1, 2, 3, 4], True)
+
+    Args:
+        model: any module, on any device. It is trained in place.
+        optimizer: over its parameters. It updates the weights in each step, before the loop's body runs.
+        data: the model's inputs: a pair (inputs, targets) of tensors or arrays (N, ...), or of tuples or dicts of them;
+            a dict of them with `labels`; or a map-style data set of such pairs or dicts, which must give the same
+            record each time. Otherwise an opened source, or data for `sfumato.open_source` (a spelling, torchvision's
+            data sets, those of Hugging Face, a DataFrame), of which the training part is used: images (N, C, H, W).
+        loss: a function of (outputs, targets), one example's outputs (1, ...) and target (1, ...), to a number. None
+            for the model's own `outputs.loss` if its inputs are a dict with `labels`, otherwise for cross-entropy.
+        directory: the run directory.
+        plan: everything that determines epsilon; replaces the arguments that follow.
+        epsilon, delta, batch_size, epochs or steps, noise_multiplier, max_norm: as for `PrivacyPlan.calibrate`: three
+            of epsilon, batch size, steps and noise multiplier determine the fourth. Steps are epochs times N over the
+            batch size, rounded up. By default, delta is the largest power of ten of at most 1e-5 and 1/(10 N), as in
+            `train`; C is 1.
+        examples: N, if declared (here or in the source); otherwise it is counted, and the statement says so.
+        with_state: further objects to save in checkpoints, such as a learning rate scheduler, with `state_dict` and
+            `load_state_dict`.
+        template: synthetic or public (inputs, targets), for a model that fails on random numbers, or on integers that
+            are all 0 or all 1 (`ClippedGradient`).
+        public: the data are public: the run is not put on the owner's list.
+        name: the owner's name for these records, such as "faces". The owner's list recognises tensors only by their
+            values; runs under one name are counted together, whatever the normalisation (`sfumato spent name:faces`).
+        budget: name of a budget (`set_budget`) in which the whole plan is reserved before the run begins.
+        seed: for experiments: determines all randomness; the run then has no guarantee.
+        noise: "standard", or "secure": drawn exactly and rounded to a public grid, one example at a time by default.
+        precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
+        threads: CPU threads of torch.
+        micro_batch: largest number of examples in memory at once.
+        capture: on a CUDA device, launch the clipped sum as a CUDA graph (`ClippedGradient`), as `train` does. The
+            loop's body must then not change the function that model and loss compute, apart from the weights.
+        if_changed: what to do if a step that is repeated after an interruption would release something else, for
+            example with another loss or on a device that rounds differently: "refuse", or "skip": the steps paid for
+            since the checkpoint are lost, as the statement says, and the loop continues after them.
+
+    **Guarantee.** The weights after every step, all of them together, have the plan's (epsilon, delta) for each single
+    example: each step is a `PrivateStep` whose participants are drawn by the plan (`Sampler`), and the ledger commits
+    to its release before the weights move. A step that is repeated after an interruption gives the same release or
+    none, whatever has changed. With secure noise this holds for the numbers that a machine computes (`NoiseGrid`). The
+    optimizer, and everything that the loop's body does with the weights, is post-processing as long as it reads no
+    private record.
+
+    Errors: `SfumatoError` before any budget is spent.
+    """
+    _refuse(unknown)
+    run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
+    records = _named(own_records(data, key), name, run, public)
+    _refuse_no_optimizer(optimizer)
+    one_of("noise", noise, (STANDARD, SECURE))
+    one_of("if_changed", if_changed, (REFUSE, SKIP))
+    asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
+    plan = _planned(plan, examples or records.examples, asked, epochs, delta, max_norm)
+    refuse_noise(noise, plan.mechanism, plan.clipping)
+    facts = circumstances_of(records, declared=examples is not None, public=public, seeded=seed is not None)
+    budgeted.check(budget, public=facts.data_public, seed=seed)
+    machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
+    start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
+    return PrivateSteps(
+        model=model,
+        optimizer=optimizer,
+        records=records,
+        loss=loss or _loss_by_rule(records),
+        plan=plan,
+        run=run,
+        facts=facts,
+        noise=noise,
+        with_state=tuple(with_state),
+        template=template,
+        budget=budget,
+        seed=seed,
+        if_changed=if_changed,
+        capture=capture,
+        start=start,
+    )
+
+
+def _refuse_no_optimizer(optimizer: Any) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SfumatoError(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
+            "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
+        )
+
+
+def _named(records: OwnRecords, name: str | None, run: RunDirectory, public: bool) -> OwnRecords:
+    """The records with the name under which they are counted. A resumed run must have the same name."""
+    own = () if name is None else (data_identity.place(name),)
+    if own and (public or records.facts.data_public):
+        raise SfumatoError(f"name is {name}, but public data are not on the owner's list", "leave it out")
+    if run.exists:
+        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(data_identity.NAMED)]
+        if recorded != [*own]:
+            began = recorded[0].removeprefix(data_identity.NAMED) if recorded else None
+            raise SfumatoError(
+                f"name is {name!r}, but the run in {run.path} began with {began!r}",
+                "give that name, or another directory",
+            )
+    return replace(records, places=(*records.places, *own))
+
+
+def _loss_by_rule(records: OwnRecords) -> Loss:
+    inputs = records.zero_record[0]
+    return loss_of_model if isinstance(inputs, dict) and LABELS in inputs else functional.cross_entropy
+
+
+def _refuse(unknown: Mapping[str, Any]) -> None:
+    """Refuse unknown arguments, naming the right one if it is known."""
+    for name, value in unknown.items():
+        meant = _ELSEWHERE.get(name) or foreign_hint(name, _ARGUMENTS, given=value)
+        remedy = meant or f"give one of {', '.join(sorted(_ARGUMENTS))}"
+        raise SfumatoError(f"private_steps has no argument {name}", remedy.replace("`", ""))
+
+
+def _planned(
+    plan: PrivacyPlan | None,
+    examples: int,
+    asked: dict[str, Any],
+    epochs: float | None,
+    delta: float | None,
+    max_norm: float | None,
+) -> PrivacyPlan:
+    """The given or calibrated plan. Refuses plans that a custom loop does not support."""
+    if plan is None:
+        plan = _calibrated(examples, asked, epochs, delta, max_norm)
+    elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
+        raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
+    if plan.unit.name != "example":
+        raise SfumatoError(
+            "private_steps protects single examples, but the plan's unit is the user",
+            "train with sfumato.train and unit='user', or give a plan for examples",
+        )
+    check_epsilon(plan)
+    return plan
+
+
+def _calibrated(
+    examples: int, asked: dict[str, Any], epochs: float | None, delta: float | None, max_norm: float | None
+) -> PrivacyPlan:
+    positive_integer("examples", examples, remedy="give the number of training examples")
+    if epochs is not None:
+        positive("epochs", epochs)
+        if asked["steps"] is not None or asked["batch_size"] is None:
+            raise SfumatoError(
+                f"epochs={epochs} needs a batch_size, and cannot be given with steps",
+                "give epochs and batch_size, or steps",
+            )
+        asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
+    return PrivacyPlan.calibrate(examples=examples, delta=delta or default_delta(examples), max_norm=max_norm, **asked)
+
+
+_OPTIMIZERS = "give it to your optimizer"
+_ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate", "momentum", "weight_decay", "betas"), _OPTIMIZERS),
+    "poisson_sampling": "leave it out: Poisson sampling is the default; plan=PrivacyPlan(...) takes others",
+}
+_ARGUMENTS = frozenset(inspect.signature(private_steps).parameters) - {"unknown"}

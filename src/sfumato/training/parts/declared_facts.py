@@ -1,0 +1,276 @@
+"""Parts with declared facts: a clock gives each record's step, a drift its group, and class shares the weights of
+examples and the shift of a model's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Clock, Source
+from sfumato.experiment.drift import facts_read, second_group
+from sfumato.models.shares import answer_weights, class_weights, ordered_shares, parse_shares, refuse_for_users
+from sfumato.privacy import Circumstances, FixedOrder, PrivacyPlan
+from sfumato.randomness import is_time_ordered
+from sfumato.runs.reading import check_shares
+from sfumato.training.parts.part import EarlyFacts, Ending, Part, RunRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByTime(Part):
+    """The step of each record by its time stamp, for plans over time; and the number of records in no step.
+
+    Args:
+        clock: the declared clock; None if the plan is not over time.
+        times: int64 (N,), `steps_by_time`.
+    """
+
+    options = ("clock",)
+    clock: Clock | None
+    times: np.ndarray | None = field(repr=False)
+
+    @classmethod
+    def check(cls, early: EarlyFacts) -> None:
+        """Refuse a clock without a plan over time, and vice versa."""
+        check_clock(early.options.get("clock"), by_time=early.by_time)
+
+    @classmethod
+    def from_request(cls, asked: RunRequest) -> ByTime:
+        """The part for the declared clock."""
+        clock = asked.options.get("clock")
+        return cls(clock=clock, times=steps_by_time(asked.source, asked.plan, clock))
+
+    @classmethod
+    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """The clock of a run's record."""
+        return {"clock": Clock(**record["clock"])} if record["clock"] else {}
+
+    @property
+    def sampler_inputs(self) -> dict[str, np.ndarray]:
+        """The times."""
+        return {} if self.times is None else {"times": self.times}
+
+    @property
+    def key_facts(self) -> dict[str, dict[str, Any]]:
+        """The clock; an empty entry without one."""
+        return {"clock": {} if self.clock is None else self.clock.to_dict()}
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """The number of records in no step."""
+        if (note := unassigned_note(source, plan, self.times)) is not None:
+            yield note
+
+
+def check_clock(clock: Clock | None, *, by_time: bool) -> None:
+    """Refuse a plan over time without a clock, and a clock for another plan."""
+    if clock is not None and not by_time:
+        raise SfumatoError(
+            f"start {clock.start} and period {clock.period} are given, but the plan is not over time",
+            "leave both out, or give `order=time`",
+        )
+    if clock is None and by_time:
+        raise SfumatoError(
+            "the plan orders records by their time stamps, but no start and period are given",
+            "declare both, such as `start=2026-01-01` and `period=1d`",
+        )
+
+
+def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.ndarray | None:
+    """The step int64 (N,) of each training record; None for a plan that is not over time.
+
+    **Guarantee.** Each record's step is a function of its own time stamp and of the declared clock (`Clock`).
+
+    Errors: `SfumatoError` for a plan over time without a clock or time stamps, and for a clock for another plan.
+    """
+    check_clock(clock, by_time=is_time_ordered(plan))
+    if clock is None:
+        return None
+    if source.train.times is None and source.cache is not None:
+        raise SfumatoError(
+            "the plan orders records by their time stamps, but a cache of features has none",
+            "train on the images, or with another order",
+        )
+    if source.train.times is None:
+        raise SfumatoError(
+            "the plan orders records by their time stamps, but the source has none",
+            "give a csv with the column time, an npz with the array time_train, or another order",
+        )
+    steps = clock.steps_of(source.train.times)
+    if not _within(steps, plan).any():
+        raise SfumatoError(
+            f"none of the records' time stamps lies within the {plan.steps} steps from {clock.start} on, of "
+            f"{clock.period} each",
+            "declare the `start` and the `period` of these data",
+        )
+    return steps
+
+
+def unassigned_note(source: Source, plan: PrivacyPlan, times: np.ndarray | None) -> str | None:
+    """A message for the owner about training records in no step of the plan; None if every record can be in one.
+
+    Args:
+        times: the step of each record, from `steps_by_time`.
+
+    **Guarantee.** The number is a private figure: it is shown on the terminal and written to no file.
+    """
+    records, rule = len(source.train) if times is None else len(times), plan.participation
+    if not isinstance(rule, FixedOrder) or rule.assignment == "random":
+        return None
+    if times is None:
+        within = min(records, rule.batch_size * min(plan.steps, rule.bins(plan.population)))
+    else:
+        within = int(_within(times, plan).sum())
+    if within == records:
+        return None
+    return (
+        f"note: {records - within} of the {records} training records are in no step of the plan and are not used (a "
+        "private figure: keep it to yourself)"
+    )
+
+
+def _within(times: np.ndarray, plan: PrivacyPlan) -> np.ndarray:
+    return (times >= 0) & (times < plan.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(Part):
+    """The two groups of a plan with a drift.
+
+    Args:
+        groups: whether each training record is in the second group, bool (N,).
+        read: the facts read from the data for it.
+    """
+
+    groups: np.ndarray = field(repr=False)
+    read: tuple[str, ...]
+
+    @classmethod
+    def from_request(cls, asked: RunRequest) -> Drift | None:
+        """The drift of the plan."""
+        groups = second_group(asked.source, asked.plan)
+        return None if groups is None else cls(groups=groups, read=facts_read(asked.source, asked.plan))
+
+    @property
+    def sampler_inputs(self) -> dict[str, np.ndarray]:
+        """The groups."""
+        return {"groups": self.groups}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """Adds the facts that were read."""
+        return replace(facts, read=facts.read + self.read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassShares(Part):
+    """Declared class shares, whose inverses weight the examples of each class or the answers to each label
+    (`models.shares`)."""
+
+    prevalence: Mapping[str, float]
+
+    @classmethod
+    def from_request(cls, asked: RunRequest) -> ClassShares | None:
+        """The class shares of the settings."""
+        prevalence = asked.settings.objective.class_prevalence
+        if prevalence is None:
+            return None
+        (answer_weights if asked.source.multilabel else class_weights)(prevalence, asked.source.classes)
+        if asked.plan.unit.drawn == "users":
+            refuse_for_users()
+        return cls(prevalence=prevalence)
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """Advice on when weights help."""
+        of = "labels" if source.multilabel else "classes"
+        line = f"note: weights by `class_prevalence` help where rare {of} would not be learnt without them"
+        if not source.multilabel:  # measured: docs/figures.md
+            line += "; they cost accuracy, and if the ranking is already good, a threshold does as well at no cost"
+        yield line
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """Adds the shares."""
+        return replace(facts, class_prevalence=tuple(self.prevalence.items()))
+
+
+NAMES = ("prevalence", "training_prevalence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prevalence(Part):
+    """Declared class shares, saved in the model file to interpret its scores.
+
+    Args:
+        prevalence: share of each class where the model will be used; None if not declared.
+        training_prevalence: share of each class in the training data; None if not declared.
+        weighted: whether examples are weighted by the inverse of `class_prevalence`. Scores are then those for equally
+            frequent classes, or with several labels for equally frequent answers to each.
+
+    **Guarantee.** Only declared values shift the scores; no labels are counted. The statement names both shares.
+    """
+
+    options = NAMES
+    prevalence: Mapping[str, float] | None
+    training_prevalence: Mapping[str, float] | None
+    weighted: bool
+
+    @classmethod
+    def check(cls, early: EarlyFacts) -> None:
+        """Refuse invalid shares."""
+        for name in NAMES:
+            if (given := early.options.get(name)) is not None:
+                shares = parse_shares(given, name)
+                if (classes := early.spec.declared.labels.classes) is not None:
+                    ordered_shares(shares, classes, name)
+
+    @classmethod
+    def from_request(cls, asked: RunRequest) -> Prevalence | None:
+        """The requested shares; with weights alone, the scores are those for equal shares."""
+        weighted = asked.settings.objective.class_prevalence is not None
+        given = {name: value for name in NAMES if (value := asked.options.get(name)) is not None}
+        if not given:
+            return cls(prevalence=None, training_prevalence=None, weighted=True) if weighted else None
+        asked.source.require_classes(f"`{next(iter(given))}`")
+        if weighted and "training_prevalence" in given:
+            raise SfumatoError(
+                "`training_prevalence` and `class_prevalence` are both given, but they have the same meaning",
+                "leave `training_prevalence` out",
+            )
+        if "prevalence" in given and "training_prevalence" not in given and not weighted:
+            raise SfumatoError(
+                "`prevalence` is given, but the classes' shares in the training data are not declared",
+                "declare them, such as `training_prevalence` pneumonia=0.74 normal=0.26; or give `prevalence` when the "
+                "model is used",
+            )
+        shares = {name: check_shares(value, asked.source.classes, name) for name, value in given.items()}
+        return cls(
+            prevalence=shares.get("prevalence"),
+            training_prevalence=shares.get("training_prevalence"),
+            weighted=weighted,
+        )
+
+    @classmethod
+    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """The shares of the run."""
+        return dict(record.get("prevalence", {}))
+
+    @property
+    def _declared(self) -> dict[str, Any]:
+        return {name: dict(value) for name in NAMES if (value := getattr(self, name)) is not None}
+
+    @property
+    def pins(self) -> dict[str, dict[str, Any]]:
+        """The shares."""
+        return {"prevalence": self._declared} if self._declared else {}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """Adds the shares."""
+        return replace(facts, **{name: tuple(value.items()) for name, value in self._declared.items()})
+
+    def end(self, ending: Ending) -> None:
+        """Records the shares that the scores are for, and those that they are shifted to."""
+        classes = ending.decided.source.classes
+        alike = 1 / 2 if ending.decided.source.multilabel else 1 / len(classes)
+        shares = dict.fromkeys(classes, alike) if self.weighted else self.training_prevalence
+        ending.reading = replace(ending.reading, shares=shares, prevalence=self.prevalence)

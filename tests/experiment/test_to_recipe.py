@@ -1,0 +1,76 @@
+"""What a run was asked for, as a recipe: everything that was given, in a spelling that is read from anywhere."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from sfumato.data import SourceSpec
+from sfumato.experiment import Experiment
+from sfumato.experiment.to_recipe import recipe_text, request_of
+
+
+def recipe(spec: SourceSpec, *given: object, **record: object) -> dict:
+    """The recipe of a record with this request."""
+    text = recipe_text({"request": request_of(spec, *given), "data": {}, **record})
+    assert text is not None
+    return tomllib.loads(text)
+
+
+def test_all_that_was_given_stands_in_it_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("weights").touch()
+    spec = SourceSpec(spec="folder:pictures", size=16, classes=["it's", 'a "b"'], zoom=1.5, root="sets", public=False)
+    asked = Experiment(epsilon=2.5, steps=7, zoom=1.5, pretrained="weights", class_prevalence={"a": 0.1, "b": 0.9})
+    found = recipe(spec, asked, {"keep": 0, "calibrate_on": "npz:c.npz", "budget": None, "audit_source": "directions"})
+    assert found == {
+        "source": f"folder:{tmp_path}/pictures",
+        "size": 16,
+        "classes": ["it's", 'a "b"'],
+        "root": f"{tmp_path}/sets",
+        "private": True,
+        "epsilon": 2.5,
+        "steps": 7,
+        "zoom": 1.5,
+        "pretrained": f"{tmp_path}/weights",
+        "class-prevalence": ["a=0.1", "b=0.9"],
+        "keep": 0,
+        "calibrate-on": f"npz:{tmp_path}/c.npz",
+        "audit-source": "directions",
+        "about": {"command": "sfumato train"},
+    }
+
+
+def test_times_are_written_out_and_the_verb_follows_from_the_record():
+    spec = SourceSpec(spec="digits", public=True)
+    found = recipe(spec, {"start": datetime(2026, 1, 31), "period": timedelta(hours=12)}, embedding={})
+    assert found["start"], found["period"] == ("2026-01-31T00:00:00", "43200s")
+    assert found["public"] is True
+    assert found["about"] == {"command": "sfumato embed"}
+    assert recipe(spec, kind="public training")["about"] == {"command": "sfumato pretrain"}
+
+
+@pytest.mark.parametrize("given", [{"model": "module"}, {"calibrate_on": object()}, {"loss": len}, {"a": [object()]}])
+def test_a_run_of_objects_has_no_recipe(given: dict):
+    request = request_of(SourceSpec(spec="digits"), given)
+    assert set(request) == {"source"}
+    assert recipe_text({"request": request}) is None
+
+
+def test_the_search_that_the_settings_came_from_stands_in_it():
+    search, data = {"runs": 4, "epsilon": 5.5, "delta": 1e-5}, {"material": "aa", "pixels": None}
+    found = recipe(SourceSpec(spec="digits"), circumstances={"search": search}, data=data)
+    assert found["search"] == {**search, "material": "aa"}
+
+
+def test_a_seed_is_said_to_void_the_promise():
+    options = {"source": "digits", "epsilon": 3.0}
+    warned = [
+        "With this seed the run has no guarantee"
+        in str(recipe_text({"request": {"options": options | more}, "data": {}}))
+        for more in ({}, {"seed": 5})
+    ]
+    assert warned == [False, True]
