@@ -106,7 +106,7 @@ def main() -> None:
 
 def best_rate(source: Any, asked: Experiment, method: str, place: Path) -> float:
     """The learning rate, of some about the one that is asked for or chosen by rule, that does best."""
-    begin = replace(asked, **TRAINED[method]).decide(source)[1].learning_rate
+    begin = replace(asked, **TRAINED[method]).decide(source).settings.descent.learning_rate
     shares = {
         factor * begin: statistics.mean(
             trained(source, replace(asked, learning_rate=factor * begin), method, seed, place)["accuracy"]

@@ -104,7 +104,7 @@ def against_a_loop(settings: LocalSGD, rounds: int) -> dict[str, Any]:
     module, source = lenet(), synthetic_rounds()
     parameters = dict(module.named_parameters())
     query = ClippedUpdates(local=LocalTraining(module, settings), max_norm=1.0)
-    noise = Noise(Gaussian(noise_multiplier=0.62), sensitivity=query.max_norm, key=KEY)
+    noise = Noise(Gaussian(noise_multiplier=0.62), max_norm=query.max_norm, key=KEY)
     server, plain_server = (torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9) for _ in range(2))
     rows = []
     for step in range(rounds):
@@ -212,7 +212,7 @@ def against_pfl(settings: LocalSGD, rounds: int) -> dict[str, Any] | None:
     users = {client: data[:2] for client, data in enumerate(source.micro_batches(0, everybody()))}
     mine = model(BackboneWithHead)
     query = ClippedUpdates(local=LocalTraining(mine, replace(settings, head="global")), max_norm=1.0)
-    noise = Noise(Gaussian(noise_multiplier=0.62), sensitivity=query.max_norm, key=KEY)
+    noise = Noise(Gaussian(noise_multiplier=0.62), max_norm=query.max_norm, key=KEY)
     server = torch.optim.SGD(mine.parameters(), lr=0.02, momentum=0.9)
     rows: list[dict[str, float]] = []
 
