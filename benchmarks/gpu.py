@@ -115,6 +115,13 @@ class Call:
             talk.write(printed or "")
         return printed or ""
 
+    def last(self, name: str, command: Sequence[str]) -> Any:
+        """The last line that `run` returns, which is JSON; `CannotError` with the log's last line if there is none."""
+        if lines := self.run(name, command).splitlines():
+            return json.loads(lines[-1])
+        said = (self.options.place / f"{name.replace('/', '-')}.log").read_text().splitlines()
+        raise measuring.CannotError(said[-1] if said else "it printed nothing")
+
 
 def main(options: Options) -> int:
     options.place.mkdir(parents=True, exist_ok=True)
@@ -180,8 +187,8 @@ def repeatable(call: Call) -> dict[str, Any]:
     options = call.options
     found = {}
     for name, size, count in [("cnn", 28, 16)] if options.tiny else DETERMINISTIC:
-        printed = call.run("repeatable", [sys.executable, "-c", REPEATED, options.device, name, str(size), str(count)])
-        found[name] = json.loads(printed.splitlines()[-1])
+        command = [sys.executable, "-c", REPEATED, options.device, name, str(size), str(count)]
+        found[name] = call.last("repeatable", command)
         print(f"  {name:<40}{found[name]:.2f}", flush=True)
     return found
 
@@ -200,17 +207,17 @@ images, labels = torch.randn(count, 3, size, size, device=device), torch.arange(
 gradient = ClippedGradient(model, cross_entropy, max_norm=1.0)
 
 def seconds():
-    _devices.wait_for(images.device)
+    _devices.synchronize(images.device)
     began = time.monotonic()
     gradient(images, labels)
-    _devices.wait_for(images.device)
+    _devices.synchronize(images.device)
     return time.monotonic() - began
 
 seconds()  # the first measures which method is fastest
 found = []
 for _ in range(5):
     free = min(seconds() for _ in range(2))
-    with _devices.repeatable(device):
+    with _devices.deterministic(device):
         found.append(min(seconds() for _ in range(2)) / free)
 print(json.dumps(median(found)))
 """
@@ -242,8 +249,7 @@ def head(call: Call) -> dict[str, Any]:
     """A full-batch step over cached features, against its two bare products on the same features."""
     options = call.options
     command = [sys.executable, "-c", HEAD_STEP, str(options.place), options.device]
-    printed = call.run("heads", [*command, *map(str, TINY_HEAD if options.tiny else HEAD)])
-    return json.loads(printed.splitlines()[-1])
+    return call.last("heads", [*command, *map(str, TINY_HEAD if options.tiny else HEAD)])
 
 
 HEAD_STEP = """
@@ -260,7 +266,7 @@ def whole_step(call: Call) -> dict[str, Any]:
     options = call.options
     command = [sys.executable, str(ROOT / "benchmarks" / "speed" / "beside_the_sum.py"), "--device", options.device]
     command += TINY_STEP.split() if options.tiny else []
-    return json.loads(call.run("whole-step", command).splitlines()[-1])
+    return call.last("whole-step", command)
 
 
 def training(call: Call, epsilon: int) -> dict[str, Any]:
@@ -279,11 +285,10 @@ def training(call: Call, epsilon: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "sfumato", "train", *row, "--source", f"npz:{data}", "--public", *changes]
     began = time.monotonic()
     try:
-        printed = call.run(run.name, [*command, "--output", str(run), "--device", options.device, "--json"])
+        told = call.last(run.name, [*command, "--output", str(run), "--device", options.device, "--json"])
     finally:
         with times.open("a") as file:
             file.write(f"{time.monotonic() - began:.1f}\n")
-    told = json.loads(printed.splitlines()[-1])
     seconds = sum(map(float, times.read_text().split()))
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     kept = {name: told[name] for name in ("accuracy", "epsilon", "delta", "steps")}

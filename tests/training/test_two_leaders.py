@@ -20,7 +20,7 @@ from sfumato import _systems
 from sfumato.privacy import lease
 from sfumato.runs.owner import store
 # The owner's lists lie on another file system.
-store.held_alone = lambda *given: None
+store.lock_exclusively = lambda *given: None
 _systems.fcntl, lease.BEAT, lease.WATCH = None, 0.2, 2.0
 from sfumato.cli import main
 sys.exit(main(sys.argv[1:]))
