@@ -27,8 +27,7 @@ from sfumato.privacy import Ledger
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
-from sfumato.runs import kept_weights as kept_weights
-from sfumato.runs import releases
+from sfumato.runs import kept_weights, releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over

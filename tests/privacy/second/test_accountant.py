@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,22 +24,8 @@ from sfumato.privacy import (
     TruncatedPoisson,
     User,
 )
-from sfumato.privacy.second import accountant
 from sfumato.privacy.second.accountant import agreement, bounds
 from sfumato.privacy.second.releases import OneRelease, Steps, releases
-
-GRID = {name: getattr(accountant, name) for name in ("POINTS", "_TABLE")}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def grid_of_the_package() -> Iterator[None]:
-    """And not the coarse one of the other tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, number in GRID.items():
-            patch.setattr(accountant, name, number)
-        accountant._step_bounds.cache_clear()
-        yield
-    accountant._step_bounds.cache_clear()
 
 
 def plan(**parts) -> PrivacyPlan:

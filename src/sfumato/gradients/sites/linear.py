@@ -173,8 +173,9 @@ class LinearSite(Site):
             else:
                 self.add_weight(LinearKernel(outputs, width), activations, gradients)
         if self.needs_gradient("bias"):
-            of_bias = gradients[:, 0].to(dtype) if single else gradients.sum(dim=1, dtype=dtype)
-            self.add("bias", bias or Instantiated(of_bias))
+            if bias is None:
+                bias = Instantiated(gradients[:, 0].to(dtype) if single else gradients.sum(dim=1, dtype=dtype))
+            self.add("bias", bias)
         return output_gradients @ self.constant("weight", output_gradients) if wanted else None  # type: ignore[operator]
 
 
