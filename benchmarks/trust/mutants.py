@@ -184,7 +184,7 @@ def passes(test: str) -> bool:
 
 
 def tried(*tests: str) -> tuple[int, str | None]:
-    """Of pytest, in a fork of this process: how it ends, and the first of the tests that fails."""
+    """Of pytest, in a fork of this process: how it ends, and the first test that fails, without its parameters."""
     place = Path(os.environ["PYTHONPATH"]).parent
     if not (child := os.fork()):
         code = -1
@@ -202,7 +202,7 @@ def tried(*tests: str) -> tuple[int, str | None]:
     found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
     if code and found is None and "::" not in tests[0]:  # a single test may be there no more
         raise ValueError(f"no test ran: {text[-2000:]}")
-    return code, found and found[1].removeprefix("tests/")
+    return code, found and found[1].removeprefix("tests/").partition("[")[0]
 
 
 if __name__ == "__main__":
