@@ -108,6 +108,20 @@ def test_every_part_of_a_budget_is_heard(spots):
     assert 0.4 < largest.epsilon() <= 0.5
 
 
+def test_a_plan_meets_its_budget_by_the_accountant_that_was_asked_for(spots):
+    sizes = {"steps": 7, "batch_size": 50, "delta": 1e-4}
+    decided = Experiment(epsilon=2.0, accountant="rdp", **sizes).decide(spots)
+    assert 1.99 < decided.plan.epsilon(accountant="rdp") <= 2.0
+    assert decided.plan.noise_multiplier > Experiment(epsilon=2.0, **sizes).decide(spots).plan.noise_multiplier
+    assert "note: the plan meets epsilon 2 by Renyi DP; the guarantee, by PLD, is smaller" in decided.reasons
+    bounds = {"epsilon": 2.0, "noise_multiplier": decided.plan.noise_multiplier - 0.02, **sizes}
+    assert Experiment(**bounds).decide(spots).plan.epsilon() < 2.0
+    with pytest.raises(SfumatoError, match=r"give epsilon 2\.\d+ by Renyi DP, above epsilon 2"):
+        Experiment(**bounds, accountant="rdp").decide(spots)
+    with pytest.raises(SfumatoError, match="accountant 'rdp' is given, and no epsilon that a plan should meet"):
+        Experiment(noise_multiplier=1.0, accountant="rdp", **sizes).decide(spots)
+
+
 def test_a_momentum_that_sgd_has_none_of_is_refused(spots):
     with pytest.raises(SfumatoError, match=r"momentum is 0.5, but the optimizer sgd has no momentum"):
         Experiment(optimizer="sgd", momentum=0.5).decide(spots)

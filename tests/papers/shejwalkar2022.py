@@ -388,7 +388,7 @@ FORMULAS = [
     Formula(
         where="definition 2.2, equation 2",
         says="D_a(M(D) || M(D')) = (1 / (a - 1)) log E[(P / Q)^a], of T sampled Gaussian releases",
-        code="privacy/loss.py: Loss, renyi_accountant",
+        code="privacy/loss.py: Loss.renyi",
         draw=lambda rng: plan_of(rng, sampled=bool(rng.integers(2))),
         runs=lambda plan: plan.loss.renyi(ORDERS),
         formula=lambda plan: divergences(plan, ORDERS),

@@ -49,3 +49,13 @@ def test_truncated_sampling_at_the_smallest_delta_is_planned_in_few_compositions
     )
     assert loss._epsilon.cache_info().misses < 50
     assert 0.99 < plan.epsilon() <= 1.0
+
+
+@pytest.mark.parametrize("unknown", ["noise_multiplier", "steps", "batch_size"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_what_is_found_is_the_best_that_meets_epsilon_by_the_accountant(unknown, accountant):
+    given = {"noise_multiplier": 2.0, "steps": 400, "batch_size": 100}
+    del given[unknown]
+    found = PrivacyPlan.calibrate(examples=2000, epsilon=3.0, delta=1e-5, accountant=accountant, **given)
+    assert 2.96 < found.epsilon(accountant=accountant) <= 3.0
+    assert found.epsilon() <= 3.0

@@ -212,6 +212,12 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
         ),
         (
             lambda place: search.private_selection(
+                replace(PUBLIC, experiment=replace(EXPERIMENT, accountant="rdp")), RATES, directory=place
+            ),
+            "a private selection always plans by Renyi DP",
+        ),
+        (
+            lambda place: search.private_selection(
                 PUBLIC, RATES, directory=place, score_noise=3.0, scoring=search.Scoring(score_on="digits")
             ),
             "score_on and score_noise are both given",

@@ -143,16 +143,18 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         )
         given = {name: solved[name] or getattr(self, name) or None for name in sizes}
         reasons = [*why, *defaults.reasons(sizes, given)]
+        by = {None: "", "pld": "", "rdp": " by Renyi DP"}[self.accountant]
         if bounded:
-            if plan.epsilon() > positive("epsilon", epsilon):
+            cost = plan.epsilon(accountant=self.accountant or "pld")
+            if cost > positive("epsilon", epsilon):
                 raise SfumatoError(
                     f"noise multiplier {noise:g}, {steps} steps and batch size {batch_size} give epsilon "
-                    f"{rounded_up(plan.epsilon())}, above epsilon {epsilon:g}",
+                    f"{rounded_up(cost)}{by}, above epsilon {epsilon:g}",
                     "give more noise, fewer steps or a smaller batch",
                 )
-            reasons.append(
-                f"note: noise multiplier {noise:g} gives epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
-            )
+            reasons.append(f"note: noise multiplier {noise:g} gives epsilon {rounded_up(cost)}{by}, within {epsilon:g}")
+        elif by:
+            reasons.append(f"note: the plan meets epsilon {epsilon:g}{by}; the guarantee, by PLD, is smaller")
         return plan, reasons
 
     def sizes_by_rule(self, source: Source, request: Request | None = None) -> dict[str, Rule]:

@@ -62,6 +62,9 @@ class Budget:
     """Probability with which the epsilon bound may fail."""
     noise_multiplier: float | None = optional_choice("SIGMA", "the least that meets epsilon")
     """Standard deviation of the noise divided by the clipping norm."""
+    accountant: str | None = optional_choice("pld|rdp", "pld")
+    """How noise, steps or batch size are found that meet epsilon: by privacy loss distributions (pld), or by Renyi DP
+    (rdp), as most papers did. rdp takes more noise; the statement's epsilon is then below the budget."""
     batch_size: int | None = optional_choice("B")
     """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps."""
     steps: int | None = optional_choice("T")
@@ -135,16 +138,23 @@ def make_plan(asked: Any, population: int, unit: Unit, request: by_name.Request,
         population: how many records or users are drawn from.
         given: what is taken in place of what `asked` holds.
 
-    Errors: `SfumatoError` where not exactly one of the four is None, and where no plan meets the others.
+    Errors: `SfumatoError` where not exactly one of the four is None, where no plan meets the others, and for an
+    accountant without an epsilon to meet.
     """
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
 
+    if asked.accountant is not None and asked.epsilon is None and asked.noise_multiplier is not None:
+        raise SfumatoError(
+            f"accountant {asked.accountant!r} is given, and no epsilon that a plan should meet by it",
+            "give epsilon, or leave accountant out: both accountants' epsilons are always shown",
+        )
     numbers = ("batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
     return PrivacyPlan.calibrate(
         examples=population,
         unit=unit,
         delta=default_delta(unit.count(population)) if asked.delta is None else asked.delta,
+        accountant=asked.accountant or "pld",
         **{**{name: getattr(asked, name) for name in numbers}, **given},
         **request._asdict(),
     )

@@ -71,6 +71,8 @@ class Plan(PrintsJson, Units, PairOfRecords):
     """Standard deviation of the noise over the clipping norm."""
     epsilon: spellings.Number = None
     """The privacy budget."""
+    accountant: spellings.OfAccountant = None
+    """How the noise, steps or batch size that meet epsilon are found."""
     delta: spellings.Delta = None
     """The chance at which the bound may fail."""
     max_norm: float = 1.0
