@@ -74,6 +74,12 @@ class Row:
     first: tuple[tuple[str, str], ...] = ()
 
 
+PRETRAINING = (
+    "pretrain recipe:de2022/pretrain-cifar100-wrn-40-4 --source npz:{data}/cifar100.npz --public",
+    "cifar100",
+)
+
+
 def _from_random(table: int, epsilon: int, views: int, steps: int, batch: int, paper: str, only: str = "") -> Row:
     """De et al. 2022, tables 13 and 14."""
     return Row(
@@ -97,7 +103,7 @@ def _tuned(epsilon: int, steps: int, paper: str) -> Row:
         paper=paper,
         passes=steps * 4096 * 16,
         tiny=f"{TINY} --views 2 --noise-multiplier 8 --delta 1e-5",
-        first=(("pretrain recipe:de2022/pretrain-cifar100-wrn-40-4 --source npz:{data}/cifar100.npz", "cifar100"),),
+        first=(PRETRAINING,),
     )
 
 
@@ -110,7 +116,7 @@ def _features(epsilon: int) -> Row:
         paper="",
         data="features",
         tiny=TINY,
-        first=((f"features npz:{{data}}/cifar10.npz {weights} --resolution 224", "features"),),
+        first=((f"features npz:{{data}}/cifar10.npz {weights} --resolution 224 --public", "features"),),
     )
 
 
@@ -154,15 +160,7 @@ def training(call: Call, row: Row) -> dict[str, Any]:
     spent = options.place / f"{_slug(row.name)}.seconds"
     with _measured(spent, options.device) as power:
         for arguments, name in row.first:
-            words = [word.format(**where) for word in arguments.split()]
-            made = options.place / name
-            if options.tiny and words[0] == "features":
-                words = ["features", f"npz:{data}/cifar10.npz", "--backbone", "scattering"]
-            elif options.tiny:
-                words += ["--steps", "2", "--batch-size", "16", "--model", "wrn-16-1", "--views", "1"]
-            if not (made / "done").exists():
-                _sfumato(call, name, [*words, "--output", str(made)])
-                (made / "done").touch()
+            _prepare(call, arguments.format(**where), name)
         source = f"features:{options.place}/features" if row.data == "features" else f"npz:{data}/{row.data}"
         words = [word.format(**where) for word in row.options.split()]
         words = [words[0], "--source", source, *words[1:]] if words[0].startswith("recipe:") else [source, *words]
@@ -172,6 +170,20 @@ def training(call: Call, row: Row) -> dict[str, Any]:
     seconds, watts = _of(spent)
     kept = {name: told[name] for name in ("accuracy", "epsilon", "delta", "steps")}
     return kept | {"seconds": seconds, **({"watts": watts} if power else {})}
+
+
+def _prepare(call: Call, arguments: str, name: str) -> None:
+    """Run a command that a row needs, once. With `--tiny` features are those of the small pre-trained network."""
+    made, words = call.options.place / name, arguments.split()
+    if (made / "done").exists():
+        return
+    if call.options.tiny and words[0] == "features":
+        _prepare(call, PRETRAINING[0].format(data=call.options.place), PRETRAINING[1])
+        words = [*words[:2], "--backbone", str(call.options.place / PRETRAINING[1]), "--public"]
+    elif call.options.tiny:
+        words += ["--steps", "2", "--batch-size", "16", "--model", "wrn-16-1", "--views", "1"]
+    _sfumato(call, name, [*words, "--output", str(made)])
+    (made / "done").touch()
 
 
 def full_batch(call: Call) -> dict[str, Any]:
