@@ -62,9 +62,9 @@ class MoreUsers(PrintsJson, Pair):
     """Where examples are drawn, how many are kept; by default --per-user of each."""
     delta: spellings.Delta = None
     """The chance at which the bound may fail."""
-    momentum: spellings.OfMomentum = None
+    momentum: spellings.MomentumByDefault = None
     """Of the optimizer: banded and buffered noise is the best for it."""
-    schedule: spellings.OfSchedule = None
+    schedule: spellings.ScheduleName = None
     """Of the learning rate: likewise."""
     plot: spellings.Path = None
     """Draw the rows to this SVG file."""

@@ -63,7 +63,7 @@ class NoiseStudy(TextChoices):
     """Of the learning rate: constant, cosine, linear or step. (default: cosine)"""
     shift: spellings.Whole = None
     """By how many pixels an example may be moved. (default: 0)"""
-    flip: spellings.Off = None
+    flip: spellings.OffByDefault = None
     """Whether an example may be mirrored."""
     validation_fraction: spellings.Number = None
     """The share of the training part that is held out: learning rates are chosen on it, and convergence curves are of

@@ -24,7 +24,7 @@ from sfumato.experiment.settings import rates_of
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning import by_name
-from sfumato.privacy.planning.by_name import GROUPS, OF_MECHANISMS, OF_PARTICIPATIONS
+from sfumato.privacy.planning.by_name import GROUPS, MECHANISM_OPTIONS, PARTICIPATION_OPTIONS
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
 from sfumato.report.style import MUTED, SERIES
@@ -104,7 +104,7 @@ def compare(
         )
     found, given = [], options or {}
     for done, (participation, mechanism) in enumerate(PAIRS, start=1):
-        names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()), "adjacency")
+        names = (*MECHANISM_OPTIONS.get(mechanism, ()), *PARTICIPATION_OPTIONS.get(participation, ()), "adjacency")
         own = {name: given[name] for name in names if given.get(name) is not None}
         if participation == "cyclic":  # groups * batch size must not exceed the number of examples
             own["groups"] = min(own.get("groups") or GROUPS, max(1, examples // batch_size))
@@ -151,7 +151,7 @@ def recommended(pairs: Sequence[PairResult], *, sampled: bool | None = None) -> 
 @spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class Pairs(
-    PrintsJson, all_optional(by_name.Pair, without=("mechanism", "participation", *OF_PARTICIPATIONS["drifting"]))
+    PrintsJson, all_optional(by_name.Pair, without=("mechanism", "participation", *PARTICIPATION_OPTIONS["drifting"]))
 ):
     """What the pairs have in common."""
 
@@ -165,9 +165,9 @@ class Pairs(
     """The privacy budget; the noise multiplier follows for each pair."""
     delta: spellings.Delta = None
     """The chance at which the bound may fail."""
-    momentum: spellings.OfMomentum = None
+    momentum: spellings.MomentumByDefault = None
     """Of the optimizer: banded and buffered noise is the best for it."""
-    schedule: spellings.OfSchedule = None
+    schedule: spellings.ScheduleName = None
     """Of the learning rate: likewise."""
     plot: spellings.Path = None
     """Draw the pairs to this SVG file."""

@@ -135,7 +135,7 @@ def _announce(found: Simulation, *, json: bool) -> None:
         console.print_json({"simulate": found.simulate, "runs": rows, "notes": found.notes})
         return
     for change, row in zip(found.changes, rows, strict=True):
-        console.result(f"{line_of(change)}: {_in_words(row['simulated'])}, for {_in_words(row['full_size'])}")
+        console.result(f"{line_of(change)}: {_sizes_text(row['simulated'])}, for {_sizes_text(row['full_size'])}")
     for line in found.notes:
         console.note(line)
     console.note(console.dry_run_note(f"train {len(rows)} runs at 1/{found.simulate} of their batch and noise"))
@@ -172,9 +172,9 @@ def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
         _show_larger(larger, found.simulate)
     plan = found.full_plan
     console.result(f"best           {line_of(found.best)}")
-    full = f"{_in_words(_sizes(plan))} at delta {plan.delta!r}"
+    full = f"{_sizes_text(_sizes(plan))} at delta {plan.delta!r}"
     console.result(f"at full size   {full}, for the N = {plan.population:,} that are trained on here")
-    console.paragraph(f"predicted      accuracy {found.predicted:.2%}{_found_in_words(found)}")
+    console.paragraph(f"predicted      accuracy {found.predicted:.2%}{_accuracy_text(found)}")
     console.note(f"{best.parent / PLOT}   what was found, setting by setting")
     console.note(f"sfumato train {best}   trains on the whole training part with the best settings; or, as a command:")
     console.note(command)
@@ -203,7 +203,7 @@ def _show_larger(larger: LargerRuns, simulate: int) -> None:
     )
 
 
-def _found_in_words(found: Simulation) -> str:
+def _accuracy_text(found: Simulation) -> str:
     """A text with the accuracy of the best settings at full size; empty if they were not trained there."""
     last = found.larger_runs[-1] if found.larger_runs else None
     if last is None or last.simulate != 1:
@@ -217,7 +217,7 @@ def _sizes(plan: Any) -> dict[str, Any]:
     return dict(zip(SIZES, values, strict=True))
 
 
-def _in_words(sizes: Mapping[str, Any]) -> str:
+def _sizes_text(sizes: Mapping[str, Any]) -> str:
     return (
         f"epsilon {sizes['epsilon']:.4g}, batch {sizes['batch_size']:,}, noise {sizes['noise_multiplier']:.4g}, "
         f"{sizes['steps']:,} steps"

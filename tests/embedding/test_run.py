@@ -331,11 +331,11 @@ def test_runs_for_users_who_were_told_apart_otherwise_are_not_composed(people, s
     second = embed(
         f"npz:{tmp_path}/halves.npz", directory=tmp_path / "b", model="linear", dimension=8, progress=Told(), **QUICK
     )
-    assert (first.uses, second.uses, second.together) == (1, 1, None)
+    assert (first.uses, second.uses, second.joint_cost) == (1, 1, None)
     assert any("told apart otherwise" in line for line in told)
     third = embed(people, directory=tmp_path / "c", model="linear", dimension=8, **QUICK)
     assert third.uses == 2
-    assert third.together is not None
+    assert third.joint_cost is not None
 
 
 @pytest.mark.parametrize("method", ["fedemb", "dpsgd"])

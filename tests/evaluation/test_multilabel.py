@@ -107,7 +107,7 @@ def test_each_label_is_learnt_and_kept(run, source, spec):
     found = loaded.predict(source.test.images)
     assert ((found >= 0.5).numpy() == source.test.labels).mean() == pytest.approx(figures["accuracy"])
     assert found.sum(1).max() > 1.5  # not a distribution over the labels
-    again = loaded.opened(spec)
+    again = loaded.open_source(spec)
     assert again.classes == NAMES
     loaded.module_for(again)
 
@@ -152,7 +152,7 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
     with pytest.raises(SfumatoError, match="label 0 means '0' in the source and 'westward' in the model"):
         run.load().module_for(digits)
     with pytest.raises(SfumatoError, match="digits has one label for each image, but the model predicts several"):
-        run.load().opened("digits")
+        run.load().open_source("digits")
     one_each = Records(images=source.test.images, labels=source.test.labels.argmax(1))
     with pytest.raises(SfumatoError, match="the source has one label for each record, but the model predicts several"):
         run.load().module_for(replace(source, train=one_each, test=one_each))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
-from sfumato.privacy import Circumstances, NoPromise
+from sfumato.privacy import Circumstances, NoGuarantee
 from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.report.documents import BLANK
 
@@ -58,7 +58,7 @@ def test_a_card_says_how_to_use_the_model_and_nothing_of_a_gap_that_there_is_not
 
 
 def test_a_card_of_a_model_without_a_promise_promises_nothing():
-    card = model_card(facts(statement=NoPromise(published=True).to_dict()))
+    card = model_card(facts(statement=NoGuarantee(published=True).to_dict()))
     assert "This model promises nothing" in card
     assert "differential-privacy" not in card.split("---")[1]
     assert "attacker" not in card

@@ -182,7 +182,7 @@ def shared():
     """A client of one server for many bad requests."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
     from sfumato.data import Transform
-    from sfumato.privacy import NoPromise
+    from sfumato.privacy import NoGuarantee
     from sfumato.runs import Loaded
     from sfumato.runs.reading import Reading
     from sfumato.serving import Service
@@ -192,7 +192,7 @@ def shared():
         module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
         transform=Transform(size=8, channels=1),
         reading=Reading(classes=("a", "b"), loss="softmax"),
-        statement=NoPromise(published=False),
+        statement=NoGuarantee(published=False),
     )
     ready, listener = server(Service(model)), open_listener("127.0.0.1", 0)
     place = listener.getsockname()

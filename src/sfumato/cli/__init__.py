@@ -13,7 +13,7 @@ from typing import Any
 
 PROGRAM = "sfumato"
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
-CALLED = {
+ALIASES = {
     "help": "--help",
     "version": "--version",
     "fit": "train",
@@ -124,7 +124,7 @@ def parse(arguments: Sequence[str]):
         return 0
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
-        remedy = f"perhaps you meant {CALLED.get(name) or near[0]}" if near or name in CALLED else ALL_VERBS
+        remedy = f"perhaps you meant {ALIASES.get(name) or near[0]}" if near or name in ALIASES else ALL_VERBS
         problem = f"no verb is called {name!r}" if name else "no verb is given"
         print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
         return 2

@@ -61,10 +61,10 @@ def _duration(text: str) -> float | np.timedelta64:
     return length
 
 
-def _written(period: timedelta) -> str:
+def _duration_text(period: timedelta) -> str:
     """A duration in the largest unit of which it is a whole number.
 
-    >>> _written(timedelta(days=1)), _written(timedelta(hours=36)), _written(timedelta(days=14))
+    >>> _duration_text(timedelta(days=1)), _duration_text(timedelta(hours=36)), _duration_text(timedelta(days=14))
     ('1d', '36h', '2w')
     """
     seconds = period.total_seconds()
@@ -117,7 +117,7 @@ class Clock:
         if start is None or period is None:
             given, absent = ("start", "period") if period is None else ("period", "start")
             raise SfumatoError(f"{given} is given without {absent}", f"give `{absent}` as well, or neither")
-        return cls(start=str(start), period=_written(period) if isinstance(period, timedelta) else str(period))
+        return cls(start=str(start), period=_duration_text(period) if isinstance(period, timedelta) else str(period))
 
     def to_dict(self) -> dict[str, str]:
         """The fields as plain data."""

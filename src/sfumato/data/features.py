@@ -105,7 +105,7 @@ class Contents:
     @property
     def identity(self) -> str:
         """SHA-256 of all fields except the `PLACES`. Every piece contains it."""
-        return hashlib.sha256(json.dumps(_anywhere(self.to_dict()), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(_without_locations(self.to_dict()), sort_keys=True).encode()).hexdigest()
 
     def pieces(self, part: str) -> list[tuple[str, range]]:
         """The files of a part, and the range of its records in each."""
@@ -172,7 +172,10 @@ class Cache:
     def begin(self, contents: Contents) -> None:
         """Creates a cache, or resumes one with the same contents. Other contents are refused with their differences."""
         if self.exists:
-            was, now = _anywhere(self.contents.to_dict()), _anywhere(json.loads(json.dumps(contents.to_dict())))
+            was, now = (
+                _without_locations(self.contents.to_dict()),
+                _without_locations(json.loads(json.dumps(contents.to_dict()))),
+            )
             if odd := _differences(was, now):
                 raise SfumatoError(
                     f"cache {str(self.path)!r} began as something else: {', '.join(odd)}",
@@ -260,7 +263,7 @@ class Cache:
         return Piece.read(self.path / name, cache=contents.identity, dtype=DTYPES[contents.dtype], shape=shape)
 
 
-def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
+def _without_locations(contents: dict[str, Any]) -> dict[str, Any]:
     """A cache's description without the places of its records."""
     return {**contents, "source": {name: value for name, value in contents["source"].items() if name != PLACES}}
 

@@ -47,7 +47,7 @@ def torchvision_sets() -> dict[str, type]:
 
     found = {name: getattr(datasets, name) for name in datasets.__all__}
     kinds = {name: kind for name, kind in found.items() if isinstance(kind, type)}
-    return {name: kind for name, kind in kinds.items() if _has_classes(name, _required(parameters(kind)))}
+    return {name: kind for name, kind in kinds.items() if _has_classes(name, _required_parameters(parameters(kind)))}
 
 
 def torchvision_names() -> list[str]:
@@ -63,7 +63,7 @@ def _has_classes(name: str, known: Mapping[str, bool]) -> bool:
     return name not in _OTHERS and alone and "target_transform" in known and not joint
 
 
-def _required(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
+def _required_parameters(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
     return {name: parameter.default is parameter.empty for name, parameter in known.items()}
 
 
@@ -109,10 +109,10 @@ def signatures() -> dict[str, Mapping[str, bool]]:
     except (OSError, SyntaxError):
         return {}
     classes = {one.name: one for body in parsed for one in body if isinstance(one, ast.ClassDef)}
-    return {name: dict(_arguments(name, classes)) for name in _offered(listed) if name in classes}
+    return {name: dict(_arguments(name, classes)) for name in _exported_names(listed) if name in classes}
 
 
-def _offered(body: list[ast.stmt]) -> list[str]:
+def _exported_names(body: list[ast.stmt]) -> list[str]:
     """The names in `__all__`."""
     values = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__"]
     return [*ast.literal_eval(values[-1])] if values else []

@@ -11,18 +11,18 @@ from sfumato._choices import choices_of
 from sfumato.embedding.choices import (
     AT_FEATURES,
     DECAY,
+    FEATURE_OPTIONS,
     GROUPINGS,
     LARGEST_SMALL_IMAGE,
     LOCAL_HEAD,
     METHODS,
     NOISELESS,
-    OF_FEATURES,
-    OF_WHITENING,
     ROUNDS,
     UNTRAINED,
     USERS_PER_CLIENT,
     USERS_PER_ROUND,
     WHITEN,
+    WHITENING_OPTIONS,
     WITHOUT_PLAN,
     BudgetOfRounds,
     ClientChoices,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
 
 
-OF_CLIENTS = {
+CLIENT_OPTIONS = {
     **{f"client_{name}": name for name in ("momentum", "epochs", "batch_size", "examples", "loss", "temperature")},
     **{name: name for name in ("head_scale", "shuffle_buffer", "reconstruction_steps")},
     "client_rate": "learning_rate",
@@ -139,7 +139,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         self._refuse_unread(method)
         if method not in AT_FEATURES:
             return
-        known = (*OF_FEATURES, *(OF_WHITENING if method == WHITEN else ()))
+        known = (*FEATURE_OPTIONS, *(WHITENING_OPTIONS if method == WHITEN else ()))
         odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in known), None)
         if odd is not None and method == UNTRAINED:
             raise SfumatoError(
@@ -242,7 +242,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         """The settings of a client's training."""
         from sfumato.embedding.local import LOSSES, TEMPERATURE, LocalSGD
 
-        given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in CLIENT_OPTIONS if getattr(self, name) is not None}
         for name, value in given.items():
             if name in ("client_rate", "head_scale", "client_temperature"):
                 positive(name, value)
@@ -254,7 +254,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         by_rule = {"learning_rate": 0.005, "examples": 2048, "first_head": first}
         if first == "prototype":
             by_rule |= {"head_scale": 1.0, "temperature": TEMPERATURE}
-        known = {OF_CLIENTS[name]: value for name, value in given.items()}
+        known = {CLIENT_OPTIONS[name]: value for name, value in given.items()}
         head = "global" if self.method in ("fedavg", "fedavg-noiseless") else "local"
         return LocalSGD(**{**by_rule, **known}, head=head)
 

@@ -129,7 +129,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if unit.drawn == "users":
             population, sizes = units, defaults.user_rules(sizes, source.examples, units, request)
             if self.drawn is None and batch_size is not None:
-                batch_size = defaults.users_like(batch_size, source.examples, units, request)
+                batch_size = defaults.users_for_batch(batch_size, source.examples, units, request)
         elif self.unit == "user" and self.drawn is None and batch_size is not None:
             batch_size = min(batch_size, population)  # at most one gradient per example
         plan = make_plan(

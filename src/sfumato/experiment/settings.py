@@ -77,7 +77,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(all_optional(by_name.Pair, without=by_name.OF_PARTICIPATIONS["drifting"])):
+class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["drifting"])):
     """Options of participation and mechanism. None if not given."""
 
     participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
@@ -127,11 +127,11 @@ class NoiseMade:
     fixed clipping norm."""
 
 
-def make_plan(asked: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
+def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
     """The plan of a request: what is None of batch size, steps, noise and epsilon follows from the others.
 
     Args:
-        asked: what holds these and `delta`, which follows a rule where it is None.
+        budget: what holds these and `delta`, which follows a rule where it is None.
         population: how many records or users are drawn from.
         given: what is taken in place of what `asked` holds.
 
@@ -144,8 +144,8 @@ def make_plan(asked: Any, population: int, unit: Unit, request: by_name.Request,
     return PrivacyPlan.calibrate(
         examples=population,
         unit=unit,
-        delta=default_delta(unit.count(population)) if asked.delta is None else asked.delta,
-        **{**{name: getattr(asked, name) for name in numbers}, **given},
+        delta=default_delta(unit.count(population)) if budget.delta is None else budget.delta,
+        **{**{name: getattr(budget, name) for name in numbers}, **given},
         **request._asdict(),
     )
 

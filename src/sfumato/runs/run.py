@@ -66,7 +66,7 @@ class Run(Measured):
         kind: the kind of the source: "digits", "folder", ...
         uses: the number of this owner's runs on the data, including this one; 0 for public data.
         seeded: the number of seeded runs among them. Their plans count, although they promise nothing.
-        together: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
+        joint_cost: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
         publishing: for each of these runs that publishes figures, epsilon for each test image.
         other_units: the joint cost of runs with another unit, which does not add up with `together`.
         adjacency: the adjacency for which `together` holds.
@@ -79,7 +79,7 @@ class Run(Measured):
     kind: str = ""
     uses: int = 0
     seeded: int = 0
-    together: tuple[float, float] | None = None
+    joint_cost: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
     other_units: tuple[JointCost, ...] = ()
     publishing: tuple[float, ...] = ()

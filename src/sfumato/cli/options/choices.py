@@ -18,7 +18,7 @@ from sfumato.cli.options.spellings import (
     Directory,
     Epsilon,
     Examples,
-    Own,
+    FunctionName,
     Path,
     Precision,
     Processes,
@@ -73,7 +73,7 @@ class RunArgument(PrintsJson):
 class ModelOptions(RunArgument):
     """Options of a verb that uses a run's model."""
 
-    model: Own = None
+    model: FunctionName = None
     """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
     is not trusted."""
 
@@ -321,13 +321,13 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
 
 
-def refuse_several(asked: Mapping[str, bool]) -> None:
+def refuse_several(given: Mapping[str, bool]) -> None:
     """Refuse several processes for anything but one private run.
 
     Args:
-        asked: for each feature that processes cannot share, by name, whether it was requested.
+        given: for each feature that processes cannot share, by name, whether it was requested.
     """
-    for what in [name for name, given in asked.items() if given]:
+    for what in [name for name, given in given.items() if given]:
         raise SfumatoError(
             f"several processes take the steps of one private run, and {what} is asked for", "use one process"
         )

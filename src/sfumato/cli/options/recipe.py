@@ -33,17 +33,17 @@ NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
 _KINDS = (EmbeddingExperiment, Experiment, Declared)
 
 
-def _of_type(words: str) -> tuple[str, ...]:
+def _choices_of_type(words: str) -> tuple[str, ...]:
     known = {
         name: one.metadata.get("given_as") or one.type for kind in _KINDS for name, one in choices_of(kind).items()
     }
     return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)*", str(kind)))
 
 
-TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device", "precision")
+TEXTS = (*_choices_of_type("str"), "normalisation", "source", "output", "device", "precision")
 TEXTS += ("budget", "calibrate_on", "audit_source", "operating_point")
-SWITCHES = (*_of_type("bool"), "private")
-LISTS = (*_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
+SWITCHES = (*_choices_of_type("bool"), "private")
+LISTS = (*_choices_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )
@@ -94,7 +94,7 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
     if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
-    return _checked(what, shared | _chosen(what, _rows(what, data), given), known)
+    return _checked(what, shared | _selected_row(what, _rows(what, data), given), known)
 
 
 def _command_of(data: Mapping[str, Any]) -> list[str]:
@@ -163,7 +163,7 @@ def table_of(what: str) -> dict[str, Any]:
     try:
         text = regular_file(_path(what)).read_bytes()
     except FileNotFoundError:
-        raise SfumatoError(f"the recipe {what} does not exist", _instead(what) or "check the path") from None
+        raise SfumatoError(f"the recipe {what} does not exist", _row_command(what) or "check the path") from None
     except OSError as error:
         raise SfumatoError(f"the recipe {what} cannot be read ({error.strerror})", "check its permissions") from None
     try:
@@ -180,18 +180,18 @@ def _path(what: str) -> str | Path:
         return what
     name, known = what.removeprefix(SCHEME), names()
     if name not in known:
-        if (row := _instead(f"recipes/{name.removesuffix('.toml')}.toml")) is not None:
+        if (row := _row_command(f"recipes/{name.removesuffix('.toml')}.toml")) is not None:
             raise SfumatoError(f"no recipe is called {name!r}", row)
         beside = [one for one in known if "/" in name and one.startswith(f"{name.partition('/')[0]}/")]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or beside or _first(known)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or beside or _overview(known)
         raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
     return FOLDER / f"{name}.toml"
 
 
-def _first(known: Collection[str]) -> list[str]:
+def _overview(known: Collection[str]) -> list[str]:
     """The recipes outside folders, and one recipe of each folder.
 
-    >>> _first(["a/x", "a/y", "digits"])
+    >>> _overview(["a/x", "a/y", "digits"])
     ['digits', 'a/x and others of a']
     """
     folders = {one.partition("/")[0]: one for one in reversed([*known]) if "/" in one}
@@ -199,7 +199,7 @@ def _first(known: Collection[str]) -> list[str]:
     return [*alone, *(f"{one} and others of {folder}" for folder, one in sorted(folders.items()))]
 
 
-def _instead(path: str) -> str | None:
+def _row_command(path: str) -> str | None:
     """The command for a row, given the path of a recipe for that row alone; None if there is no such row."""
     found = SINGLE.fullmatch(path)
     name = found and f"{found['table']}{found['pld'] or ''}"
@@ -226,7 +226,7 @@ def _rows(what: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+def _selected_row(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the selected row; empty if there are no rows, or several labels are given."""
     if not rows:
         return {}

@@ -53,7 +53,7 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
 
     figure = figure_of(found.rows[0]) if found.rows else "accuracy"
     rows = [row | {name: console.cell(name, row[name]) for name in varied} for row in found.rows]
-    columns = {name.replace("_", " "): f"{{{name}}}" for name in varied} | _of_runs(found, figure)
+    columns = {name.replace("_", " "): f"{{{name}}}" for name in varied} | _run_columns(found, figure)
     verb = "embed" if figure == "recall" else "train"
     console.show(
         {"search": search, **found.to_dict()},
@@ -75,11 +75,11 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
     ]
     figure = figure_of(rows[0])
     columns = {"change": "{words}", figure: f"{{{figure}:.2%}}", "difference": "{gain:+.2f}"}
-    table = Table(rows, columns | _of_runs(found, figure), texts=1)
+    table = Table(rows, columns | _run_columns(found, figure), texts=1)
     console.show({"search": search, **found.to_dict()}, *_rows(found, table), json=json)
 
 
-def _of_runs(found: Ranking | Comparison, figure: str) -> dict[str, str]:
+def _run_columns(found: Ranking | Comparison, figure: str) -> dict[str, str]:
     """The columns that all tables of runs share."""
     epsilon = "epsilon" if found.promises else "epsilon of its plan"
     return {figure: f"{{{figure}:.2%}}", epsilon: "{epsilon:.3f}", "run": "{run}"}
@@ -168,7 +168,7 @@ def show_repeated(found: Repeated, base: Path, *, json: bool) -> None:
         statement = found.runs[0].statement
         promised = statement.figures if isinstance(statement, Statement) else {"promises": False, "epsilon": None}
         data = {**data, "delta_of_all": found.delta, **promised, "statement": statement.sentence}
-    lines = _of_budgets(found, base) if found.budgets else _of_keys(found, data)
+    lines = _budget_lines(found, base) if found.budgets else _seed_lines(found, data)
     console.show(data, *lines, json=json)
 
 
@@ -181,14 +181,14 @@ def show_dry_run(found: Repeated, base: Path, *, json: bool) -> None:
     console.show(
         found.to_dict(),
         *(part for parts in each for part in parts),
-        f"These would be {len(found.rows)} releases of one data set: {_together(found)}.",
-        _other_runs(found),
+        f"These would be {len(found.rows)} releases of one data set: {_joint_cost(found)}.",
+        _total_cost_line(found),
         Note(f"nothing was spent; without --dry-run these would be the runs in {base}{plain}"),
         json=json,
     )
 
 
-def _of_budgets(found: Repeated, base: Path) -> Iterator[Any]:
+def _budget_lines(found: Repeated, base: Path) -> Iterator[Any]:
     from sfumato.search.repeated import PLOT, PUBLIC
 
     epsilon = "epsilon" if found.promises else "epsilon of its plan"
@@ -198,8 +198,9 @@ def _of_budgets(found: Repeated, base: Path) -> Iterator[Any]:
         rows.append(plain | {"run": str(base / PUBLIC)})
     columns = {epsilon: "{budget}", "accuracy": "{accuracy:.2%}", "noise": "{noise_multiplier:.4g}", "run": "{run}"}
     yield from ("", Table(rows, columns), "")
-    yield f"These are {len(found.rows)} releases of one data set: {_together(found)}, had they been planned in advance."
-    yield _other_runs(found)
+    cost = _joint_cost(found)
+    yield f"These are {len(found.rows)} releases of one data set: {cost}, had they been planned in advance."
+    yield _total_cost_line(found)
     if not found.is_public:
         yield Note("note: measured on private data; keep the table and the curve to yourself")
         yield UNCOVERED
@@ -212,7 +213,7 @@ def _of_budgets(found: Repeated, base: Path) -> Iterator[Any]:
         )
 
 
-def _of_keys(found: Repeated, data: dict[str, Any]) -> Iterator[Any]:
+def _seed_lines(found: Repeated, data: dict[str, Any]) -> Iterator[Any]:
     embeds = found.figure == "recall"
     name = found.runs[0].main_figures[0][0] if embeds else "test accuracy"
     middle = f"mean {found.mean:.2%}" if embeds else f"median {found.median:.2%}"
@@ -232,19 +233,19 @@ def _of_keys(found: Repeated, data: dict[str, Any]) -> Iterator[Any]:
         return
     statement = found.runs[0].statement
     one = "a person who" if isinstance(statement, Statement) and statement.plan.users else "an example that"
-    they = f"All {found.standing} runs on these data that stand there, planned in advance, are together"
+    they = f"All {found.stored_runs} runs on these data that stand there, planned in advance, are together"
     if not found.promises:
-        they = f"{SEEDED} The plans of all {found.standing} that stand there, under secret keys, would together be"
+        they = f"{SEEDED} The plans of all {found.stored_runs} that stand there, under secret keys, would together be"
     yield (
         f"{they} ({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private under {found.adjacency} "
         f"adjacency for {one} is in each of them."
     )
-    yield _other_runs(found)
+    yield _total_cost_line(found)
     if not found.is_public:
         yield UNCOVERED
 
 
-def _together(found: Repeated) -> str:
+def _joint_cost(found: Repeated) -> str:
     """The joint promise of the runs of several budgets; for seeded runs, that of their plans."""
     pair = f"({rounded_up(found.epsilon_of_all or 0.0)}, {found.delta!r})"
     figures = f"{pair}-differentially private under {found.adjacency} adjacency"
@@ -253,7 +254,7 @@ def _together(found: Repeated) -> str:
     return f"{SEEDED[0].lower()}{SEEDED[1:]} Their plans, run under secret keys, would together be {figures}"
 
 
-def _other_runs(found: Repeated) -> str | None:
+def _total_cost_line(found: Repeated) -> str | None:
     """The total of all of the owner's runs on these data, if it is larger."""
     if found.epsilon_of_all_uses is None or found.epsilon_of_all_uses <= (found.epsilon_of_all or 0.0):
         return None

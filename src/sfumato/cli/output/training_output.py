@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sfumato.training.job import PrivateJob
     from sfumato.training.run import PublicRun
 
-OF_EMBEDDINGS = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
-OF_LABELS = ("exact_match", "mean_auc", "labels")
+EMBEDDING_FIGURES = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
+LABEL_FIGURES = ("exact_match", "mean_auc", "labels")
 MEBIBYTE = 1 << 20
 PUBLISHED = (
     "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
@@ -50,9 +50,9 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
         "seconds": round(run.seconds, 3),
         "run": str(run.directory),
         "statement": run.statement.sentence,
-        **(_of_promise(run) if private else {}),
+        **(_private_facts(run) if private else {}),
     }
-    console.show(data, *(_of_run(run, data) if private else _of_public(run, data)), json=json)
+    console.show(data, *(_private_lines(run, data) if private else _public_lines(run, data)), json=json)
 
 
 def _measured(run: Run | PublicRun) -> dict[str, Any]:
@@ -61,14 +61,16 @@ def _measured(run: Run | PublicRun) -> dict[str, Any]:
 
     figures = run.figures
     if "recall" in figures:
-        return {name: figures.get(name) for name in OF_EMBEDDINGS} | {"note": no_gain_warning(figures.get("compared"))}
+        return {name: figures.get(name) for name in EMBEDDING_FIGURES} | {
+            "note": no_gain_warning(figures.get("compared"))
+        }
     counts = [sum(row) for row in figures.get("confusion") or ()]
     majority = max(counts) / max(1, sum(counts)) if counts else None
-    of_labels = {name: figures[name] for name in OF_LABELS if name in figures}
+    of_labels = {name: figures[name] for name in LABEL_FIGURES if name in figures}
     return {"accuracy": run.accuracy, "top5": run.top5, "majority": majority, **of_labels}
 
 
-def _of_promise(run: Run) -> dict[str, Any]:
+def _private_facts(run: Run) -> dict[str, Any]:
     """Further facts about a private run, as plain data."""
     from sfumato.privacy.statements.other_units import group_epsilon
     from sfumato.runs import audit_outcomes
@@ -90,7 +92,7 @@ def _of_promise(run: Run) -> dict[str, Any]:
         **data,
         "uses": run.uses,
         "seeded_uses": run.seeded,
-        "epsilon_of_all_uses": run.together[0] if run.together else None,
+        "epsilon_of_all_uses": run.joint_cost[0] if run.joint_cost else None,
         "uses_of_other_units": [one._asdict() for one in run.other_units],
         "adjacency_of_all_uses": run.adjacency,
         "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
@@ -127,7 +129,7 @@ def _lines_of_measures(run: Run | PublicRun, data: dict[str, Any]) -> Iterator[s
         )
 
 
-def _of_public(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
+def _public_lines(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
     from sfumato.runs import directory as names
 
     yield from ("", *_lines_of_measures(run, data), "", data["statement"], "")
@@ -136,7 +138,7 @@ def _of_public(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
         yield Note(f"sfumato evaluate {run.directory} SOURCE   measures it on other images")
 
 
-def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
+def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     """The output of a private run: figures, promise, and next steps."""
     from sfumato.runs import directory as names
 
@@ -150,7 +152,7 @@ def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     else:
         yield from (console.fill(line, data) for line in PUBLISHED)
     yield from ("", data["statement"], "")
-    yield from _other_promises(run, data)
+    yield from _other_guarantees(run, data)
     yield Note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     if not run.is_public:
         yield Note(f"sfumato report {path} --public   the page that may be published")
@@ -164,7 +166,7 @@ def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     yield Note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
-def _other_promises(run: Run, data: dict[str, Any]) -> Iterator[str]:
+def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
     """The promises for a person and for a group, the results of an audit, and the total of the owner's runs."""
     from sfumato.runs import audit_outcomes
     from sfumato.runs import directory as names
@@ -233,10 +235,10 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
         data["privacy_plan"] = job.plan.to_dict()
     if (clients := getattr(job, "clients", None)) is not None:
         data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()
-    return data | _expected(job)
+    return data | _estimates(job)
 
 
-def _expected(job: Any) -> dict[str, Any]:
+def _estimates(job: Any) -> dict[str, Any]:
     """Estimates for a run: time and memory, signal, published figures, and kept weights."""
     from sfumato.embedding import job as of_embedding
     from sfumato.privacy.planning import remarks
@@ -268,7 +270,7 @@ def _expected(job: Any) -> dict[str, Any]:
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """The data of a dry run as text, by label."""
     from sfumato.runs.heading import publishable_settings
-    from sfumato.training.conclusion.run_report import OF_CLASSIFIERS
+    from sfumato.training.conclusion.run_report import CLASSIFIER_OPTIONS
 
     expected, clients = data["estimate"], dict(data.get("clients", {}))
     local = {f"client_{name}": value for name, value in clients.pop("local", {}).items()}
@@ -276,7 +278,7 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
         clients = {"clients": clients.pop("count"), **clients}
     if not expected["parameters"]:
         clients.pop("mapped", None)
-    unread = OF_CLASSIFIERS if clients else ()
+    unread = CLASSIFIER_OPTIONS if clients else ()
     settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
     words = {"parameters": "none is trained"}
     if expected["parameters"]:

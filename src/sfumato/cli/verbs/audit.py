@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import EndsWithJson
-from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule, positional
+from sfumato.cli.options.spellings import FunctionName, Number, Whole, WholeByRule, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 from sfumato.observers.progress import ProgressBars
@@ -39,7 +39,7 @@ class Audit(EndsWithJson):
     allow)"""
     confidence: float = 0.95
     """One minus the probability that the bound exceeds the true epsilon."""
-    model: Own = None
+    model: FunctionName = None
     """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
     is not trusted."""
     trust_code: bool = False
@@ -51,13 +51,13 @@ class Audit(EndsWithJson):
     def run(self) -> int:
         """Run the audit, write the result to the run directory, and print it."""
         if self.attack is not None:
-            return self._attacked(self.attack)
+            return self._attack(self.attack)
         from sfumato.runs import audit_outcomes
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import audit_results
 
         with ProgressBars() as progress:
-            found = self._found(progress)
+            found = self._run_audit(progress)
         run = None if recipe.is_recipe(self.what) else names.RunDirectory(self.what)
         before = None if run is None else audit_outcomes.read(run)
         data = {"run": self.what, **found.summary, **({} if before is None else {"canaries": before.summary})}
@@ -72,20 +72,20 @@ class Audit(EndsWithJson):
         )
         return 1 if found.refuted or (before is not None and before.refuted) else 0
 
-    def _found(self, progress: Progress) -> AuditOutcome:
+    def _run_audit(self, progress: Progress) -> AuditOutcome:
         from sfumato.search.audits.run import audit_run
         from sfumato.search.audits.step import audit_step
 
         how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
         if recipe.is_recipe(self.what):
-            return audit_step(self._of_recipe(progress), **how)
+            return audit_step(self._recipe_subject(progress), **how)
         if self.epsilon is not None:
             raise SfumatoError(
                 f"--epsilon {self.epsilon:g} chooses a recipe's row, and {self.what} is a run", "leave it out"
             )
         return audit_run(self.what, model=self.model, **how)
 
-    def _attacked(self, shadows: int) -> int:
+    def _attack(self, shadows: int) -> int:
         """Attack the model file like an outsider. The result is for the owner only and is not stored."""
         from sfumato.search.audits.shadow import shadow_attack
 
@@ -101,7 +101,7 @@ class Audit(EndsWithJson):
         console.show({"run": self.what, **found.to_dict()}, found.sentence, json=self.json)
         return 1 if found.exceeds else 0
 
-    def _of_recipe(self, progress: Progress) -> Subject:
+    def _recipe_subject(self, progress: Progress) -> Subject:
         """The training of a recipe, prepared as for a dry run."""
         from sfumato.cli.verbs.train import Train
         from sfumato.search.audits.subject import from_job

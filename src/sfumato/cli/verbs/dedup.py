@@ -101,7 +101,7 @@ class Dedup(EndsWithJson):
         found.write(place)
         # Filtering by a set that was itself filtered by private data is not stable either.
         marked = self.drop == "public" or found.public.filtered or found.private.filtered
-        written = self._written(found, place, marked=marked)
+        written = self._write(found, place, marked=marked)
         empty = written is None and self.drop != "none"
         console.show(
             {**found.figures(), "page": str(place / PAGE), "written": written},
@@ -139,7 +139,7 @@ class Dedup(EndsWithJson):
         from sfumato.data.identity.duplicates import LIMIT, SIDE
 
         progress.begin("reading", 2)
-        public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
+        public, private = (self._open(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
         if set(public.data_digests) & set(private.data_digests):
             raise SfumatoError(
                 f"{self.public} and {self.private} hold the same images", "name the public set, then the private"
@@ -186,7 +186,7 @@ class Dedup(EndsWithJson):
         from sfumato.training.computing import features_with_mirror
 
         public, private = (
-            self._opened(spec, **declarations_from(backbone, expects, spec)) for spec in (self.public, self.private)
+            self._open(spec, **declarations_from(backbone, expects, spec)) for spec in (self.public, self.private)
         )
         refuse_trained_on(private, stored_materials(self.weights or str(self.backbone)))
         searched, wanted = (
@@ -198,7 +198,7 @@ class Dedup(EndsWithJson):
         found = {pair.private for pair in pairs}
         return sorted([*pairs, *(pair for pair in alike if pair.private not in found)], key=lambda pair: pair.private)
 
-    def _opened(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
+    def _open(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
         from sfumato.data import BY_CLASS, open_source
         from sfumato.randomness import owner_key
 
@@ -215,7 +215,7 @@ class Dedup(EndsWithJson):
             label_columns=self.label_columns if spec == self.private else None,
         )
 
-    def _written(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
+    def _write(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
         """Write the set without its duplicates. Returns the new source; None if none is written, or nothing is left."""
         from sfumato.data import write_without
 
@@ -226,7 +226,7 @@ class Dedup(EndsWithJson):
         if len(left_out) == len(source.train) + len(source.test):
             return None
         if source.train.files is None:  # files need no pixels; arrays are written at their original size
-            source = self._opened(getattr(self, self.drop))
+            source = self._open(getattr(self, self.drop))
         parts = {"train": source.train, "test": source.test}
         return write_without(parts, source.classes, left_out, place / self.drop, marked=marked)
 

@@ -113,7 +113,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         self._check_test(loaded.classes, exclusive=is_exclusive(loaded.loss))
         if self.far is not None:
             raise SfumatoError(f"--far {self.far:g} is for embeddings, and the model is a classifier", "leave it out")
-        source, module, transform = self._opened(loaded)
+        source, module, transform = self._open(loaded)
         parts, sets = self._parts(source), None
         if self.label_sets is not None:
             sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.has_own_split)
@@ -159,7 +159,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
                 "give a share such as 0.02",
             ) from None
 
-    def _share_there(self, classes: tuple[str, ...]) -> float | None:
+    def _declared_share(self, classes: tuple[str, ...]) -> float | None:
         """The declared share of the tested class, alone or among the shares of all classes."""
         if self.prevalence is None or self._share is not None:
             return self._share
@@ -231,14 +231,14 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
         true = labels == place if is_exclusive(loaded.loss) else labels[:, place] == 1
-        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._share_there(loaded.classes))
+        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._declared_share(loaded.classes))
         if self.plot is not None and not is_follower():
             point = 1 - found.specificity.value, found.sensitivity.value
             drawn = roc_file(self.positive, found.curve, found.auc.value, point)
             write(FilePath(self.plot), drawn.encode(), private=True)
         return found
 
-    def _opened(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
+    def _open(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
         """The source, and the network with the transform for the records of this source."""
         from sfumato.data import FeatureTransform, UnknownClassError, open_source
         from sfumato.data.kinds import parse
@@ -285,7 +285,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         where |= {"user_from": self.user_from, "text_column": self.text_column} | self._levels(transform)
         if self.test_fraction is None:
             del where["test_fraction"]  # the default is the fraction in training
-        return loaded.opened(self.source, **where, **further)
+        return loaded.open_source(self.source, **where, **further)
 
     def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
         """Refuse a split by image if training had a split by user. The test part would contain training images."""

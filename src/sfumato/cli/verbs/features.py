@@ -42,7 +42,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain. Its weights must come from public data."""
     weights: spellings.Path = None
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
-    model: spellings.Own = None
+    model: spellings.FunctionName = None
     """The function that builds the network of a run with a model of your own (package:function). A name inside a file
     is not trusted."""
     resolution: spellings.OwnSide = None
@@ -57,9 +57,9 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     views: spellings.Whole = None
     """K, the versions of each training image: any number of random crops, or the image and its mirror image. (default:
     1; 2 for central crops with --flip True)"""
-    flip: spellings.Off = None
+    flip: spellings.OffByDefault = None
     """Whether views are mirrored."""
-    dtype: spellings.Stored = "float32"
+    dtype: spellings.StorageType = "float32"
     """Type in which features are stored."""
     batch: spellings.WholeByRule = None
     """Number of images at a time."""
@@ -87,7 +87,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} holds features already", "give a source of images")
-        showing = self._showing()
+        showing = self._stored_views()
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
@@ -99,7 +99,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
         if not is_follower():
             self._report(cache, missing, together, seconds)
 
-    def _showing(self) -> StoredViews:
+    def _stored_views(self) -> StoredViews:
         """The crops and views of each image for the backbone."""
         from sfumato.training import caching
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sfumato.privacy.unit import Unit
 
 FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
-OF_WAYS = {
+SAMPLING_COLUMNS = {
     "drawn": "{drawn}",
     "epsilon": "{epsilon:up}",
     "noise": "{noise_multiplier:g}",
@@ -30,7 +30,7 @@ OF_WAYS = {
     "cosine 0": "{orthogonal:.4g}",
     "": "{mark}",
 }
-OF_FRONTIER = {
+FRONTIER_COLUMNS = {
     "noise": "{noise_multiplier:g}",
     "steps": "{steps:,}",
     "epochs": "{expected_epochs:,.1f}",
@@ -75,9 +75,9 @@ class Plan(PrintsJson, Units, PairOfRecords):
     """The chance at which the bound may fail."""
     max_norm: float = 1.0
     """The clipping norm; it does not change epsilon."""
-    momentum: spellings.OfMomentum = None
+    momentum: spellings.MomentumByDefault = None
     """Of the optimizer: banded and buffered noise is the best for it."""
-    schedule: spellings.OfSchedule = None
+    schedule: spellings.ScheduleName = None
     """Of the learning rate: likewise."""
     start: spellings.Start = None
     """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
@@ -90,7 +90,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
 
         unit, population = self._unit()
         if unit is None:
-            self._both_ways(population)
+            self._compare_sampling(population)
             return
         with console.bar("calibrating"):
             plan = make_plan(self, population, unit, self.request(population))
@@ -100,7 +100,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         ):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | remarks.figures(plan)
-        following = None if unit.drawn == "clients" else Note(self._next(plan))
+        following = None if unit.drawn == "clients" else Note(self._train_command(plan))
         console.show(data, Facts(data), following, json=self.json)
 
     def _unit(self) -> tuple[Unit | None, int]:
@@ -144,7 +144,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         if Clock.from_declared(self.start, self.period) is not None and self.order != "time":
             raise UsageError("--start and --period are given without --order time", "leave them out, or give it")
 
-    def _both_ways(self, users: int) -> None:
+    def _compare_sampling(self, users: int) -> None:
         """Compare both ways of drawing at the same budget, and print the better one."""
         from sfumato.privacy import user_rule
 
@@ -167,7 +167,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         data = {"users": users, "per_user": self.per_user, "ways": rows, "take": rule.better.drawn}
         console.show(
             data,
-            Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], OF_WAYS, texts=1),
+            Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], SAMPLING_COLUMNS, texts=1),
             Note("noise: its multiplier; batch: examples, or users, in a step, the same gradients to compute;"),
             Note("cosine: noise over signal where a user's gradients all agree (1), or are orthogonal (0)"),
             None
@@ -181,7 +181,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
             json=self.json,
         )
 
-    def _next(self, plan: PrivacyPlan) -> str:
+    def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""
         what = "examples" if plan.unit.drawn == "examples" else "users"
         users = f" --users {plan.users}" if what == "examples" and plan.users is not None else ""
@@ -226,7 +226,7 @@ class Tradeoff(PrintsJson):
         """Solve, draw and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
-        from sfumato.privacy.planning.tradeoff import FLAT, best_point, frontier
+        from sfumato.privacy.planning.tradeoff import FLAT, frontier, recommended_point
         from sfumato.report.plots import comparisons
 
         if self.examples is None or self.epsilon is None:
@@ -253,7 +253,7 @@ class Tradeoff(PrintsJson):
                     on_progress=on_progress,
                 )
             frontiers.append(found)
-        best = best_point(frontiers, self.epochs)
+        best = recommended_point(frontiers, self.epochs)
         share = next(found.share(best) for found in frontiers if best in found.points)
         rows = [found.to_dict() for found in frontiers]
         if self.plot is not None:
@@ -264,7 +264,9 @@ class Tradeoff(PrintsJson):
             data,
             *(part for row in rows for part in self._parts(row, data)),
             *map(Note, NOTES),
-            Note(f"taken: batch size {best.plan.expected_batch_size:,}, {self._why(best)}") if len(sizes) > 1 else None,
+            Note(f"taken: batch size {best.plan.expected_batch_size:,}, {self._batch_size_reason(best)}")
+            if len(sizes) > 1
+            else None,
             Note(f"note: the point taken has {share:.0%} of the limit; more steps, with more noise, would raise it")
             if share < FLAT
             else None,
@@ -277,7 +279,7 @@ class Tradeoff(PrintsJson):
         """The table of one batch size."""
         head = "batch size {batch_size:,} of {examples:,}, epsilon {epsilon:g}, delta {delta:g}"
         rows = [point | {"remark": self._remark(point)} for point in found["points"]]
-        return head.format(**data | found), Table(rows, OF_FRONTIER), ""
+        return head.format(**data | found), Table(rows, FRONTIER_COLUMNS), ""
 
     def _remark(self, point: dict[str, Any]) -> str:
         """The remark on a row. An arrow marks the row to take."""
@@ -288,7 +290,7 @@ class Tradeoff(PrintsJson):
             marks = ["enough steps: more of full batches gain nothing"]
         return ("<- " if point["take"] else "   ") + ", ".join(marks) if marks else ""
 
-    def _why(self, best: Point) -> str:
+    def _batch_size_reason(self, best: Point) -> str:
         """The reason for this batch size among several."""
         from sfumato.privacy.planning.tradeoff import batch_by_rule
 

@@ -155,13 +155,13 @@ def _expanded(images: tuple[str, ...]) -> list[str]:
 
     paths: list[str] = []
     for name in images:
-        paths += sorted(_within(name)) if os.path.isdir(name) else [name]
+        paths += sorted(_find_images(name)) if os.path.isdir(name) else [name]
     for path in paths:
         refuse_unwritable(path, "image", longest=None)
     return paths
 
 
-def _within(folder: str) -> Iterator[str]:
+def _find_images(folder: str) -> Iterator[str]:
     """The images in a folder. Refuses a link to a folder that has been read, since links may form cycles."""
     import os
     import pathlib

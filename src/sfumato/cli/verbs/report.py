@@ -74,7 +74,7 @@ class Report(RunArgument):
         heading.add_to(run)
         with run.format_errors():
             plain = is_public(run)
-            path, text, open_to_all = self._written(run, plain)
+            path, text, open_to_all = self._render(run, plain)
             content = text.encode()
         names.write(path, content, private=not open_to_all)
         changed = None if plain else altered_file(run)
@@ -87,7 +87,7 @@ class Report(RunArgument):
         data = {"report": str(path), "public": self.public or self.model_card}
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
-    def _written(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
+    def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import finish, run_report

@@ -66,8 +66,8 @@ class Sweep(PrivateChoices):
 
     def run(self) -> None:
         """Search and print the results."""
-        embed = self._of_embeddings() if recipe.is_embedding(self.what) else None
-        chosen = self.with_recipe(self.what) if embed is None else self._as(embed)
+        embed = self._to_embed() if recipe.is_embedding(self.what) else None
+        chosen = self.with_recipe(self.what) if embed is None else self._with_source_of(embed)
         from sfumato import search
         from sfumato.cli.output import search_output
 
@@ -112,7 +112,7 @@ class Sweep(PrivateChoices):
                     write(place / BEST, chosen.best_recipe(found, embed).encode(), private=True)
                     search_output.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
 
-    def _of_embeddings(self) -> Embed:
+    def _to_embed(self) -> Embed:
         """The embedding training of the recipe, with the given options. Refuses options that it does not have."""
         from sfumato.cli.verbs.embed import Embed
 
@@ -124,7 +124,7 @@ class Sweep(PrivateChoices):
             raise SfumatoError(f"{option} is given, and {what} trains embeddings", "leave it out")
         return Embed(what=self.what, **given).with_recipe(self.what)
 
-    def _as(self, embed: Embed) -> Sweep:
+    def _with_source_of(self, embed: Embed) -> Sweep:
         """This search with the source of the embedding training."""
         return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
@@ -152,7 +152,7 @@ class Sweep(PrivateChoices):
         The recipe records the search and keyed digests of its data. On these data, if they are private, the statement
         of its run mentions the search.
         """
-        search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
+        search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.data_digests, strict=False))
         lines = [
             "# The best settings of a search, for the whole training part.",
             "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",

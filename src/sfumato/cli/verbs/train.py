@@ -145,8 +145,8 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
         how: dict[str, Any] = {"seeds": self.seeds}
         if budgets is not None:
             chosen = replace(chosen, epsilon=None)
-            how = {"epsilons": budgets, "of_budget": self.trial_for_epsilon}
-            how["foreseen"] = training_output.dry_run_data if self.dry_run else None
+            how = {"epsilons": budgets, "trial_for_epsilon": self.trial_for_epsilon}
+            how["dry_run"] = training_output.dry_run_data if self.dry_run else None
         with ProgressBars(repeating=False) as progress:
 
             def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:

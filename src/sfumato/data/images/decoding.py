@@ -143,14 +143,14 @@ def header(content: bytes, path: Path | str, *, levels: Levels | None = None) ->
         with image_errors(path):
             *sides, grey = dicom.shape(content, f"image {str(path)!r}")
     else:
-        with _opened(content, path, levels) as (image, _):
+        with _open(content, path, levels) as (image, _):
             sides, grey = image.size, image.mode in _GREY
     return Header(shorter_side=min(sides), longer_side=max(sides), grey=grey)
 
 
 def decode(content: bytes, path: Path | str, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
     """Decodes a file's bytes to uint8 (size, size, channels): see `prepare`. `path` is for errors."""
-    with _opened(content, path, levels) as (image, name):
+    with _open(content, path, levels) as (image, name):
         # JPEG decodes faster at reduced size. Twice the target size leaves enough detail for the final filter.
         image.draft(None, (2 * size, 2 * size))
         return prepare(image, size=size, channels=channels, levels=levels, name=name)
@@ -170,7 +170,7 @@ def decode_whole(
     for size in (*sizes, None):
         if size is None and whole is not None:
             break
-        with _opened(content, path, levels) as (image, name):
+        with _open(content, path, levels) as (image, name):
             full = image.size
             if size is not None:
                 image.draft(None, (2 * size, 2 * size))
@@ -267,7 +267,7 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
 
 
 @contextlib.contextmanager
-def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
+def _open(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
     """The checked image in a file's bytes, opened by Pillow, or in eight bits for DICOM; and its name."""
     name = f"image {str(path)!r}"
     with image_errors(path):

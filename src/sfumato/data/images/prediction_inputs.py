@@ -83,7 +83,7 @@ def pixels_of(image: Picture, *, size: int, channels: int, levels: Levels | None
     form: dict[str, Any] = {"size": size, "channels": channels, "levels": levels}
     with quiet_decoder():
         if isinstance(image, np.ndarray):
-            return prepare(_shown(image, levels), size=size, channels=channels)
+            return prepare(_to_image(image, levels), size=size, channels=channels)
         if isinstance(image, (str, os.PathLike)):
             path = expanded(image)
             return decode(read_bytes(path), path, **form)
@@ -112,7 +112,7 @@ def _packed(image: Image.Image) -> bytes | None:
     return content
 
 
-def _shown(image: np.ndarray, levels: Levels | None) -> Image.Image:
+def _to_image(image: np.ndarray, levels: Levels | None) -> Image.Image:
     """An array (H, W) or (H, W, C) as an 8-bit image. The last of 2 or 4 channels is transparency."""
     grey = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 1)
     if not image.size or not (grey or (image.ndim == 3 and image.shape[2] in (2, 3, 4))):

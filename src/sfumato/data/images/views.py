@@ -203,7 +203,7 @@ class Views:
             return self._crops(images, draws, height)
         if not (self.moves or self.flip):
             return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
-        down, right, mirrored = _on(images.device, draws.down, draws.right, draws.mirrored)
+        down, right, mirrored = _to_device(images.device, draws.down, draws.right, draws.mirrored)
         rows, columns = _window(down, height), _window(right, width)
         columns = torch.where(mirrored.bool().unsqueeze(-1), columns.flip(-1), columns)
         if self.zoom > 1:
@@ -230,13 +230,13 @@ class Views:
         if images.shape[2] != side:
             images = functional.interpolate(images, [side, side], mode="bilinear", align_corners=False)
         high, wide = np.moveaxis(draws.sides, -1, 0)
-        *windows, mirrored = _on(images.device, draws.down, draws.right, high, wide, draws.mirrored)
+        *windows, mirrored = _to_device(images.device, draws.down, draws.right, high, wide, draws.mirrored)
         places, sides = torch.stack(windows[:2], dim=-1), torch.stack(windows[2:], dim=-1)
         shown = cropped(images, places, sides, size)
         return torch.where(mirrored.bool()[:, :, None, None, None], shown.flip(-1), shown)
 
 
-def _on(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
+def _to_device(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
     """The draws, each (n, K), as int16 on the device, in one copy."""
     return _devices.to_device(np.stack([one.astype(np.int16, copy=False) for one in moves]), device).unbind()
 

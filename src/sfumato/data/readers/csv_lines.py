@@ -36,7 +36,7 @@ LONGEST_LINE = 1 << 24
 def first_of(table: Path) -> list[str]:
     """The fields of the first line, usually the columns' names."""
     with _reading(table) as stream:
-        header, lines = _peeked(stream)
+        header, lines = _peek(stream)
         return [to_nfc(name.strip()) for name in next(csv.reader(lines, strict=True, delimiter=separator(header)), [])]
 
 
@@ -47,7 +47,7 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
         columns: names of the columns, if the first line does not give them.
     """
     with _reading(table) as stream:
-        header, lines = _peeked(stream)
+        header, lines = _peek(stream)
         reader = csv.DictReader(lines, fieldnames=columns, strict=True, delimiter=separator(header))
         if columns is None:
             reader.fieldnames = [to_nfc(name.strip()) for name in reader.fieldnames or ()]
@@ -86,7 +86,7 @@ def _lines(stream: TextIO) -> Iterator[str]:
         yield line
 
 
-def _peeked(stream: TextIO) -> tuple[str, Iterator[str]]:
+def _peek(stream: TextIO) -> tuple[str, Iterator[str]]:
     """The first line, and all of them."""
     lines = _lines(stream)
     header = next(lines, "")

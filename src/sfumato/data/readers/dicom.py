@@ -255,14 +255,17 @@ def _apply_window(values: np.ndarray, dataset: FileDataset, name: str) -> np.nda
     pydicom = _library(name)
     if dataset.get("VOILUTSequence"):
         return _apply_voi(values, dataset, name)
-    center, width = (_first(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
+    center, width = (_first_number(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
     if center is not None and width is not None and width >= 1:
         into = pydicom.Dataset()  # white is 255
         into.PhotometricInterpretation, into.PixelRepresentation, into.BitsStored = "MONOCHROME2", 0, 8
         into.WindowCenter, into.WindowWidth = center, width
         into.VOILUTFunction = dataset.get("VOILUTFunction") or "LINEAR"
         return np.rint(pydicom.pixels.processing.apply_windowing(values, into)).astype(np.uint8)
-    as_stored = (_first(dataset, "RescaleSlope"), _first(dataset, "RescaleIntercept")) in ((None, None), (1, 0))
+    as_stored = (_first_number(dataset, "RescaleSlope"), _first_number(dataset, "RescaleIntercept")) in (
+        (None, None),
+        (1, 0),
+    )
     unsigned = not dataset.get("PixelRepresentation") and "ModalityLUTSequence" not in dataset
     if as_stored and unsigned and dataset.get("BitsStored", 64) <= 8:
         return np.rint(values * (255 / (2**dataset.BitsStored - 1))).astype(np.uint8)
@@ -286,7 +289,7 @@ def _apply_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.n
 def _apply_voi(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
     """Greys uint8 by the file's VOI lookup table."""
     found = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
-    below = dataset.get("PixelRepresentation") or (_first(dataset, "RescaleIntercept") or 0) < 0
+    below = dataset.get("PixelRepresentation") or (_first_number(dataset, "RescaleIntercept") or 0) < 0
     found = _signed(found, bool(below and not dataset.get("ModalityLUTSequence")))
     bits = found.range_bits()
     if bits is None:
@@ -327,7 +330,7 @@ def _table(dataset: FileDataset, item: Dataset, called: str, name: str) -> Table
     return table(item[called.format("Descriptor")].value, item[called.format("Data")].value, name, little_endian=little)
 
 
-def _first(dataset: FileDataset, tag: str) -> float | None:
+def _first_number(dataset: FileDataset, tag: str) -> float | None:
     """The first value of a numeric tag; None if absent or not finite."""
     from pydicom.multival import MultiValue
 

@@ -31,23 +31,23 @@ from sfumato.data.subsets import MARK
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
 
 
-def read(file: Path, where: str, wanted_of: Wanted) -> tuple[dict[str, np.ndarray], bool]:
+def read(file: Path, where: str, select: Wanted) -> tuple[dict[str, np.ndarray], bool]:
     """The needed arrays by name, and whether the set was filtered by looking at private data.
 
     Args:
         where: name of the archive in errors.
-        wanted_of: selects the needed arrays from the names of the archive's members.
+        select: selects the needed arrays from the names of the archive's members.
     """
-    with _opened(file, where) as archive:
+    with _open_archive(file, where) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        wanted, beside = wanted_of(members, where)
+        wanted, beside = select(members, where)
         chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
         _check_sizes(archive, chosen, where)
         return {name: _array(archive, member) for name, member in chosen.items()}, MARK in members
 
 
 @contextmanager
-def _opened(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
+def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
     """Opens the archive. Errors name it."""
     with paths.path_errors(where, "correct the path after npz:", "give the .npz file, or use folder:"):
         refuse_special(paths.status(file), where)
@@ -125,7 +125,7 @@ def parts_of(
     channels, levels = declared.pixels.channels or depth, declared.pixels.levels
 
     def part(images: np.ndarray, labels: np.ndarray, **beside: Any) -> Records:
-        shown = _in_eight_bits(images, levels)
+        shown = _to_eight_bits(images, levels)
         known = labels if labels.ndim == 2 else renumber_labels(labels, names, declared.labels.classes, where)
         # The first code is of the stored values, so it does not depend on the levels.
         codes = codes_of(order.owner_key, images, shown)
@@ -135,7 +135,7 @@ def parts_of(
     side = declared.purpose.larger_side(size) if shorter > size else None
     zoomed = None
     if side is not None:
-        originals = _in_eight_bits(sides["train"]["images"], levels)
+        originals = _to_eight_bits(sides["train"]["images"], levels)
         zoomed = replace(train, images=prepare_array(originals, size=side, channels=channels))
     return Parts(
         records=RecordSets(train=train, test=test, zoomed=zoomed),
@@ -148,7 +148,7 @@ def parts_of(
     )
 
 
-def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
+def _to_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
     if images.dtype == np.uint8 or levels is None:
         return images
     result = np.empty(images.shape, np.uint8)

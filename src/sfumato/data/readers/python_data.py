@@ -153,7 +153,7 @@ class Items:
         part, name = self.part(place), self.name(place)
         with self._lock:
             given = self._sets[part][place - self._starts[part]]
-        image, label, user = _taken_apart(given, name)
+        image, label, user = _unpack(given, name)
         content, label = encode_image(image, name), _label(label, name)
         code = hashlib.blake2b(content + repr((label, user)).encode(), digest_size=_CODE).digest()
         if self._codes.setdefault(place, code) != code:
@@ -184,10 +184,10 @@ def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
     for place in range(len(stored)):
         _, label, user = stored.item(place)
         name, part = stored.name(place), stored.part(place)
-        found.add(_spelt(label, known[part], several, name), part=parts[part], user=user)
+        found.add(_label_name(label, known[part], several, name), part=parts[part], user=user)
         if order.progress is not None:
             order.progress(place + 1, len(stored))
-        if bool(user) != ("user" in found.beside):
+        if bool(user) != ("user" in found.optional_facts):
             raise SfumatoError(f"{name} says otherwise than others whether it has a user", "give each item its user")
     if not len(found):
         raise SfumatoError(f"{where} is empty", "give one that holds images")
@@ -200,7 +200,7 @@ def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
     )
 
 
-def _taken_apart(item: Any, name: str) -> tuple[Any, Any, str | None]:
+def _unpack(item: Any, name: str) -> tuple[Any, Any, str | None]:
     if isinstance(item, Mapping) and {"image", "label"} <= set(item):
         user = item.get("user")
         return item["image"], item["label"], None if user is None else str(user)
@@ -224,7 +224,7 @@ def _label(label: Any, name: str) -> str | int | tuple[int, ...]:
     raise SfumatoError(f"the label of {name} is {what}", "give a whole number from 0, or the class's name")
 
 
-def _spelt(
+def _label_name(
     label: str | int | tuple[int, ...], names: tuple[str, ...] | None, several: tuple[str, ...] | None, name: str
 ) -> str | tuple[int, ...]:
     """The name of the class; or 0 or 1 for each of several labels."""

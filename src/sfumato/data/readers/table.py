@@ -56,7 +56,7 @@ def load(path: str, order: Order) -> Parts:
     return _load_images(table, first, lambda: csv_lines.rows_of(table), order)
 
 
-def of_frame(frame: Any, order: Order) -> Parts:
+def read_frame(frame: Any, order: Order) -> Parts:
     """Reads a pandas DataFrame with these columns. Paths are relative to the working directory."""
     columns = [to_nfc(str(name)) for name in frame.columns]
     plain = frame.astype(object).where(frame.notna(), None)
@@ -93,7 +93,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
     for line, row in lines_of():
         known = csv_lines.facts_of(row, _PATH, table, line, labels)
         where = f"line {line} of {str(table)!r}"
-        path = _placed(table, row["path"].strip())
+        path = _resolve(table, row["path"].strip())
         if (on_disk := _status(path, where)) is None:
             absent.append(line)
             continue
@@ -111,7 +111,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
         files.append(str(path))
         lines.append(line)
     if absent:
-        raise _absent(table, absent, next(row["path"].strip() for line, row in lines_of() if line == absent[0]))
+        raise _missing_images(table, absent, next(row["path"].strip() for line, row in lines_of() if line == absent[0]))
     if not len(found):
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
     for earlier, later in several.repeated():
@@ -153,21 +153,21 @@ def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loadin
     return [name for column in first if (name := names[column])], lines
 
 
-def _placed(table: Path, text: str) -> Path:
+def _resolve(table: Path, text: str) -> Path:
     """The path of a listed image, relative to the table's folder. If no such file exists, backslashes are treated as
     Windows separators."""
     path = table.parent / paths.expanded(text)
     return path if "\\" not in text or path.exists() else table.parent / text.replace("\\", "/")
 
 
-def _absent(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
+def _missing_images(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
     """The error for listed images that do not exist, with their number and lines."""
     others = ""
     if len(lines) > 1:
         shown = ", ".join(map(str, lines[1 : 1 + SHOWN])) + (", ..." if len(lines) > 1 + SHOWN else "")
         others = f", and so do {len(lines) - 1:,} other lines ({shown})"
     return SfumatoError(
-        f"line {lines[0]} of {str(table)!r} lists the image {str(_placed(table, first))!r}, which does not exist"
+        f"line {lines[0]} of {str(table)!r} lists the image {str(_resolve(table, first))!r}, which does not exist"
         + others,
         "correct the path (relative ones start at the table's folder), or take the line out",
     )

@@ -40,12 +40,12 @@ def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
     """
     if declared.text_column is not None:
         return declared.text_column
-    if _bare(first):
+    if _lacks_header(first):
         return tuple(f"column {number}" for number in range(2, len(first) + 1))
     return (COLUMN,) if COLUMN in first and "path" not in first else None
 
 
-def _bare(first: Sequence[str]) -> bool:
+def _lacks_header(first: Sequence[str]) -> bool:
     """Whether a table has no header: its first line starts with the number of a class, as in AG News."""
     return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
 
@@ -59,7 +59,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
     Without `split` a keyed hash decides, of the user if known, else of the text.
     """
     where = f"table {str(table)!r}"
-    if _bare(first):
+    if _lacks_header(first):
         names = [f"column {number}" for number in range(1, len(first) + 1)]
         lacking = [column for column in columns if column not in names]
         if lacking:

@@ -70,7 +70,7 @@ def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | No
     given = kinds.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
 
     def made(**which: Any) -> Any:
-        return _made(name, kind, root, given | which)
+        return _create(name, kind, root, given | which)
 
     if "train" in known:
         return {"train": made(train=True), "test": made(train=False)}
@@ -82,7 +82,7 @@ def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | No
     return sets | dict([next((part, test) for part, test in tests if test is not None)])
 
 
-def _made(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
+def _create(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
     """The data set; None if it has no such split."""
     try:
         return kind(root, **given)

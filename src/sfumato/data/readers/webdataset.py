@@ -67,9 +67,9 @@ def _facts(sample: Sample, order: Order, found: ListingBuilder) -> dict[str, Any
         raise SfumatoError(f"{name} has a group and no user", "add whose image it is, or rename the field")
     if "user" in facts and (rule := order.declared.people.user_from) is not None:
         raise SfumatoError(f"{name} has a user, and `user_from={rule}` is given", "leave one of them out")
-    if len(found) and set(facts) != found.beside:
-        odd = min(set(facts) ^ found.beside)
-        says, others = ("no", "have one") if odd in found.beside else ("a", "have none")
+    if len(found) and set(facts) != found.optional_facts:
+        odd = min(set(facts) ^ found.optional_facts)
+        says, others = ("no", "have one") if odd in found.optional_facts else ("a", "have none")
         raise SfumatoError(f"{name} has {says} {odd}, and those before it {others}", "write all alike")
     if "time" in facts:
         facts["time"] = _time(facts["time"], name)
@@ -78,21 +78,21 @@ def _facts(sample: Sample, order: Order, found: ListingBuilder) -> dict[str, Any
     return {"label": _label(sample, said) if several is None else _labels(said, several, name), **facts}
 
 
-def _label(sample: Sample, said: dict[str, Any]) -> str:
-    own = _text(said["label"], "label", f"record {sample.name!r}") if "label" in said else None
+def _label(sample: Sample, fields: dict[str, Any]) -> str:
+    own = _text(fields["label"], "label", f"record {sample.name!r}") if "label" in fields else None
     label = sample.text("cls") or own or sample.text("txt")
     if not label:
         raise SfumatoError(f"record {sample.name!r} has no class", "add a member .cls, or a label in .json")
     return label
 
 
-def _labels(said: dict[str, Any], several: tuple[str, ...], name: str) -> tuple[int, ...]:
-    if not all(type(said.get(label)) in (int, bool) and said[label] in (0, 1) for label in several):
+def _labels(fields: dict[str, Any], several: tuple[str, ...], name: str) -> tuple[int, ...]:
+    if not all(type(fields.get(label)) in (int, bool) and fields[label] in (0, 1) for label in several):
         raise SfumatoError(
             f"{name} has something else than 0 and 1 for some of `label_columns`",
             "write them into its .json: 1 where it is true and 0 where it is not",
         )
-    return tuple(int(said[label]) for label in several)
+    return tuple(int(fields[label]) for label in several)
 
 
 def _time(text: str, name: str) -> TimeStamp:

@@ -104,7 +104,7 @@ def _expecting_as_many(figures: NoisyFigures, points: Sequence[OperatingPoint]) 
 
     def excess(moved: float) -> float:
         """The expected number of records of the class minus their number in the table."""
-        return float((counts * (_moved(score, moved) - true)).sum())
+        return float((counts * (_shift_log_odds(score, moved) - true)).sum())
 
     drawn = float((np.maximum(counts, 0) * score * (1 - score)).sum())
     noise = figures.table.variance * float((held * (score - true) ** 2).sum())
@@ -115,7 +115,7 @@ def _expecting_as_many(figures: NoisyFigures, points: Sequence[OperatingPoint]) 
     return None if best.threshold == 0.5 else best
 
 
-def _moved(score: np.ndarray, by: float) -> np.ndarray:
+def _shift_log_odds(score: np.ndarray, by: float) -> np.ndarray:
     """Scores with shifted log odds."""
     odds = score / (1 - score) * math.exp(by)
     return odds / (1 + odds)

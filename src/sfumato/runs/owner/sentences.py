@@ -42,18 +42,18 @@ def notes_before(
     """
     found = earlier_uses(data, but=run)
     if budget is not None:
-        yield from _of_budget(budget, found, coming, figures, run)
+        yield from _budget_notes(budget, found, coming, figures, run)
     if found.plans:
         yield earlier_runs_note(found.plans, coming, found.seeded + seeded)
-    if found.apart:
-        yield f"note: {other_assignments(found.apart)}"
+    if found.other_assignments:
+        yield f"note: {other_assignments(found.other_assignments)}"
     yield from overlap_notes(found, budget)
     if figures is not None:
         for line in figures_sentences([*found.figures, figures]):
             yield f"note: with this one, {line}"
     if budget is None:
         for name in dict.fromkeys(
-            one.budget for one in found.lines if one.budget and set(one.data) & set(data.materials)
+            one.budget for one in found.lines if one.budget and set(one.data) & set(data.data_digests)
         ):
             yield f"note: runs on these data count in the budget {name}, and this one does not, as it names none"
 
@@ -67,9 +67,9 @@ def disagreements() -> Iterator[str]:
         )
 
 
-def _of_budget(name: str, found: EarlierUses, coming: Use, figures: float | None, run: str) -> Iterator[str]:
+def _budget_notes(name: str, found: EarlierUses, coming: Use, figures: float | None, run: str) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
-    account, same = budgets.read_budget(name), set(found.data.materials)
+    account, same = budgets.read_budget(name), set(found.data.data_digests)
     account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
     cost = budgets.cost_of(account, coming, figures)
     share = cost / account.filter.limit
@@ -137,7 +137,7 @@ def declared_public_note(source: Source) -> str | None:
     if not source.public or source.published:
         return None
     found = earlier_uses(DataIdentity.from_source(source))
-    count = len(found.plans) + found.apart
+    count = len(found.plans) + found.other_assignments
     if not count:
         return None
     return (

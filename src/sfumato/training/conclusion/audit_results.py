@@ -27,7 +27,7 @@ def to_section(name: str, found: AuditOutcome) -> Audit:
     within = name == names.AUDIT
     return Audit(
         heading="Canaries within the run" if within else "Its own step, in a white box",
-        words=describe(name, found),
+        lines=describe(name, found),
         rows=[
             (one.assumption or "nothing", one.epsilon, one.at_most or math.inf, one.smallest_fault, one.confidence)
             for one in found.bounds

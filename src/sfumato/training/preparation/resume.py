@@ -89,7 +89,7 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
     return opening.hash
 
 
-def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = True) -> None:
+def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = True) -> None:
     """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
     Performance and NumPy's random draws only matter if more steps are taken (`going_on`). Other differences in the
@@ -106,7 +106,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
             f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
             "give the command of the search again, or another `directory`",
         )
-    if going_on:
+    if resuming:
         compare_draws(recorded, present, where=where)
     pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
     for name, value in (job.step_facts | job.key_facts).items():
@@ -114,7 +114,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
     if isinstance(job, PrivateJob):
         pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
     for part, remedy in PINNED.items():
-        if part not in present or (part == "performance" and not going_on):
+        if part not in present or (part == "performance" and not resuming):
             continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")

@@ -53,9 +53,9 @@ def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, wher
         names=names,
         written=written,
         test=None if parts[0] is None else part_of,
-        users=reader.texts["user"].numbers() if "user" in reader.beside else None,
+        users=reader.texts["user"].numbers() if "user" in reader.extra_columns else None,
         people=tuple(reader.texts["user"].names),
-        groups=reader.texts["group"].array() if "group" in reader.beside else None,
+        groups=reader.texts["group"].array() if "group" in reader.extra_columns else None,
         times=np.concatenate(reader.times) if reader.times else None,
         filtered=MARK in stored.schema.names,
     )
@@ -86,11 +86,11 @@ class _Reader:
             what = "no column" if user not in schema.names else "the labels in the column"
             raise SfumatoError(f"{where} has {what} {user!r}", remedy)
         called = {"user": user or "user", "group": "group", "time": "time"}
-        self.beside = {fact: name for fact, name in called.items() if name in schema.names}
-        if "group" in self.beside and "user" not in self.beside:
+        self.extra_columns = {fact: name for fact, name in called.items() if name in schema.names}
+        if "group" in self.extra_columns and "user" not in self.extra_columns:
             raise SfumatoError(f"{where} has a column 'group' and no column 'user'", "add it, or rename the column")
         rule = order.declared.people.user_from
-        if rule is not None and "user" in self.beside:
+        if rule is not None and "user" in self.extra_columns:
             raise SfumatoError(f"{where} has the column user, and `user_from={rule}` is given", "leave one of them out")
         self._numbers: list[np.ndarray] = []
         self.texts = {name: Texts() for name in ("label", "user", "group")}
@@ -98,8 +98,8 @@ class _Reader:
 
     def add(self, group: int) -> None:
         """Adds the rows of a group."""
-        names = list(dict.fromkeys([*self._labels, *self.beside.values()]))
-        facts = {name: fact for fact, name in self.beside.items()}
+        names = list(dict.fromkeys([*self._labels, *self.extra_columns.values()]))
+        facts = {name: fact for fact, name in self.extra_columns.items()}
         table, first = self._stored.table(group, names), self._stored.starts[group]
         for name in names:
             column, fact = table[name].combine_chunks(), facts.get(name)
@@ -115,7 +115,7 @@ class _Reader:
         elif self._declared.label_columns is not None:
             pairs = zip(self._labels, columns, strict=True)
             self._numbers.append(np.stack([self._zeros_and_ones(name, column) for name, column in pairs], axis=1))
-        elif _whole(columns[0].type):
+        elif _is_integer_type(columns[0].type):
             self._numbers.append(columns[0].to_numpy(zero_copy_only=False).astype(np.int64))
         else:
             self._text(self.texts["label"], columns[0], self._labels[0], first)
@@ -147,7 +147,9 @@ class _Reader:
         kind = str(column.type)
         if name == "user" and kind.startswith(("list<", "large_list<")):
             return texts.extend(*self._lists(column, first))
-        if not (_whole(column.type) or "string" in kind or kind.startswith("dictionary<values=string")) or _lists(kind):
+        if not (
+            _is_integer_type(column.type) or "string" in kind or kind.startswith("dictionary<values=string")
+        ) or _lists(kind):
             remedy = "write whole numbers or text"
             if _lists(kind) and name not in _FACTS:
                 known = " ".join(inner_names(self._stored.schema, name) or ())
@@ -168,7 +170,7 @@ class _Reader:
 
     def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
         """The users of each row, as arguments of `Texts.extend`. An empty list means nobody."""
-        if not (_whole(column.type.value_type) or "string" in str(column.type.value_type)):
+        if not (_is_integer_type(column.type.value_type) or "string" in str(column.type.value_type)):
             raise SfumatoError(
                 f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of whole numbers or text"
             )
@@ -250,7 +252,7 @@ def inner_names(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
     return tuple(map(to_nfc, inner["names"])) if isinstance(inner, dict) and inner.get("names") else None
 
 
-def _whole(kind: pa.DataType) -> bool:
+def _is_integer_type(kind: pa.DataType) -> bool:
     return str(kind).lstrip("u").startswith("int")
 
 

@@ -49,9 +49,9 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
         raise SfumatoError(f"{where} is an address, and shards are read from the disk", "download them first")
     given = expanded(argument)
     if given.is_dir():
-        found = _within(given, suffix)
+        found = _find_files(given, suffix)
         if not found:
-            others = next((other for other in _OTHERS if _within(given, other)), None)
+            others = next((other for other in _OTHERS if _find_files(given, other)), None)
             met = f", but some with {others}" if others else ""
             remedy = _OTHERS[others] if others else f"correct {where}"
             raise SfumatoError(f"folder {str(given)!r} holds no file that ends with {suffix}{met}", remedy)
@@ -80,7 +80,7 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
     none.
     """
     common = os.path.commonpath([path.parent for path in shards])
-    found = [_named(path.relative_to(common)) for path in shards]
+    found = [_part_name(path.relative_to(common)) for path in shards]
     names = set(found)
     if len(names) == 1:
         return list(shards), [None] * len(found), ()
@@ -97,7 +97,7 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
     return [shard for shard, _ in chosen], [part for _, part in chosen], notes_on_parts(names, where)
 
 
-def _named(path: Path) -> str | None:
+def _part_name(path: Path) -> str | None:
     """The part in a shard's name, or else in its folder's."""
     for name in (path.stem, *reversed(path.parts[:-1])):
         if (part := part_in_name(name)) is not None:
@@ -105,12 +105,12 @@ def _named(path: Path) -> str | None:
     return None
 
 
-def _within(folder: Path, suffix: str) -> list[Path]:
+def _find_files(folder: Path, suffix: str) -> list[Path]:
     """Files at any depth by name, except hidden ones."""
-    return [path for path in sorted(folder.rglob(f"*{suffix}")) if not _hidden(path.relative_to(folder))]
+    return [path for path in sorted(folder.rglob(f"*{suffix}")) if not _is_hidden(path.relative_to(folder))]
 
 
-def _hidden(path: Path) -> bool:
+def _is_hidden(path: Path) -> bool:
     return any(name.startswith((".", "_")) for name in path.parts)
 
 
