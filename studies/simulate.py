@@ -175,8 +175,8 @@ def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
     full = f"{_sizes_text(_sizes(plan))} at delta {plan.delta!r}"
     console.result(f"at full size   {full}, for the N = {plan.population:,} that are trained on here")
     console.paragraph(f"predicted      accuracy {found.predicted:.2%}{_accuracy_text(found)}")
-    console.note(f"{best.parent / PLOT}   what was found, setting by setting")
-    console.note(f"sfumato train {best}   trains on the whole training part with the best settings; or, as a command:")
+    console.note(f"{best.parent / PLOT}   accuracy by setting")
+    console.note(f"sfumato train {best}   trains with the best settings on the whole training part; or, as a command:")
     console.note(command)
 
 

@@ -83,7 +83,7 @@ def about(row: Row) -> dict[str, Any]:
 
 
 def largest(epsilon: float | tuple[float, ...]) -> float:
-    """Of the budgets that a recipe names, the one that its figures are of."""
+    """Of the budgets that a recipe names, the one that its figures are those of."""
     return max(epsilon) if isinstance(epsilon, tuple) else epsilon
 
 

@@ -34,7 +34,7 @@ def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "may be given away" in printed
     (accuracy,) = [line for line in printed.splitlines() if line.startswith("test accuracy")]
-    assert accuracy.endswith("(measured on private data: keep it to yourself)")
+    assert accuracy.endswith("(measured on private data: for you only)")
     assert "(4.0, 0)-differentially private for each single test example" in printed
     assert main(["verify", "run"]) == 0
     assert main(["report", "run", "--public"]) == 0
@@ -68,7 +68,13 @@ def test_a_test_for_one_class_is_measured(digits_run, call):
     assert found["positives"] + found["negatives"] == 359
     assert found["auc"][1] < found["auc"][0] <= found["auc"][2] <= 1
     printed = call(f"{command} --positive 3 --prevalence 0.02")
-    for words in ("area under ROC", "sensitivity", "specificity", "if positive, right", "where 0.02 of all are 3"):
+    for words in (
+        "area under ROC",
+        "sensitivity",
+        "specificity",
+        "positive predictive value",
+        "where 0.02 of all are 3",
+    ):
         assert words in printed
     assert "if positive" not in call(f"{command} --positive 3")
 
@@ -86,7 +92,7 @@ def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     command = f"evaluate {digits_run} digits"
     assert "--positive must be one of 0, 1" in call(f"{command} --positive cat", status=1)
     assert "no class to test for" in call(f"{command} --prevalence 0.1", status=1)
-    assert "--plot is given, and no class to test for" in call(f"{command} --plot a.svg", status=1)
+    assert "--plot is given without a class to test for" in call(f"{command} --plot a.svg", status=1)
     assert "--plot must end with .svg, got 'a.png'" in call(f"{command} --positive 3 --plot a.png", status=1)
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
 

@@ -54,7 +54,7 @@ def test_from_a_table_to_findings(run, table, call):
     assert [one["name"] for one in evaluation["labels"]] == list(FINDINGS)
     assert evaluation["mean_auc"] > 0.9
     printed = call(f"evaluate {run} csv:{table}")
-    assert "right decisions" in printed
+    assert "accuracy of labels" in printed
     assert "exact match" in printed
     assert all(f"  {name}" in printed for name in FINDINGS)
     call(f"verify {run}")
@@ -111,7 +111,7 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
     [
         ("predict RUN IMAGE --top 2", "--top 2 is for models of one class for each image"),
         ("evaluate RUN csv:TABLE --label-sets TABLE", "--label-sets is for models of one class for each image"),
-        ("evaluate RUN digits", "digits has one label for each image, but the model predicts several"),
+        ("evaluate RUN digits", "digits has one label per image, but the model predicts several"),
         ("aggregate RUN --method omv", "the method omv takes a majority of classes"),
         ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class for each record"),
         ("train csv:TABLE LABELS QUICK --loss softmax", "loss is softmax, but each record of the source has several"),

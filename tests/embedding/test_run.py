@@ -143,7 +143,7 @@ def round_of(
         kept = source.train.users != without
     if group is not None:
         kept = source.train.groups != group
-    smaller = replace(source, train=source.train.select(kept))  # N is declared, and stays
+    smaller = replace(source, train=source.train.select(kept))  # N is declared, but stays
     asked = EmbeddingExperiment(
         **{**ALONE, "steps": 1, "batch_size": further.pop("batch_size", 20), "noise_multiplier": 0.5, **further}
     )
@@ -227,7 +227,7 @@ def test_central_training_is_for_public_data_alone(source, tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_path):
-    with pytest.raises(SfumatoError, match="the source does not say whose record each one is"):
+    with pytest.raises(SfumatoError, match="the source does not name the user of each record"):
         embed(arrays, directory=tmp_path / "run", **QUICK)
     shared = replace(source, test=source.train)
     with pytest.raises(SfumatoError, match="24 of the 24 training users also have records in the test part"):

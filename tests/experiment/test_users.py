@@ -363,7 +363,7 @@ def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
 
 
 def test_plan_recommends_what_train_takes(people, capsys, monkeypatch):
-    """The same batch for what sfumato plan compares and sfumato train then decides."""
+    """The same batch for the output of sfumato plan compares and sfumato train then decides."""
     size = 61
     monkeypatch.setattr(
         "sfumato.privacy.plan.calibration.least_within", lambda *_, **__: 2.0

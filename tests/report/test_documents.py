@@ -17,7 +17,7 @@ PLAN = PrivacyPlan(
     delta=1e-5,
 )
 SAID = Statement(plan=PLAN, circumstances=Circumstances(kept=(40, 50))).to_dict()
-OWNER = {"heading": {}, "together": (), "kept_files": ("settings.json",), "signed": False}
+OWNER = {"heading": {}, "joint_costs": (), "kept_files": ("settings.json",), "signed": False}
 
 
 def facts(**parts) -> DocumentFacts:
@@ -79,7 +79,7 @@ def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
     filled = assessment(facts(), **OWNER | {"heading": {"purpose": "a trial", "owner": "Ward 3", "date": "2026-03-01"}})
     assert filled.count(BLANK) == 7
     assert "Ward 3" in filled
-    more = assessment(facts(persons=["Of two."]), **OWNER | {"together": ["Two runs."], "signed": True})
+    more = assessment(facts(person_lines=["Of two."]), **OWNER | {"joint_costs": ["Two runs."], "signed": True})
     for words in ("- Two runs.", "- Of two.", "`signature.json` says who vouches"):
         assert words in more
 

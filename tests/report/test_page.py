@@ -35,7 +35,7 @@ class Resources(HTMLParser):
 
 
 def test_the_summary_comes_first_and_the_parts_follow_in_their_order(facts):
-    text = page(facts(owner={"owner": "Ward 3"}, together=["Both come to 4.464."]))
+    text = page(facts(owner={"owner": "Ward 3"}, joint_costs=["Both come to 4.464."]))
     order = [
         "<h1>folder, cnn</h1>",
         "81.2%",
@@ -90,12 +90,12 @@ def test_every_private_part_is_marked(facts):
 
 def test_the_owner_s_part_is_private_and_never_on_a_public_page(facts):
     written = {"owner": "Ward 3", "date": "2026-03-01", "purpose": "a trial"}
-    told = facts(owner=written, together=["Both come to 4.464."], public_test=True)
+    told = facts(owner=written, joint_costs=["Both come to 4.464."], public_test=True)
     own = section(page(told), "owner")
     for words in (*written.values(), "Both come to 4.464.", "left out of the public version"):
         assert words in own
     assert page(told, public=True) == page(facts(public_test=True), public=True)
-    assert page(facts(owner=written, together=["Both"]), public=True) == page(facts(), public=True)
+    assert page(facts(owner=written, joint_costs=["Both"]), public=True) == page(facts(), public=True)
     assert 'id="owner"' not in page(facts())
 
 

@@ -169,7 +169,7 @@ def test_embeddings_labels_and_texts(serving, loaded, png):
         (b"x", "multipart/form-data", 400, "the form cannot be read"),
         (b"--b--\r\n", "multipart/form-data; boundary=b", 400, "no images"),
         (b"--b\r\nA: secret", "multipart/form-data; boundary=b", 400, "no images"),
-        (early_end(), "image/png", 400, "broken or cut short"),
+        (early_end(), "image/png", 400, "broken or truncated"),
     ],
 )
 def test_bad_content_is_refused_in_one_line(shared, content, kind, status, words, capfd):

@@ -98,7 +98,7 @@ class Clock:
         try:
             start = time_stamp(self.start)
             problem = f"period must be a duration or a number above 0, got {self.period!r}"
-            remedy = "give one such as 1d, 12h or 30m, or a number where the start is one"
+            remedy = "give one such as 1d, 12h or 30m, or a number if start is a number"
             period = _duration(self.period)
         except ValueError:
             raise SfumatoError(problem, remedy) from None
@@ -116,7 +116,7 @@ class Clock:
             return None
         if start is None or period is None:
             given, absent = ("start", "period") if period is None else ("period", "start")
-            raise SfumatoError(f"{given} is given without {absent}", f"give `{absent}` as well, or neither")
+            raise SfumatoError(f"{given} is given without {absent}", "give both or neither")
         return cls(start=str(start), period=_duration_text(period) if isinstance(period, timedelta) else str(period))
 
     def to_dict(self) -> dict[str, str]:

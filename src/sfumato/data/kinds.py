@@ -90,7 +90,7 @@ def torchvision_set(name: str) -> tuple[str, type]:
         remedy = f"did you mean torchvision:{near[0]}" if near else _SUCH_AS
         raise SfumatoError(f"{'torchvision:' + name!r} is not known", remedy)
     remedy = _OTHERS.get(other) or _SUCH_AS
-    raise SfumatoError(f"torchvision:{other} is no data set of images with one class each", remedy)
+    raise SfumatoError(f"torchvision:{other} is not a data set of images with one class each", remedy)
 
 
 def signatures() -> dict[str, Mapping[str, bool]]:
@@ -252,14 +252,14 @@ def parse(spec: str) -> tuple[str, str]:
         elif spec.lower().endswith((".zip", ".tar.gz", ".tgz")):
             remedy = "unpack it, and name what is in it, such as folder:PATH"
         elif Path(spec).suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff"):
-            remedy = "an image is no data set: name the folder that holds the class folders, folder:PATH"
+            remedy = "an image is not a data set: give the folder that holds the class folders, folder:PATH"
         elif Path(spec).suffix == ".tar":
             remedy = f"write webdataset:{spec} for this file"
         elif Path(spec).suffix in (".npz", ".csv", ".parquet"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
-        raise SfumatoError(f"source {spec!r} is of no known kind", remedy)
+        raise SfumatoError(f"source {spec!r} is of an unknown kind", remedy)
     if kind.argument is None and colon:
-        raise SfumatoError(f"source {spec!r} takes nothing after its name", f"write {name}")
+        raise SfumatoError(f"source {spec!r} takes no argument", f"write {name}")
     if kind.argument is not None and not argument:
         raise SfumatoError(f"source {spec!r} lacks its {kind.argument}", f"write {name}:{kind.argument}")
     return name, argument

@@ -39,7 +39,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
     """
     withheld = public and not facts.public_test
     if public:
-        facts = replace(facts, owner={}, together=())
+        facts = replace(facts, owner={}, joint_costs=())
     if withheld:
         facts = replace(facts, metrics=(), evaluation=None, most_exposed=None)
     promised = facts.statement["epsilon"] is not None

@@ -125,7 +125,7 @@ class Loaded:
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
         if not is_exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
-            problem = f"{spec} has one label for each image, but the model predicts several"
+            problem = f"{spec} has one label per image, but the model predicts several"
             raise SfumatoError(problem, "give a csv: or npz: of them")
         if self.embedding is None:
             own["classes" if is_exclusive(self.loss) else "label_columns"] = self.classes

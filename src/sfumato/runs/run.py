@@ -50,7 +50,7 @@ class Measured:
         if "labels" in self.figures:
             area, exact = self.figures["mean_auc"], self.figures["exact_match"][0]
             areas = [] if area is None else [("mean area under ROC", f"{area:.3f}")]
-            return [("right decisions", f"{self.accuracy:.1%}"), *areas, ("exact match", f"{exact:.1%}")]
+            return [("accuracy of labels", f"{self.accuracy:.1%}"), *areas, ("exact match", f"{exact:.1%}")]
         return [("test accuracy", f"{self.accuracy:.1%}")]
 
 

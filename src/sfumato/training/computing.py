@@ -91,7 +91,7 @@ def compute(
     """
     progress, workers = progress or NoProgress(), launch.current_workers()
     if source.cache is not None:
-        raise SfumatoError("the source holds features already", "give a source of images")
+        raise SfumatoError("the source already holds features", "give a source of images")
     place, transform = torch.device(device), Transform.from_dict(contents.transform or {})
     begun: dict[str, Any] = {}
     if workers.is_leader:

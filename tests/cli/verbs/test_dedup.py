@@ -87,7 +87,7 @@ def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
     cases = (
         (
             "npz:near.npz",
-            "3 of 50 private images and 3 of 60 public ones are alike: 1 exact copy, 2 near ones.",
+            "3 of 50 private images and 3 of 60 public ones are similar: 1 exact copy, 2 near copies.",
             True,
         ),
         (f"{sets[1]} --drop none", "alike: 2 exact copies, 1 near one.", False),
@@ -97,7 +97,7 @@ def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
         assert main(shlex.split(f"dedup {sets[0]} {options} --output {number}")) == 0
         printed = capsys.readouterr()
         assert words in printed.out
-        assert ("near ones may be other images that look alike" in printed.err) == hint
+        assert ("near copies may be different images that look alike" in printed.err) == hint
 
 
 def test_weights_that_know_a_private_image_are_refused_until_it_is_left_out(call, sets):
@@ -180,7 +180,7 @@ def test_folders_become_tables_of_the_files_that_are_left(call, shown, spots_fol
     ("options", "words"),
     [
         ("--drop both", "--drop must be one of private, public, none"),
-        ("--resolution 64", "resolution is 64, and there is no backbone; give --backbone too"),
+        ("--resolution 64", "resolution is 64, but no backbone is given; give --backbone too"),
     ],
 )
 def test_refusals(call, sets, options, words):
@@ -192,7 +192,7 @@ def test_a_set_that_would_be_empty_is_not_written(call, sets):
     arrays = np.load("private.npz")
     np.savez("all.npz", **{name: values[1:] if name.endswith("train") else values for name, values in arrays.items()})
     told = call(f"dedup {sets[1]} npz:all.npz")
-    assert "Nothing is left, so no set was written." in told
+    assert "No images are left, so no set was written." in told
     assert sorted(path.name for path in Path("dedup/all").iterdir()) == ["pairs.html", "pairs.json"]
     call(f"dedup npz:all.npz {sets[1]}")
     call(f"dedup {sets[0]} {sets[1]} --drop public")

@@ -409,7 +409,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
             "sweep npz:spots.npz QUICK --vary ema=0 --search secret",
             "--search must be one of public, private, uncovered",
         ),
-        ("sweep digits QUICK --vary ema=0 --shape 0", "--shape and --score-noise belong to a private selection"),
+        ("sweep digits QUICK --vary ema=0 --shape 0", "--shape and --score-noise are for a private selection"),
         ("sweep digits QUICK --vary ema=0..0.9", "ema varies over a range, of which there is no grid"),
     ],
 )
@@ -492,7 +492,7 @@ def test_open_draws_do_not_repeat(call):
 def test_a_typo_is_refused_before_anything_is_trained(call):
     assert "linaer" in call(f"sweep digits {QUICK} --vary model=linear,linaer --dry-run", status=1)
     command = f"sweep digits {QUICK} --vary ema=0,0.9 schedule=constant,cosine --dry-run"
-    assert call(command) == call(command.replace(" schedule=", " --vary schedule=")), "--vary may be given again"
+    assert call(command) == call(command.replace(" schedule=", " --vary schedule=")), "--vary repeatable"
     assert not Path("runs").exists()
 
 
@@ -621,7 +621,7 @@ def test_a_value_that_no_candidate_could_have_is_refused_beforehand(call, spots)
         ("private --candidates 3", "optimizer=sgd,sdg", "optimizer must be one of"),
         ("private --candidates 3", "views=1,four", "views must be a number, got 'four'"),
         ("uncovered", "warmup=0,99", "warmup must be a whole number from 0"),
-        ("uncovered --one-at-a-time", "model=3", "model must be text in quotation marks, got 3"),
+        ("uncovered --one-at-a-time", "model=3", "model must be a string in quotation marks, got 3"),
     ],
 )
 def test_a_misspelt_value_is_refused_before_anything_is_spent(call, spots, mode, varied, words):

@@ -1,4 +1,4 @@
-"""Participation and mechanism by name: what follows from what, what is refused, and plans that keep their budget."""
+"""Participation and mechanism by name: what uses only what, what is refused, and plans that keep their budget."""
 
 from __future__ import annotations
 

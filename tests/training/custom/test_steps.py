@@ -492,7 +492,7 @@ def test_records_of_one_name_are_counted_together_in_whatever_normalisation(data
     assert "for each single example: 3 runs" in told.out
     assert "note: 2 runs of yours used tensors or arrays that are known by their numbers alone" in told.err
     assert main(["spent", "name:others"]) == 0
-    assert "no run of yours is known to have used name:others" in capsys.readouterr().out
+    assert "no known run of yours used name:others" in capsys.readouterr().out
 
 
 def test_a_run_goes_on_under_the_name_that_it_began_with(data, tmp_path):

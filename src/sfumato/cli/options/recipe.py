@@ -220,8 +220,8 @@ def _rows(what: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
     labels = {value for _, value in first if _is_number(value)}
     if len({name for name, _ in first}) > 1 or len(labels) < len(rows):
         raise SfumatoError(
-            f"the rows of {title(what)} do not all begin with the same option, with a number of its own in each",
-            "write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
+            f"the rows of {title(what)} must all begin with the same option, each with a different number",
+            "begin each [[row]] with the option that selects it, such as epsilon = 1",
         )
     return rows
 
@@ -239,9 +239,9 @@ def _selected_row(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any
     unknown = [one for one in wanted if one not in by_label]
     if unknown:
         option, known = label.replace("_", "-"), [f"{one:.12g}" for one in by_label]
-        problem = "none is chosen" if requested is None else f"none for {', '.join(f'{one:.12g}' for one in unknown)}"
+        problem = "none is selected" if requested is None else f"none for {', '.join(f'{one:.12g}' for one in unknown)}"
         remedy = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
-        raise SfumatoError(f"{title(what)} has rows by --{option}, and {problem}", f"give --{option} {remedy}")
+        raise SfumatoError(f"{title(what)} has rows by --{option}, but {problem}", f"give --{option} {remedy}")
     return {} if isinstance(requested, tuple) else by_label[requested]
 
 
@@ -264,11 +264,11 @@ def check_type(name: str, value: Any, *, where: str = "") -> None:
     """Refuse a value of the wrong type for the option `name`."""
     right, what = _is_number, "a number"
     if name in TEXTS:
-        right, what = (lambda one: isinstance(one, str)), "text in quotation marks"
+        right, what = (lambda one: isinstance(one, str)), "a string in quotation marks"
     elif name in SWITCHES:
         right, what = (lambda one: isinstance(one, bool)), "true or false"
     elif name == "window":
-        right, what = (lambda one: _all_of(_is_whole)(one) and len(one) == 2), "a list of two whole numbers"
+        right, what = (lambda one: _all_of(_is_whole)(one) and len(one) == 2), "a list of two integers"
     elif name in LISTS:
         right, what = _all_of(lambda one: isinstance(one, str)), "a list of texts"
     elif name in ("epsilon", "deviations", "learning_rates"):

@@ -103,7 +103,7 @@ def _budgets(text: str) -> float | tuple[float, ...]:
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"must be a number, or several with commas between them, got {text!r}") from None
+        raise ValueError(f"must be a number, or several separated by commas, got {text!r}") from None
     return values if "," in text else values[0]
 
 
@@ -111,7 +111,7 @@ def _ends(text: str) -> tuple[int, int]:
     try:
         low, high = (int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"must be two whole numbers with a comma between them, got {text!r}") from None
+        raise ValueError(f"must be two integers separated by a comma, got {text!r}") from None
     return low, high
 
 
@@ -130,23 +130,21 @@ EpsilonOfFigures = Annotated[float | None, Spelling("EPSILON", "default: no figu
 Shares = Annotated[tuple[str, ...] | None, Spelling("CLASS=SHARE [CLASS=SHARE ...]")]
 SharesThere = Annotated[tuple[str, ...] | None, Spelling("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]
 RuleOfLabels = Annotated[
-    str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, of two classes with --report-epsilon")
+    str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, for two classes with --report-epsilon")
 ]
 ClassName = Annotated[str | None, Spelling("CLASS")]
 Delta = Annotated[float | None, Spelling("DELTA", "default: a power of ten, at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, Spelling("NAME")]
-BudgetName = Annotated[str | None, Spelling("NAME", "default: none is kept to")]
+BudgetName = Annotated[str | None, Spelling("NAME", "default: no budget")]
 FreeText = Annotated[str | None, Spelling("TEXT")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
-    Spelling(
-        "NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again", repeatable=True
-    ),
+    Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; repeatable", repeatable=True),
 ]
-ModeOfSearch = Annotated[str | None, Spelling("public|private|uncovered", "default: public, where the data are")]
+ModeOfSearch = Annotated[str | None, Spelling("public|private|uncovered", "default: public for public data")]
 Candidates = Annotated[int | None, Spelling("NUMBER", "default: the whole grid; private: 10")]
 Shape = Annotated[float | None, Spelling("ETA", "default: 1")]
-ScoreNoise = Annotated[float | None, Spelling("NUMBER", "default: the least that adds nothing to epsilon")]
+ScoreNoise = Annotated[float | None, Spelling("NUMBER", "default: the smallest that adds nothing to epsilon")]
 Share = Annotated[float | None, Spelling("SHARE", "default: 0.1")]
 SourceText = Annotated[str | None, Spelling("SOURCE")]
 Processes = Annotated[int | None, Spelling("NUMBER", "default: 1")]

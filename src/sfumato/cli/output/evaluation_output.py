@@ -21,8 +21,8 @@ CLASS_FACTS = {
     "loss": "{loss:.4f}",
 }
 LABEL_FACTS = {
-    "right decisions": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {images} x {count}",
-    "  by the more frequent answer": "{baseline:.2%}",
+    "accuracy of labels": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {images} x {count}",
+    "  always the more frequent answer": "{baseline:.2%}",
     "exact match": "{exact_match[0]:.2%} ({exact_match[1]:.2%} to {exact_match[2]:.2%}) of {images} images ({of})",
     "mean area under ROC": "{mean_auc:.4f}",
     "loss": "{loss:.4f}",
@@ -34,7 +34,7 @@ EMBEDDING_FACTS = {
 }
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
 TRAINED_ON = "note: if the run was trained on this source, these figures include its training images"
-PRIVATE = "note: measured on private data without noise; these figures are not covered by any promise"
+PRIVATE = "note: measured on private data without noise; no guarantee covers these figures"
 
 
 class Measured(NamedTuple):
@@ -123,8 +123,8 @@ class Shift(NamedTuple):
     def advice(self) -> str:
         """What to do about it."""
         return (
-            f"it says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
-            "sfumato predict --prevalence moves its scores there"
+            f"the model predicts {self.name} for {self.named:.0%}, but {self.true:.0%} are; if the class shares are "
+            "known, give them to sfumato predict --prevalence"
         )
 
 
@@ -154,14 +154,14 @@ def label_figures(found: MultilabelEvaluation, source: Source, part: str, thresh
     data = found.to_dict() | {"images": found.examples, "part": part, "public": source.public}
     words = {"of": PARTS[part], "count": len(found.labels), "baseline": found.baseline, "interval": found.accuracy[1:]}
     facts = Facts(data | words, LABEL_FACTS, [(f"  {one.name}", _label_text(one)) for one in found.labels])
-    note = f"note: a label is said to be true from a score of {threshold:g} on; 95% intervals"
+    note = f"note: labels with a score of at least {threshold:g} are predicted; 95% intervals"
     return Measured(data, facts, (note,))
 
 
 def embedding_figures(found: dict[str, Any], source: Source, part: str) -> Measured:
     """Recall at a false accept rate, and how often one of the nearest neighbours has the same class."""
     nearest = [
-        (f"nearest {k}", f"{share:.2%} have one of their class there") for k, share in found["retrieval"].items()
+        (f"nearest {k}", f"{share:.2%} have a neighbour of their class") for k, share in found["retrieval"].items()
     ]
     facts = Facts(found | {"of": PARTS[part]}, EMBEDDING_FACTS, nearest)
     return Measured(found | {"part": part, "public": source.public}, facts)
@@ -184,15 +184,15 @@ def _label_text(score: LabelScore) -> str:
 def _rows_of_test(test: Diagnostic, positive: str) -> list[tuple[str, str]]:
     """The figures of a test for one class."""
     rows = [
-        (f"test for {positive}", f"{test.positives} records of it, {test.negatives} others; 95% intervals"),
+        (f"test for {positive}", f"{test.positives} positives, {test.negatives} negatives; 95% intervals"),
         ("  area under ROC", f"{test.auc.value:.4f} ({test.auc.low:.4f} to {test.auc.high:.4f})"),
-        ("  sensitivity", f"{_interval(test.sensitivity)}, for scores from {test.threshold:g}"),
+        ("  sensitivity", f"{_interval(test.sensitivity)}, at the threshold {test.threshold:g}"),
         ("  specificity", _interval(test.specificity)),
     ]
     if test.positive_value is not None and test.negative_value is not None:
-        where = f"where {test.prevalence:g} of all are {positive}"
+        where = f"at a prevalence of {test.prevalence:g}"
         rows += [
-            ("  if positive, right", f"{_interval(test.positive_value)}, {where}"),
-            ("  if negative, right", f"{_interval(test.negative_value)}, {where}"),
+            ("  positive predictive value", f"{_interval(test.positive_value)}, {where}"),
+            ("  negative predictive value", f"{_interval(test.negative_value)}, {where}"),
         ]
     return rows

@@ -121,7 +121,7 @@ def one_line(boxed: str) -> str:
         names = " and ".join([name, *(other for other, _ in others)])
         problem = f"{names} are missing" if others else f"{name} is missing: {meant[0].lower()}{meant[1:]}"
     if not problem:
-        return "the command cannot be understood"
+        return "the command cannot be parsed"
     for part in rest:
         if meant := re.match(r"Perhaps you meant: (\S+)", part):
             return f"{problem}; perhaps you meant {meant[1]}"

@@ -24,17 +24,16 @@ LABEL_FIGURES = ("exact_match", "mean_auc", "labels")
 MEBIBYTE = 1 << 20
 PUBLISHED = (
     "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
-    "{published[accuracy][2]:.2%} with the noise (may be given away)",
-    "               always the most frequent class has about {published[majority]:.0%}",
+    "{published[accuracy][2]:.2%} with the noise (may be published)",
+    "               always guessing the most frequent class: about {published[majority]:.0%}",
     "               calibration error {published[calibration_error][0]:.2%}, from "
     "{published[calibration_error][1]:.2%} to {published[calibration_error][2]:.2%}, at temperature "
     "{published[temperature]:.2f}",
-    "               said to be {published[operating_point][positive]} from a score of "
-    "{published[operating_point][threshold]:g} on: operating point {published[operating_point][rule]}, from these "
-    "counts",
+    "               operating point {published[operating_point][rule]}: {published[operating_point][positive]} for "
+    "scores of at least {published[operating_point][threshold]:g}, chosen from these counts",
     "               {published[note]}",
 )
-PRIVATE = "  (measured on private data: keep it to yourself)"
+PRIVATE = "  (measured on private data: for you only)"
 
 
 def show(run: Run | PublicRun, *, json: bool) -> None:
@@ -85,7 +84,7 @@ def _private_facts(run: Run) -> dict[str, Any]:
         if figures.operating is not None:
             data["published"]["operating_point"] = figures.operating.to_dict()
         if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
-            data["published"]["note"] = "no temperature was chosen: too few test images for that at this epsilon"
+            data["published"]["note"] = "no temperature was chosen: there are too few test images for this epsilon"
     if (found := audit_outcomes.read(RunDirectory(run.directory))) is not None:
         data["audit"] = found.summary
     return {
@@ -134,28 +133,28 @@ def _public_lines(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
 
     yield from ("", *_lines_of_measures(run, data), "", data["statement"], "")
     if "recall" in data:
-        yield Note(f"{run.directory / names.REPORT}   the page: what is promised, and which images are found")
+        yield Note(f"{run.directory / names.REPORT}   the report: guarantee and retrieved images")
         yield Note(f"sfumato evaluate {run.directory} SOURCE   measures it on other images")
 
 
 def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
-    """The output of a private run: figures, promise, and next steps."""
+    """The output of a private run: figures, guarantee, and next steps."""
     from sfumato.runs import directory as names
 
     statement, path, embeds = run.statement, run.directory, "recall" in data
     if run.steps < statement.plan.steps:
         unit = "rounds" if embeds else "steps"
-        yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; the figures are the whole plan's")
+        yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; epsilon is that of the whole plan")
     yield from ("", *_lines_of_measures(run, data), _shift_of(run))
     if "published" in data and data["published"]["accuracy"][0] is None:
-        yield "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
+        yield "published      the noise hides the accuracy: give a larger --report-epsilon, or more images"
     else:
         yield from (console.fill(line, data) for line in PUBLISHED)
     yield from ("", data["statement"], "")
     yield from _other_guarantees(run, data)
-    yield Note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    yield Note(f"{path / names.REPORT}   the report: guarantee, limits and accuracy")
     if not run.is_public:
-        yield Note(f"sfumato report {path} --public   the page that may be published")
+        yield Note(f"sfumato report {path} --public   the report without private figures")
     if embeds:
         yield Note(f"sfumato evaluate {path} SOURCE   measures it on other images")
     elif run.kind == "digits":
@@ -163,11 +162,11 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     else:
         what = "texts" if statement.circumstances.tokens else "images"
         yield Note(f"sfumato predict {path} {what.upper()[:-1]}   labels {what}")
-    yield Note(f"sfumato verify {path}   checks that the statement follows from the record")
+    yield Note(f"sfumato verify {path}   checks the statement against the record")
 
 
 def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
-    """The promises for a person and for a group, the results of an audit, and the total of the owner's runs."""
+    """The guarantees for a person and for a group, the results of an audit, and the total of the owner's runs."""
     from sfumato.runs import audit_outcomes
     from sfumato.runs import directory as names
     from sfumato.training.conclusion import audit_results
@@ -176,14 +175,14 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
     own = names.RunDirectory(run.directory)
     if (person := most_exposed_person(run.directory)) is not None and run.statement.promises:
         yield (
-            f"For the person with the most images to train on, {person[0]} of them, epsilon is {rounded_up(person[1])} "
-            "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
+            f"For the person with the most training images ({person[0]}), epsilon is {rounded_up(person[1])} (a "
+            "private figure: for you only). --unit user protects each person as a whole."
         )
         yield ""
     if data.get("epsilon_of_group") is not None and run.statement.promises:
         yield (
-            "For a whole group of people together, which is fixed and public here, epsilon is "
-            f"{rounded_up(data['epsilon_of_group'])}. For one person of it only the figure above holds."
+            f"For a whole group of people, epsilon is {rounded_up(data['epsilon_of_group'])}: groups are fixed and "
+            "public here. For one person of it, only the figure above holds."
         )
         yield ""
     if (found := audit_outcomes.read(own)) is not None:
@@ -200,7 +199,7 @@ def _shift_of(run: Run) -> str | None:
     found = evaluation_output.largest_shift(run.figures.get("confusion", ()), run.figures.get("classes", ()))
     if found is None:
         return None
-    train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
+    train = "" if run.published is not None else "; in training, --report-epsilon corrects some of it"
     return f"               {found.advice}{train}{'' if run.is_public else PRIVATE}"
 
 
@@ -280,7 +279,7 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
         clients.pop("mapped", None)
     unread = CLASSIFIER_OPTIONS if clients else ()
     settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
-    words = {"parameters": "none is trained"}
+    words = {"parameters": "none (nothing is trained)"}
     if expected["parameters"]:
         parts = (("activation", "a micro-batch"), ("data", "the data"), ("average", "averaged weights"))
         memory = [
@@ -290,7 +289,7 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
         ]
         words = {"parameters": f"{expected['parameters']:,}", "memory": ", ".join(memory)}
     pieces = "{estimate[micro_batches]} of up to {performance[micro_batch]} examples"
-    by = f" by {expected['processes']} processes, besides what crosses their network"
+    by = f" by {expected['processes']} processes, without network communication"
     on = f" on {data['performance']['device']}{by if expected['processes'] > 1 else ''}"
     kept = data.get("kept")
     return {

@@ -25,9 +25,9 @@ RunOrRecipe = Annotated[str, positional("RUN|RECIPE")]
 class Audit(EndsWithJson):
     """Attack the training step of a finished run, or of a recipe.
 
-    The software's own step is taken thousands of times with a canary and without it, on made-up inputs: no data of the
-    run are read, and nothing is spent. It says which epsilon that proves at least, and checks the noise of each
-    parameter. Exit status 0, or 1 where a bound lies above the promised epsilon or the noise is not the plan's.
+    Takes the software's own step thousands of times with a canary and without it, on synthetic inputs. No data of the
+    run are read, and no privacy is spent. Prints the epsilon that this proves as a lower bound, and checks the noise of
+    each parameter. Exit status 0, or 1 if a bound exceeds the guaranteed epsilon or the noise is not the plan's.
     """
 
     what: RunOrRecipe
@@ -66,8 +66,8 @@ class Audit(EndsWithJson):
             *(*audit_results.terminal_lines(names.STEP_AUDIT, found), ""),
             *(() if before is None else (*audit_results.terminal_lines(names.AUDIT, before), "")),
             _verdict(found),
-            None if run is None else Note(f"{run / names.STEP_AUDIT}   what was observed"),
-            None if run is None else Note(f"{run / names.REPORT}   the page, with a picture of it"),
+            None if run is None else Note(f"{run / names.STEP_AUDIT}   the observations"),
+            None if run is None else Note(f"{run / names.REPORT}   the report, with a plot of it"),
             json=self.json,
         )
         return 1 if found.refuted or (before is not None and before.refuted) else 0
@@ -81,7 +81,7 @@ class Audit(EndsWithJson):
             return audit_step(self._recipe_subject(progress), **how)
         if self.epsilon is not None:
             raise SfumatoError(
-                f"--epsilon {self.epsilon:g} chooses a recipe's row, and {self.what} is a run", "leave it out"
+                f"--epsilon {self.epsilon:g} selects a recipe's row, but {self.what} is a run", "leave it out"
             )
         return audit_run(self.what, model=self.model, **how)
 
@@ -94,7 +94,7 @@ class Audit(EndsWithJson):
             raise SfumatoError(f"--attack {shadows} and {given[0]} are both given", f"leave {given[0]} out")
         if recipe.is_recipe(self.what):
             raise SfumatoError(
-                f"--attack {shadows} is for a model file, and {self.what} is a recipe", "name a run directory"
+                f"--attack {shadows} is for a model file, but {self.what} is a recipe", "name a run directory"
             )
         with ProgressBars() as progress:
             found = shadow_attack(self.what, shadows, progress=progress)
@@ -115,8 +115,8 @@ class Audit(EndsWithJson):
             row = "" if self.epsilon is None else f" --epsilon {self.epsilon:g}"
             raise SfumatoError(
                 error.problem,
-                f"fetch it by sfumato train {self.what}{row} --download --dry-run, or give a recipe of your own whose "
-                "root is the folder that holds it",
+                f"download it with sfumato train {self.what}{row} --download --dry-run, or give a recipe of your own "
+                "whose root is its folder",
             ) from None
         return from_job(job, self.what)
 
@@ -125,8 +125,11 @@ def _verdict(found: AuditOutcome) -> str:
     """The verdict, which is the last line."""
     broken = found.noise is not None and found.noise.has_fault
     if not found.bounds:
-        return f"no epsilon is proven of correlated noise; in first steps it is {'NOT ' if broken else ''}the plan's"
+        return (
+            "no epsilon is proven for correlated noise; in the first steps the noise is "
+            f"{'NOT ' if broken else ''}the plan's"
+        )
     best = max(found.bounds, key=lambda bound: bound.epsilon)
     where = "above" if found.exceeds else "within chance of" if found.doubtful else "not above"
     noise = "; the noise is NOT the plan's" if broken else ""
-    return f"proven at least {int(best.epsilon * 100) / 100:.2f}, {where} the promised {found.nominal:.3f}{noise}"
+    return f"epsilon is at least {int(best.epsilon * 100) / 100:.2f}, {where} the guaranteed {found.nominal:.3f}{noise}"

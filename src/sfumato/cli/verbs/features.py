@@ -30,10 +30,10 @@ LINES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Features(ProcessesOption, EndsWithJson, SourceChoices):
-    """Compute the features of a source under a fixed public backbone, once, to a cache on disk.
+    """Compute the features of a source once, with a fixed public backbone, into a cache on disk.
 
-    A cache is a source: sfumato train features:PATH trains a private classifier on it. The command goes on where it was
-    cut. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
+    A cache is a source: sfumato train features:PATH trains a private classifier on it. Repeat the command to resume an
+    interrupted one. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
     """
 
     what: spellings.SourceName
@@ -86,7 +86,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
         from sfumato.training.preparation.prepare import default_threads
 
         if self.what.startswith("features:"):
-            raise SfumatoError(f"{self.what} holds features already", "give a source of images")
+            raise SfumatoError(f"{self.what} already holds features", "give a source of images")
         showing = self._stored_views()
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
@@ -151,8 +151,8 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
             "seconds": seconds,
             "one_by_one": not together,
         }
-        alone = Note("note: the backbone ran on one image at a time, since in a batch images might reach each other")
-        secret = Note("note: features tell much of their images; keep the cache as private as these")
+        alone = Note("note: the backbone ran on one image at a time, because images of a batch might affect each other")
+        secret = Note("note: features reveal much about their images; keep the cache as private as the images")
         console.show(
             data,
             Facts(data, LINES),

@@ -111,7 +111,7 @@ def find_duplicates(
                 f"open the source with size={SIDE} and channels=3",
             )
     if positive("limit", limit, remedy=f"give a share of the contrast, such as {LIMIT}") > _MOST:
-        raise SfumatoError(f"limit must be at most {_MOST:g}, got {limit:g}", f"give less, such as {LIMIT}")
+        raise SfumatoError(f"limit must be at most {_MOST:g}, got {limit:g}", f"give a smaller one, such as {LIMIT}")
     if not len(public) or not len(private):
         return []
     known: dict[bytes, int] = {}

@@ -93,7 +93,7 @@ class Views:
         )
         _checks.not_negative("shift", self.shift, remedy="give a number of pixels")
         if self.shift != 0 or isinstance(self.shift, (bool, float)):
-            _checks.positive_integer("shift", self.shift, remedy="give a whole number of pixels, 0 for none")
+            _checks.positive_integer("shift", self.shift, remedy="give an integer number of pixels, 0 for none")
         if not 1 <= _checks.number("zoom", self.zoom) <= 4:
             raise SfumatoError(f"zoom must lie between 1 and 4, got {self.zoom!r}", "give 1.2, or 1 for none")
         if self.shift and self.zoom > 1:
@@ -109,7 +109,7 @@ class Views:
         if self.shift and self.crops:
             raise SfumatoError(
                 f"shift {self.shift} and crop_area {self.crop_area} are both given",
-                "give shift 0: random crops move already",
+                "give shift 0; random crops already move the image",
             )
 
     @property
@@ -135,7 +135,7 @@ class Views:
         if self != Views():
             odd = {name: value for name, value in vars(self).items() if value != getattr(Views, name)}
             listing = ", ".join(f"{'views' if name == 'count' else name} {value}" for name, value in odd.items())
-            raise SfumatoError(f"{listing} is for images, and a text has no views", "leave it out")
+            raise SfumatoError(f"{listing} is for images; texts have no views", "leave it out")
 
     def check(self, size: int) -> None:
         """Refuse images too small for the shift, or for the smallest crop. `size`: pixels on the shorter side."""
@@ -188,13 +188,13 @@ class Views:
         """
         if images.ndim != 4 or draws.down.shape != (len(images), self.count):
             raise SfumatoError(
-                f"images {tuple(images.shape)} and draws {draws.down.shape} do not belong together",
+                f"images {tuple(images.shape)} and draws {draws.down.shape} do not match",
                 f"give images (n, C, H, W) and draws of the same n examples with {self.count} views",
             )
         n, channels, *sides = images.shape
         if size is not None and sides not in ([size, size], [self.side(size)] * 2):
             raise SfumatoError(
-                f"images {tuple(images.shape)} have neither {size} nor {self.side(size)} pixels a side",
+                f"images {tuple(images.shape)} must have sides of {size} or {self.side(size)} pixels",
                 "read them for this size and zoom",
             )
         height, width = sides if size is None else (size, size)

@@ -71,7 +71,7 @@ def load_files(
             unreadable = [*unreadable, *sorted(listing.stored.name(place) for place in listing.places[broken].tolist())]
             listing = listing.select(~broken)
             if not len(listing):
-                raise SfumatoError(f"{where} holds no image that can be read", "give images")
+                raise SfumatoError(f"{where} holds no readable image", "give images")
         if declared.people.user_from == BY_PATIENT:
             listing, written = _with_patients(listing, order.owner_key)
             notes = (*notes, *written)
@@ -114,8 +114,8 @@ def _count_unreadable(listing: Listing, pixels: Pixels) -> Iterator[None]:
         others = int(_unreadable(listing, pixels).sum()) - 1 if len(listing) <= COUNTED else 0
         if others < 1:
             raise
-        all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} cannot be read either"
-        remedy = f"{problem.remedy}; or leave all such out (`skip_unreadable`)"
+        all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} are also unreadable"
+        remedy = f"{problem.remedy}; or skip all such images (`skip_unreadable`)"
         raise image_files.UnreadableError(all_of_them, remedy) from None
 
 
@@ -181,7 +181,7 @@ def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
         return pixels.size, channels, "declared", cropped
     size = min(round(float(np.median(headers["shorter"]))), image_files.SIZE_CAP)
     rule = f"the median of the images' shorter sides, at most {image_files.SIZE_CAP} pixels"
-    return check_size(size, "declare a size for the images to be brought to"), channels, rule, cropped
+    return check_size(size, "declare a size to resize the images to"), channels, rule, cropped
 
 
 def _load_to_memory(

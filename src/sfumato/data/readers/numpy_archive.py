@@ -53,14 +53,14 @@ def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
         refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
             if not zipfile.is_zipfile(stream):
-                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
+                raise SfumatoError(f"{where} is not an npz archive, or is truncated", "write it with numpy.savez")
             try:
                 with zipfile.ZipFile(stream) as archive:
                     yield archive
             except SfumatoError:
                 raise
             except MemoryError:
-                problem = f"{where} unpacks to more than the memory that is free"
+                problem = f"{where} unpacks to more than the free memory"
                 raise SfumatoError(problem, "free some, or save less") from None
             except (
                 Exception
@@ -83,12 +83,12 @@ def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) 
             sizes[name] = math.prod(shape) * dtype.itemsize
             held = archive.getinfo(member).file_size - stream.tell()
         if sizes[name] <= memory_limit() and sizes[name] != held:
-            raise ValueError("the header speaks of another array")
+            raise ValueError("the header describes another array")
     if sum(sizes.values()) > memory_limit():
         largest = max(sizes, key=sizes.__getitem__)
         raise SfumatoError(
-            f"{where} unpacks to more than the memory that there is, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
-            "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
+            f"{where} unpacks to more than the available memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            "save fewer or smaller images, or files, which are read when needed (folder: or csv:)",
         )
 
 
@@ -121,7 +121,7 @@ def parts_of(
     declared, names = order.declared, tuple(map(to_nfc, names))
     height, width, depth = sides["train"]["images"].shape[1:]
     shorter = min(height, width)
-    size = declared.pixels.size or check_size(shorter, "declare a size for the images to be brought to")
+    size = declared.pixels.size or check_size(shorter, "declare a size to resize the images to")
     channels, levels = declared.pixels.channels or depth, declared.pixels.levels
 
     def part(images: np.ndarray, labels: np.ndarray, **beside: Any) -> Records:
@@ -178,7 +178,7 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
             if spelt:
                 found[name + side] = members[spelt[0]]
         if f"groups{side}" in found and f"users{side}" not in found:
-            raise SfumatoError(f"{where} has groups{side} and no users{side}", f"save users{side} as well")
+            raise SfumatoError(f"{where} has groups{side} but no users{side}", f"save users{side} as well")
     first, *others = (f"users{side}" for side in sides)
     for other in others:
         if other in found and first not in found:
@@ -213,7 +213,7 @@ def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
     if odd.any():
         raise SfumatoError(
             f"{what} has no date of the years 1 to 9999 or finite number for image {np.flatnonzero(odd)[0]}",
-            "give its time, or take the image out",
+            "give its time, or remove the image",
         )
     return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
 
@@ -237,6 +237,6 @@ def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np
     for name in np.unique(texts).tolist():
         if not name.strip():
             odd = np.flatnonzero(texts == name)[0]
-            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or take the image out{otherwise}")
+            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or remove the image{otherwise}")
         refuse_unwritable(name, f"{what}: the name")
     return texts

@@ -86,8 +86,8 @@ def _texts(labels: np.ndarray, name: str, spellings: Spellings) -> list[str]:
     texts = labels.tolist()
     if labels.ndim != 1 or not all(isinstance(text, str) and text.strip() for text in texts):
         raise SfumatoError(
-            f"{name} of {WHERE} holds something else than names of classes",
-            "give one name for each image, or whole numbers from 0",
+            f"{name} of {WHERE} holds something other than class names",
+            "give one name for each image, or integers from 0",
         )
     return [spellings.normalise("class", text.strip()) for text in texts]
 
@@ -158,9 +158,8 @@ class Items:
         code = hashlib.blake2b(content + repr((label, user)).encode(), digest_size=_CODE).digest()
         if self._codes.setdefault(place, code) != code:
             raise SfumatoError(
-                f"{name} differs from what it was when it was first read",
-                "give a data set without random transforms; the training shows images in several views by itself "
-                "(flip, shift, views)",
+                f"{name} has changed since it was first read",
+                "give a data set without random transforms; the training itself augments images (flip, shift, views)",
             )
         return content, label, user
 
@@ -221,7 +220,7 @@ def _label(label: Any, name: str) -> str | int | tuple[int, ...]:
     if values.ndim == 1 and values.dtype.kind in "iubf" and np.isin(values, (0, 1)).all():
         return tuple(int(value) for value in values)
     what = f"{values.dtype} {values.shape}" if values.dtype.kind in "iubf" else type(label).__name__
-    raise SfumatoError(f"the label of {name} is {what}", "give a whole number from 0, or the class's name")
+    raise SfumatoError(f"the label of {name} is {what}", "give an integer from 0, or the class's name")
 
 
 def _label_name(
@@ -235,7 +234,7 @@ def _label_name(
     if not isinstance(label, int):
         return label
     if label < 0 or (names is not None and label >= len(names)):
-        raise SfumatoError(f"{name} has the label {label}, which names no class", "number the classes from 0")
+        raise SfumatoError(f"{name} has the label {label}, which is no class", "number the classes from 0")
     return str(label) if names is None else names[label]
 
 
@@ -282,7 +281,7 @@ def _as_image(given: Any, name: str) -> Image.Image:
             value = next(number for number in array.ravel().tolist() if not 0 <= number <= 1)
             raise SfumatoError(
                 f"the image of {name} holds {value:g}, outside [0, 1]",
-                "give the data set without Normalize: images are scaled here, by public constants",
+                "give the data set without Normalize: images are scaled here by public constants",
             )
         array = np.rint(255 * array.astype(np.float64)).astype(np.uint8)
     if array.dtype == np.uint8 or (array.dtype == np.uint16 and array.ndim == 2):

@@ -75,7 +75,7 @@ def refuse(given: Any) -> NoReturn:
     members = given if isinstance(given, (tuple, list)) else given.values() if isinstance(given, Mapping) else (given,)
     for loader in filter(is_loader, members):
         raise SfumatoError(
-            f"a {type(loader).__name__} draws batches, and who takes part in a step is drawn here, by the plan",
+            f"a {type(loader).__name__} draws batches, but the plan itself samples the participants of each step",
             "give its `.dataset`",
         )
     if (
@@ -84,11 +84,11 @@ def refuse(given: Any) -> NoReturn:
         or _is_instance("torch.utils.data", "IterableDataset", given)
     ):
         raise SfumatoError(
-            f"a {type(given).__name__} is read from its start, and a step's participants are drawn from all records",
-            "give a data set whose records are read by their numbers (with __getitem__ and __len__)",
+            f"a {type(given).__name__} is read from its start, but each step samples from all records",
+            "give a map-style data set (with __getitem__ and __len__)",
         )
     if hasattr(given, "__getitem__") and not hasattr(given, "__len__"):
-        raise SfumatoError(f"a {type(given).__name__} does not say how many records it has", "give it `__len__`")
+        raise SfumatoError(f"a {type(given).__name__} has no length", "give it `__len__`")
     what = f"a {type(given).__name__} of {len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
     raise SfumatoError(f"source must be data, got {what}", f"give {TAKEN}")
 

@@ -49,7 +49,7 @@ def load(path: str, order: Order) -> Parts:
     if columns is not None and order.declared.loading.path_column is None:
         if order.declared.labels.label_columns is not None:
             raise SfumatoError(
-                f"`label_columns` are of images, and table {str(table)!r} holds texts",
+                f"`label_columns` are for images, but table {str(table)!r} holds texts",
                 "give one, in a column called label",
             )
         return texts.load(table, first, columns, order)
@@ -81,7 +81,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
     rule = declared.people.user_from
     if rule is not None and "user" in first:
         raise SfumatoError(
-            f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
+            f"table {str(table)!r} has the column user, but `user_from={rule}` is given", "leave one of them out"
         )
     found, files, lines, several, absent = (
         ListingBuilder(order.names),
@@ -118,7 +118,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
         path = next(row["path"] for line, row in lines_of() if line == lines[later])
         raise SfumatoError(
             f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
-            "list each image once, since a promise for one record covers one line",
+            "list each image once: the guarantee for one record covers one line",
         )
     where = f"table {str(table)!r}"
     return load_files(found.listing(Files(files)), order, where=where, notes=found.notes(where))
@@ -130,16 +130,14 @@ def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loadin
     wanted: dict[str, str] = {}
     for name, own in given.items():
         if own in wanted:
-            raise SfumatoError(
-                f"`{wanted[own]}_column` and `{name}_column` are both {own!r}", "name a column of its own for each"
-            )
+            raise SfumatoError(f"`{wanted[own]}_column` and `{name}_column` are both {own!r}", "give different columns")
         if own is not None:
             wanted[own] = name
     for own, name in wanted.items():
         if own not in first:
             shown = repr(",".join(first)[:100])
             raise SfumatoError(
-                f"table {str(table)!r} has no column {own!r} in its first line, which holds {shown}",
+                f"table {str(table)!r} has no column {own!r} in its first line, which has {shown}",
                 f"correct `{name}_column`",
             )
     if not wanted:
@@ -169,7 +167,7 @@ def _missing_images(table: Path, lines: Sequence[int], first: str) -> SfumatoErr
     return SfumatoError(
         f"line {lines[0]} of {str(table)!r} lists the image {str(_resolve(table, first))!r}, which does not exist"
         + others,
-        "correct the path (relative ones start at the table's folder), or take the line out",
+        "correct the path (relative ones start at the table's folder), or remove the line",
     )
 
 
@@ -183,6 +181,6 @@ def _status(file: Path, where: str) -> os.stat_result | None:
     except OSError as problem:
         raise SfumatoError(
             f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
-            "correct the path, or take the line out",
+            "correct the path, or remove the line",
         ) from None
     return known

@@ -64,7 +64,8 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
         lacking = [column for column in columns if column not in names]
         if lacking:
             raise SfumatoError(
-                f"{where} has no names of columns, and so no {lacking[0]!r}", "leave `text_column` out, or name them"
+                f"{where} has no column names, so no {lacking[0]!r}",
+                "leave `text_column` out, or name the columns",
             )
         found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
     else:
@@ -99,8 +100,8 @@ def _bare_texts(
         number = (row[names[0]] or "").strip()
         if not number.isdecimal() or int(number) == 0:
             raise SfumatoError(
-                f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is no class counted from 1",
-                "give the table a first line with names of columns, such as text,label",
+                f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is not a class numbered from 1",
+                "give the table a first line with column names, such as text,label",
             )
         label = str(int(number))
         if classes is not None:

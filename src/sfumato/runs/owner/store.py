@@ -70,7 +70,7 @@ class Store:
         for number, text in enumerate(content.split(b"\n"), start=1):
             try:
                 entry = parse_json(text)
-            except ValueError:  # cut short: its run had not started; after a once whole line the next seal fails
+            except ValueError:  # truncated: its run had not started; after a once whole line the next seal fails
                 continue
             try:
                 self._read(entry)
@@ -95,7 +95,7 @@ class Store:
         assert self._file is not None, "a line is appended only while the file is locked"
         entry = to_dict(line)
         seal = self._sealed(entry)
-        # Starts with a line break too, so that a previous line that was cut short does not swallow this one.
+        # Starts with a line break too, so that a previous line that was truncated does not swallow this one.
         self._file.write(f"\n{json.dumps({**entry, SEAL: seal})}\n".encode())
         self._file.flush()
         fsync(self._file.fileno())  # a new file's directory entry is made durable with that of its count

@@ -109,8 +109,8 @@ class AttackResult:
 def attack(
     target: np.ndarray,
     shadows: np.ndarray,
-    members: np.ndarray,
     included: np.ndarray,
+    members: np.ndarray,
     *,
     promise: PrivacyPlan | None,
     variant: str = "online",

@@ -75,7 +75,7 @@ class LoopRecords:
             found = _codes(self.key, inputs, targets)
             if (odd := np.flatnonzero((found != self.codes[rows]).any(1))).size:
                 raise SfumatoError(
-                    f"record {rows[odd[0]]} of the data set differs from what it was when it was first read",
+                    f"record {rows[odd[0]]} of the data set has changed since it was first read",
                     "give a data set that gives the same record each time, without random transforms",
                 )
         return inputs, targets

@@ -79,19 +79,19 @@ class _Reader:
         )
         for name in self._labels:
             if name not in schema.names:
-                remedy = "correct `label_column`" if several is None else "name columns of 0 and 1 as `label_columns`"
+                remedy = "correct `label_column`" if several is None else "give columns of 0 and 1 as `label_columns`"
                 raise SfumatoError(f"{where} has no column {name!r}", remedy)
         if user is not None and (user not in schema.names or user in self._labels):
-            remedy = "correct `user_column`, or give user_from=class where each class is a person"
+            remedy = "correct `user_column`, or give user_from=class if each class is a person"
             what = "no column" if user not in schema.names else "the labels in the column"
             raise SfumatoError(f"{where} has {what} {user!r}", remedy)
         called = {"user": user or "user", "group": "group", "time": "time"}
         self.extra_columns = {fact: name for fact, name in called.items() if name in schema.names}
         if "group" in self.extra_columns and "user" not in self.extra_columns:
-            raise SfumatoError(f"{where} has a column 'group' and no column 'user'", "add it, or rename the column")
+            raise SfumatoError(f"{where} has a column 'group' but no column 'user'", "add it, or rename the column")
         rule = order.declared.people.user_from
         if rule is not None and "user" in self.extra_columns:
-            raise SfumatoError(f"{where} has the column user, and `user_from={rule}` is given", "leave one of them out")
+            raise SfumatoError(f"{where} has the column user, but `user_from={rule}` is given", "leave one of them out")
         self._numbers: list[np.ndarray] = []
         self.texts = {name: Texts() for name in ("label", "user", "group")}
         self.times: list[np.ndarray] = []
@@ -136,11 +136,11 @@ class _Reader:
         for place in np.flatnonzero((labels < 0) | (labels >= len(names)))[:1].tolist():
             label = int(labels[place])
             class_lists.require_named(label, len(names), f"{self._stored.name(place)!r} has", first=0)
-            self._refuse(place, f"the label {label}, which names no class")
+            self._refuse(place, f"the label {label}, which is no class")
         return labels, names, None if self._declared.classes else written
 
     def _refuse(self, place: int, lacking: str) -> NoReturn:
-        remedy = "fill it in, or take the row out"
+        remedy = "fill it in, or remove the row"
         raise SfumatoError(f"image {self._stored.name(int(place))!r} has {lacking}", remedy)
 
     def _text(self, texts: Texts, column: pa.Array, name: str, first: int) -> None:
@@ -150,10 +150,10 @@ class _Reader:
         if not (
             _is_integer_type(column.type) or "string" in kind or kind.startswith("dictionary<values=string")
         ) or _lists(kind):
-            remedy = "write whole numbers or text"
+            remedy = "write integers or text"
             if _lists(kind) and name not in _FACTS:
                 known = " ".join(inner_names(self._stored.schema, name) or ())
-                remedy = f"name the labels, of which several may be true, as `label_columns` {known}".rstrip()
+                remedy = f"give several labels as `label_columns` {known}".rstrip()
             raise SfumatoError(f"column {name!r} of {self._where} is {kind[:60]}", remedy)
         encoded = column.cast("string").dictionary_encode()
         names = encoded.dictionary.to_pylist()
@@ -172,7 +172,7 @@ class _Reader:
         """The users of each row, as arguments of `Texts.extend`. An empty list means nobody."""
         if not (_is_integer_type(column.type.value_type) or "string" in str(column.type.value_type)):
             raise SfumatoError(
-                f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of whole numbers or text"
+                f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of integers or text"
             )
         listed = column.to_pylist()
         for place, names in enumerate(listed):
@@ -207,8 +207,8 @@ class _Reader:
         values = column.to_numpy(zero_copy_only=False)
         if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
             raise SfumatoError(
-                f"column {name!r} of {self._where} holds something else than 0 and 1",
-                "write 1 where it is true and 0 where it is not; what is empty or uncertain is yours to decide",
+                f"column {name!r} of {self._where} holds something other than 0 and 1",
+                "write 1 for true and 0 for false; decide yourself about empty or uncertain values",
             )
         return values.astype(np.int64)
 

@@ -30,8 +30,8 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _OTHERS = {
     ".arrow": "give a folder that Hugging Face's datasets saved as hf:PATH, or write Parquet by dataset.to_parquet",
-    ".tar.gz": "unpack them to .tar, since single images are read",
-    ".tgz": "unpack them to .tar, since single images are read",
+    ".tar.gz": "unpack them to .tar: images are read one by one",
+    ".tgz": "unpack them to .tar: images are read one by one",
 }
 """Remedies for files that are often given instead of shards."""
 
@@ -46,7 +46,7 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
     """
     where = f"{kind}:{argument}"
     if "://" in argument:
-        raise SfumatoError(f"{where} is an address, and shards are read from the disk", "download them first")
+        raise SfumatoError(f"{where} is a URL, but shards are read from the disk", "download them first")
     given = expanded(argument)
     if given.is_dir():
         found = _find_files(given, suffix)
@@ -87,11 +87,11 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
     if None in names:
         odd = shards[found.index(None)]
         raise SfumatoError(
-            f"the name of shard {str(odd)!r} does not say whether it is of the train or the test part, as others do",
-            "call it like train-00000 or test-00000, or leave it out by a pattern",
+            f"the name of shard {str(odd)!r} does not name the part (train or test), as others do",
+            "rename it, such as train-00000 or test-00000, or leave it out with a pattern",
         )
     if "train" not in names:
-        raise SfumatoError(f"{where} has no train part, by the names of its shards", "give the train part as well")
+        raise SfumatoError(f"{where} has no train part by the names of its shards", "give the train part as well")
     read = {"train": "train", test_part(names): "test"}
     chosen = [(shard, read[name]) for shard, name in zip(shards, found, strict=True) if name in read]
     return [shard for shard, _ in chosen], [part for _, part in chosen], notes_on_parts(names, where)
@@ -132,7 +132,8 @@ def _expanded(pattern: str, where: str) -> list[str]:
         first, last = map(int, numbers.groups())
         if not 0 <= last - first < LONGEST_LIST:
             raise SfumatoError(
-                f"{shortened(where)} names {last - first + 1:,} shards", f"name 1 to {LONGEST_LIST:,}, in rising order"
+                f"{shortened(where)} names {last - first + 1:,} shards",
+                f"name 1 to {LONGEST_LIST:,}, in ascending order",
             )
         width = len(numbers[1]) if numbers[1].startswith("0") else 0
         choices = [f"{number:0{width}}" for number in range(first, last + 1)]
@@ -185,14 +186,14 @@ class Members:
         """The stored image."""
         shard, size = self.shards[self._shard[place]], self._size[place]
         if not size:
-            raise UnreadableError(f"image {self.name(place)!r} is empty", "replace it, or take it out")
+            raise UnreadableError(f"image {self.name(place)!r} is empty", "replace it, or remove it")
         with (
             paths.path_errors(f"shard {str(shard)!r}", "put it back where it was"),
             open(shard, "rb", buffering=0) as file,
         ):
             content = os.pread(file.fileno(), size, self._offset[place])
         if len(content) < size:
-            raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
+            raise SfumatoError(f"shard {str(shard)!r} is truncated", "copy it again")
         return content
 
 
@@ -223,12 +224,10 @@ class Sample:
         """The tar member of the image."""
         image = self.image
         if image is None:
-            raise SfumatoError(f"record {self.name!r} has no image", "add one, or take the record out")
+            raise SfumatoError(f"record {self.name!r} has no image", "add one, or remove the record")
         member = self._members[image]
         if member.size > LARGEST_FILE:
-            raise SfumatoError(
-                f"image {self.name!r} has {member.size / 1e9:,.1f} GB", "make it smaller, or take it out"
-            )
+            raise SfumatoError(f"image {self.name!r} has {member.size / 1e9:,.1f} GB", "make it smaller, or remove it")
         return member
 
     def text(self, extension: str) -> str | None:
@@ -254,8 +253,8 @@ def opened(shard: Path) -> Iterator[tarfile.TarFile]:
                 yield archive
         except tarfile.TarError:
             raise SfumatoError(
-                f"{where} is no whole tar file",
-                "write it again; unpack what is compressed, since single images are read",
+                f"{where} is not a complete tar file",
+                "write it again, without compression: images are read one by one",
             ) from None
 
 
@@ -269,7 +268,7 @@ def samples(archive: tarfile.TarFile, shard: Path) -> Iterator[Sample]:
         if not member.isreg() or not stem or not dot:
             continue
         if member.offset_data + member.size > size:
-            raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
+            raise SfumatoError(f"shard {str(shard)!r} is truncated", "copy it again")
         key = os.path.join(folder, stem)
         if sample is None or key != sample.key:
             if sample is not None:
@@ -279,6 +278,6 @@ def samples(archive: tarfile.TarFile, shard: Path) -> Iterator[Sample]:
         sample.add(extension.lower(), member)
     with open(shard, "rb") as file:  # `tarfile` treats an invalid header as the end
         if os.pread(file.fileno(), tarfile.BLOCKSIZE, archive.offset) != tarfile.NUL * tarfile.BLOCKSIZE:
-            raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
+            raise SfumatoError(f"shard {str(shard)!r} is truncated", "copy it again")
     if sample is not None:
         yield sample
