@@ -56,8 +56,7 @@ REFUSED = {
     "deviation over the clipping norm",
     "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 give epsilon ..., above "
     "epsilon 0.01; give more noise, fewer steps or a smaller batch",
-    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 if "
-    "there is no reason for another",
+    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, such as 1.0",
     "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
     "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
     "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
@@ -183,35 +182,33 @@ REFUSED = {
     "train recipes/de2022/table13-eps1-other.toml": "the recipe recipes/de2022/table13-eps1-other.toml does not exist; "
     "check the path",
     # where the run goes
-    "train digits QUICK --output full": "full exists and holds no run of sfumato; give an empty or a new --output",
+    "train digits QUICK --output full": "full exists but holds no run of sfumato; give an empty or a new --output",
     "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); choose a --output that can be written",
     f"train digits QUICK --output {'a' * 300}": f"{'a' * 300}/settings.json: File name too long; check the path, its "
     "permissions and the disk",
     # runs
-    "verify missing": "missing does not exist; name a directory that sfumato train has written",
-    "verify file": "file is no run directory; name a directory that sfumato train has written",
-    "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it with "
-    "what it has (sfumato finish unfinished)",
-    "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
-    "it with what it has (sfumato finish unfinished)",
+    "verify missing": "missing does not exist; give a directory written by sfumato train",
+    "verify file": "file is no run directory; give a directory written by sfumato train",
+    "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it at its checkpoint (sfumato finish unfinished)",
+    "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it at its checkpoint (sfumato finish unfinished)",
     "train finished": "the run in finished is finished; give another --output to train again, with finished/run.toml "
     "for the same settings; the privacy costs of both add up",
     "finish finished": "the run in finished is finished; evaluate it (sfumato evaluate finished SOURCE), write its "
     "report (sfumato report finished) or check it (sfumato verify finished)",
     "train unfinished --steps 9": "unfinished is a run, which resumes with its own settings, but options were given: "
     "steps; leave them out, or give the source to start a new run",
-    "train digits QUICK --output unfinished --ema 0": "what began in unfinished differs in its settings: "
+    "train digits QUICK --output unfinished --ema 0": "the run in unfinished differs in its settings: "
     "ema was 0.9999 and "
-    "is 0.0; give the options that the run began with, or another --output",
-    "train digits QUICK --output unfinished --delta 1e-6": "what began in unfinished differs in its plan: "
+    "is 0.0; give the original options of the run, or another --output",
+    "train digits QUICK --output unfinished --delta 1e-6": "the run in unfinished differs in its plan: "
     "delta was 1e-05 and "
-    "is 1e-06; give the options that the run began with, or another --output",
-    "train digits QUICK --output unfinished --size 9": "what began in unfinished differs in its data: "
+    "is 1e-06; give the original options of the run, or another --output",
+    "train digits QUICK --output unfinished --size 9": "the run in unfinished differs in its data: "
     "fingerprint was ..., "
-    "size was 8 and is 9; give the data that the run began with, unchanged, or another --output",
-    "train digits QUICK --output unfinished --micro-batch 3": "what began in unfinished differs in its performance: "
+    "size was 8 and is 9; give the original data of the run, unchanged, or another --output",
+    "train digits QUICK --output unfinished --micro-batch 3": "the run in unfinished differs in its performance: "
     "micro_batch was ... "
-    "and is 3; give the options that the run began with, or another --output",
+    "and is 3; give the original options of the run, or another --output",
     "train no_key": "the run key no_key/dice.key is missing or damaged, so the run cannot continue without drawing "
     "noise twice; finish the run with the steps it has (sfumato finish RUN), or start another run",
     "train edited_ledger": "line 2 of ledger.jsonl does not follow from the line before it; the ledger was changed by "

@@ -101,15 +101,18 @@ def test_a_run_for_persons_is_ended_early_and_taken_up_by_its_command_alone(call
 def test_runs_of_persons_and_of_images_stand_side_by_side(say, people, quick):
     say(f"train {people} {quick} --output images")
     told = say(f"train {people} {AS_WHOLES} --output persons")
-    assert "note: 1 earlier run of yours used these data; 1 run with a promise for each single example comes to" in told
+    assert (
+        "note: 1 earlier run of yours used these data; 1 run with a guarantee for each single example comes to" in told
+    )
     assert "does not add up with other units" in told
     told = say(f"train {people} {AS_WHOLES} --output again")
     assert (
-        "2 earlier runs of yours used these data, 1 of them with a promise for each single user; together with" in told
+        "2 earlier runs of yours used these data, 1 of them with a guarantee for each single user; together with"
+        in told
     )
     assert "At least 2 runs of yours have used these data" in told
     assert "for a person who is in all of them" in told
-    assert "On the same data 1 run with a promise for each single example comes to epsilon" in told
+    assert "On the same data 1 run with a guarantee for each single example comes to epsilon" in told
 
 
 def test_a_promise_for_images_says_what_it_is_for_a_person_with_several(call, people, quick):
@@ -160,4 +163,4 @@ def test_persons_who_are_trained_on_are_not_scored_on(call, people, monkeypatch)
 
 def test_a_private_selection_for_persons_is_refused(call, people):
     told = call(f"sweep {people} --unit user --vary learning_rate=0.1,0.5 --search private --output s", status=1)
-    assert "a private selection promises for single examples, got unit user" in told
+    assert "a private selection protects single examples, got unit user" in told

@@ -38,7 +38,7 @@ def rays(workplace) -> str:
 def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
     printed = call(f"train {rays} {QUICK} --output run --seed 1")
     (line,) = [line for line in printed.splitlines() if "it says pneumonia of" in line]
-    for words in ("sfumato predict --prevalence moves", "--report-epsilon corrects some of it", "keep it to yourself"):
+    for words in ("sfumato predict --prevalence shifts", "--report-epsilon corrects some of it", "keep it to yourself"):
         assert words in line
     named = line.split("pneumonia of ")[1].split(",")[0]
     call("report run --public")

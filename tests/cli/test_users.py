@@ -51,7 +51,7 @@ def test_an_unfinished_run_is_taken_up_with_its_users(call, patients, quick, mon
         patch.setattr("sfumato.training.run.take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         call(f"train {patients} {quick} --user-from '{RULE}' --output run", status=130)
     told = call(f"train {patients} {quick} --output run", status=1)
-    assert "what began in run differs in its" in told
+    assert "the run in run differs in its" in told
     call("train run")
 
 

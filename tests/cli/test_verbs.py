@@ -421,7 +421,7 @@ def test_what_looks_wrong_is_told(call, quick, capsys):
         main(shlex.split(f"train digits {quick} --examples 100000 --delta 0.1 --trainable classifier --dry-run")) == 0
     )
     told = capsys.readouterr().err
-    assert "note: 100000 examples are declared, and the data hold 1438" in told
+    assert "note: 100000 examples are declared, but the data hold 1438" in told
     assert "note: delta 0.1 is above 1/N" in told
     assert "note: only a part of the model is trained, and no pre-trained weights are given" in told
 

@@ -222,7 +222,7 @@ def test_central_training_is_for_public_data_alone(source, tmp_path):
     run = begin(asked, public, RunDirectory(tmp_path / "b"), device="cpu", threads=1, progress=NoProgress())
     assert run.figures["recall"] >= 0
     assert load(run.directory).embed(np.zeros((8, 8, 1), np.uint8)).shape == (1, 8)
-    with pytest.raises(SfumatoError, match="promises nothing, but a budget is given"):
+    with pytest.raises(SfumatoError, match="has no guarantee, but a budget is given"):
         begin(replace(asked, epsilon=3.0), public, RunDirectory(tmp_path / "c"), progress=NoProgress())
 
 
@@ -233,7 +233,7 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_
     with pytest.raises(SfumatoError, match="24 of the 24 training users also have records in the test part"):
         job_of(EmbeddingExperiment(**ALONE), shared)
     nobody = replace(source, train=replace(source.train, groups=None))
-    with pytest.raises(SfumatoError, match="does not say which group each user belongs to"):
+    with pytest.raises(SfumatoError, match="does not name the group of each user"):
         job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None}), nobody)
     with pytest.raises(
         SfumatoError, match="the plan keeps at most 2 records of each user, but a user of the source has 6"

@@ -52,7 +52,7 @@ def test_a_holder_that_is_alive_is_not_disturbed(path):
         with pytest.raises(SfumatoError, match=f"another process is writing the run in .*: process {os.getpid()} on"):
             Ledger(path, notify=told.append)
         ledger.append("release", {"step": 1})
-    assert ["watching for 1 s whether it is alive" in line for line in told] == [True]
+    assert ["watching for 1 s to see whether it is alive" in line for line in told] == [True]
     assert [entry.body.get("step") for entry in read(path)] == [None, 0, 1]
 
 

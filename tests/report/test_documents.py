@@ -42,7 +42,7 @@ def test_a_card_has_front_matter_and_says_the_promise_and_how_to_check_it():
     assert "metrics" not in front
     for words in (SAID["sentence"], *SAID["not_covered"], "$ sfumato verify FOLDER", r"# Spots & \<blots\>", r"a\_b"):
         assert words in body
-    assert "Not published: figures of private data are the owner's alone." in body
+    assert "Not published: figures of private data are for the owner only." in body
     for false, true in SAID["true_positives"].items():
         assert f"| {float(false):.1%} | at most {true:.2%} |" in body
 

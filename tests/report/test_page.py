@@ -9,7 +9,7 @@ import pytest
 
 from sfumato.report import Evaluation, page
 
-PRIVATE = "Private: not covered by the promise"
+PRIVATE = "Private: not covered by the guarantee"
 
 
 def section(text: str, part: str) -> str:
@@ -202,7 +202,9 @@ def test_hostile_names_stay_text(facts):
 def test_a_seeded_run_is_warned_of_before_anything_is_promised(facts):
     text = page(facts(statement=by_a_seed(facts), attack=None))
     assert (
-        text.index("Warning: made from a seed, promises nothing") < text.index("81.2%") < text.index("What is promised")
+        text.index("Warning: made from a seed, no guarantee")
+        < text.index("81.2%")
+        < text.index("The guarantee, and who")
     )
     assert "It is an experiment. Its plan, run under a secret key, would be (3.000, 1e-05)-differentially" in text
     assert '<p class="lead">' not in text

@@ -82,8 +82,8 @@ DAMAGE = {
     "sentence changed": (lambda copy: edit_json(copy / "statement.json", sentence="It is private."), "in sentence"),
     "a seed hidden": (hidden_seed, "differs from what plan and ledger give"),
     "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json is missing"),
-    "plan changed": (lambda copy: edit_json(copy / "plan.json", steps=11), "it began with another plan"),
-    "plan of another run": (better_plan, "it began with another plan than plan.json"),
+    "plan changed": (lambda copy: edit_json(copy / "plan.json", steps=11), "it started with another plan"),
+    "plan of another run": (better_plan, "it started with another plan than plan.json"),
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "zeros and more in the ledger": (zeros, "its last line is incomplete"),
@@ -121,7 +121,7 @@ DAMAGE = {
         "entry 1 is not step 0",
     ),
     "an end before the first step": (lambda copy: ended_after(copy, -1), "it ends after -1 steps, but records 12"),
-    "an end within a step": (lambda copy: ended_after(copy, 1.5), "it ends after 1.5 steps, which is no whole number"),
+    "an end within a step": (lambda copy: ended_after(copy, 1.5), "it ends after 1.5 steps, which is not an integer"),
 }
 
 

@@ -110,7 +110,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
-            raise SfumatoError(f"method {self.chosen} has no plan: it promises nothing", "use method fedemb")
+            raise SfumatoError(f"method {self.chosen} has no plan and no guarantee", "use method fedemb")
         self.refuse_clocks()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
@@ -171,7 +171,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         if self.noise_multiplier == 0:
             noiseless = f"{self.chosen}-noiseless"
             raise SfumatoError(
-                "`noise_multiplier=0` adds no noise, and without noise nothing is promised",
+                "`noise_multiplier=0` adds no noise, and without noise there is no guarantee",
                 f"give a positive number; or train without noise, on public data alone, with method "
                 f"{noiseless if noiseless in NOISELESS else NOISELESS[0]}",
             )
@@ -229,7 +229,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
                 raise SfumatoError(
                     f"`{name}={value}` is for records in the order of a file or of time, but here users take part, who "
                     "have neither a place in the file nor a single time",
-                    f"leave {name} out; a fixed order of users is by secret draws (participation fixed-order)",
+                    f"leave {name} out; a fixed order of users is drawn at random (participation fixed-order)",
                 )
 
     def clients_of(self, **others: Any) -> Clients:
@@ -335,7 +335,7 @@ def known_groups(source: Source) -> np.ndarray:
     """The group of each training record's user, text (N,). Refuses a source without groups."""
     if source.train.groups is None:
         raise SfumatoError(
-            "grouping is by groups, but the source does not say which group each user belongs to",
+            "grouping is by groups, but the source does not name the group of each user",
             "give a table with the column group, or an archive with groups_train; or use random grouping",
         )
     return source.train.groups

@@ -97,7 +97,7 @@ def decide_central(experiment: EmbeddingExperiment, source: Source) -> PublicDec
     """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
     if not (experiment.epsilon is experiment.noise_multiplier is experiment.noise is None):
-        raise SfumatoError("method central promises nothing, but a budget is given", "leave the budget out")
+        raise SfumatoError("method central has no guarantee, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
     steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
@@ -121,7 +121,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     for name, value in given.items():
         if (name, value) != ("participation", "poisson"):
             raise SfumatoError(
-                f"method {method} adds no noise and promises nothing, but `{name}={value}` is given",
+                f"method {method} adds no noise and has no guarantee, but `{name}={value}` is given",
                 f"leave {name} out, or use method {method.removesuffix('-noiseless')}",
             )
     population = experiment.population(source)

@@ -87,7 +87,7 @@ def size_note(source: Source, plan: PrivacyPlan) -> str | None:
     if all(0.8 * size <= planned <= 1.25 * size for planned, size in zip(rule.sizes, counts, strict=True)):
         return None
     return (
-        f"the drift's groups are declared to have {rule.sizes[0]} and {rule.sizes[1]} examples, and the data hold "
+        f"the drift's groups are declared to have {rule.sizes[0]} and {rule.sizes[1]} examples, but the data hold "
         f"{counts[0]} and {counts[1]}; the guarantee holds as stated, but batches are larger or smaller by the same "
         f"factor, and their sums are still divided by {plan.expected_batch_size}"
     )

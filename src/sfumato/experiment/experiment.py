@@ -232,7 +232,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 f"{plan.expected_batch_size}",
             }
             notes.append(
-                f"{plan.population} {what} are declared, and the data hold {counted}; the guarantee holds as stated, "
+                f"{plan.population} {what} are declared, but the data hold {counted}; the guarantee holds as stated, "
                 + sizes.get(
                     order or "",
                     f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and sums are divided by "

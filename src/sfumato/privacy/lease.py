@@ -100,7 +100,7 @@ class Lease:
         if _has_ended(before):
             return
         notify(
-            f"{_describe(before)} holds the run in {self.path.parent}: watching for {WATCH:.0f} s whether it is alive"
+            f"{_describe(before)} holds the run in {self.path.parent}: waiting {WATCH:.0f} s to see whether it is alive"
         )
         while time.monotonic() < deadline:
             time.sleep(min(0.2, WATCH / 10))

@@ -87,8 +87,8 @@ class Checkpoint:
             {f"group {place}": _constants(group) for place, group in enumerate(groups)}
             for groups in (self.optimizer["param_groups"], optimizer.param_groups)
         )
-        end = "end the run with what it has (sfumato finish), " if self.ledger else ""
-        remedy = f"go back to the version that began the run, {end}or start another run"
+        end = "end the run at its checkpoint (sfumato finish), " if self.ledger else ""
+        remedy = f"go back to the version that started the run, {end}or start another run"
         pins.require_same("optimizer", before, now, remedy=remedy, where=where)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
@@ -102,7 +102,7 @@ class Checkpoint:
                 raise
             raise SfumatoError(
                 f"the run's checkpoint does not fit the model or the optimizer: {' '.join(str(error).split())}",
-                "give those that the run began with, or another `directory`",
+                "give those of the original run, or another `directory`",
             ) from None
         return {name: value.to(device) for name, value in self.average.items()}
 
@@ -133,8 +133,8 @@ class Checkpoint:
             )
         except (KeyError, ValueError, TypeError):
             raise SfumatoError(
-                f"{path} is no checkpoint of this version of sfumato",
-                "restore it from a copy, go back to the version that began the run, or start another run",
+                f"{path} is not a checkpoint of this version of sfumato",
+                "restore it from a copy, go back to the version that started the run, or start another run",
             ) from None
 
 

@@ -96,7 +96,7 @@ def require_same(
 ) -> None:
     """Refuse to resume under other conditions. The error names each difference and where the run began."""
     if differences := _differences(recorded, present):
-        raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(differences)}", remedy)
+        raise SfumatoError(f"the run in {where} differs in its {kind}: {', '.join(differences)}", remedy)
 
 
 def changes_since(record: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:

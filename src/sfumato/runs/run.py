@@ -89,7 +89,7 @@ class Run(Measured):
         return f"Run({str(self.directory)!r}: {measured}{self.statement.short})"
 
     def _repr_html_(self) -> str:
-        epsilon = "epsilon" if self.statement.promises else "epsilon of its plan, which it does not promise"
+        epsilon = "epsilon" if self.statement.promises else "epsilon of its plan, without a guarantee"
         figures = [*self.main_figures, (epsilon, rounded_up(self.statement.epsilon))]
         figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
         return card(str(self.directory), figures, self.statement.sentence, "" if self.is_public else PRIVATE)

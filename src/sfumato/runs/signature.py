@@ -22,7 +22,7 @@ from sfumato.runs.directory import RunDirectory, file_hash
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-PURPOSE, VERSION = "sfumato: this statement is vouched for", 1
+PURPOSE, VERSION = "sfumato: this statement is signed", 1
 SHOWS = "who vouches, not when, nor that it ran"
 SIGNED = "it is signed by the key in"
 _SIGNED = ("purpose", "version", "statement", "model", "ledger")

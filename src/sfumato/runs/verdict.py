@@ -90,9 +90,9 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
         if run.read_json(names.SETTINGS)["kind"] == "untrained":
             raise SfumatoError(
-                f"{run.path} has used no private data, so there is no promise", "there is nothing to verify"
+                f"{run.path} has used no private data, so there is no guarantee", "there is nothing to verify"
             )
-        raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
+        raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to verify")
     checks: list[Check] = []
     bound = False
     with contextlib.suppress(_BrokenError):
@@ -245,14 +245,14 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     releases = [entry for entry in releases if entry.kind not in (process_counts.ENTRY, ledger.LOST, ledger.OPENING)]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]
-    _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")
-    _require(first.body["plan"] == plan.to_dict(), f"it began with another plan than {names.PLAN}")
+    _require(first.kind == "begin" and last.kind == "end", "it has no beginning or no end")
+    _require(first.body["plan"] == plan.to_dict(), f"it started with another plan than {names.PLAN}")
     _require(first.body["plan_fingerprint"] == plan.fingerprint, "its plan's fingerprint is wrong")
     for step, entry in enumerate(releases):
         _require(ledger.is_release(entry, step, plan.fingerprint), f"entry {entry.index} is not step {step}")
     taken = last.body["steps_taken"]
     _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
-    _require(type(taken) is int, f"it ends after {taken!r} steps, which is no whole number")
+    _require(type(taken) is int, f"it ends after {taken!r} steps, which is not an integer")
     _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
 
 

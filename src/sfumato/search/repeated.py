@@ -82,8 +82,8 @@ class Repeated:
         elif self.is_public:
             found += f", median {self.figure} {self.median:.1%}, standard deviation {self.spread:.1%}"
         if self.epsilon_of_all is None:
-            return f"Repeated({found}; promises nothing)"
-        planned = "" if self.promises else "seeded, promises nothing; their plans "
+            return f"Repeated({found}; no guarantee)"
+        planned = "" if self.promises else "seeded, no guarantee; their plans "
         epsilon = rounded_up(self.epsilon_of_all)
         return f"Repeated({found}; {planned}together epsilon {epsilon} at delta {self.delta!r})"
 

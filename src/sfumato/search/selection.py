@@ -162,7 +162,7 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
     spaces.check(space, spaces.VARIED)
     if experiment.unit not in (None, "example"):
         raise SfumatoError(
-            f"a private selection promises for single examples, got unit {experiment.unit}",
+            f"a private selection protects single examples, got unit {experiment.unit}",
             "choose the settings on public data, or run an uncovered search",
         )
     for name in pair:

@@ -86,7 +86,7 @@ class BatchQueue:
         return await request.answer
 
     async def close(self) -> None:
-        """Stops the dispatcher and the thread. The server has ended all requests before, so no client waits."""
+        """Stops the dispatcher and the thread. The server has already ended all requests, so no client waits."""
         if self._task is None:
             return
         self._task.cancel()

@@ -170,7 +170,7 @@ def _store(rank: int, count: int) -> Any:
     if not host or not port.isdecimal():
         raise SfumatoError(
             f"WORLD_SIZE is {count}, with MASTER_ADDR {host!r} and MASTER_PORT {port!r}",
-            "start the processes by torchrun, or set both: the address and the port of worker 0",
+            "start the processes with torchrun, or set both: the address and the port of worker 0",
         )
     mine = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     known = {"is_master": mine, "timeout": TOGETHER, "wait_for_workers": False, "multi_tenant": True}

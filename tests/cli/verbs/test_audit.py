@@ -27,7 +27,7 @@ def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatc
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: right(noise) / 40))
     call(f"audit {run} --observations 200", status=1)
     assert json.loads(Path(run, "audit-of-step.json").read_text())["refuted"]
-    assert "contradicts the promise" in Path(run, "report.html").read_text()
+    assert "contradicts the guarantee" in Path(run, "report.html").read_text()
 
 
 def test_missing_data_of_a_recipe_are_fetched_by_another_verb(call, workplace):

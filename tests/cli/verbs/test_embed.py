@@ -199,8 +199,8 @@ def test_an_unfinished_run_without_privacy_goes_on(people, monkeypatch, capsys, 
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise nothing is promised"),
-        ("--method fedemb-noiseless", "adds no noise and promises nothing, but --noise-multiplier 4.0 is given"),
+        ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise there is no guarantee"),
+        ("--method fedemb-noiseless", "adds no noise and has no guarantee, but --noise-multiplier 4.0 is given"),
         ("--method central", "method central trains without privacy, but this npz source is private"),
         ("--grouping fixed --clients 3", "leave clients out: each fixed group is a client"),
         ("--client-loss binary --method fedavg", "loss 'binary' has no head, but head is 'global'"),
@@ -254,7 +254,7 @@ def test_a_result_below_its_beginning_is_said_in_the_first_line(people, workplac
     command = f"embed {people} --epsilon 8 --method whiten --far 0.3 --device cpu --threads 1 --output run"
     assert main(shlex.split(command)) == 0
     first = capsys.readouterr().out.lstrip().splitlines()[0]
-    assert first.startswith("Worse than its beginning: recall 0.00%, and ")
+    assert first.startswith("Worse than before training: recall 0.00%, and ")
     assert first in (workplace / "run" / "report.html").read_text("utf-8")
 
 

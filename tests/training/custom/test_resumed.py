@@ -1,4 +1,4 @@
-"""A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it began with."""
+"""A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it started with."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_a_budget_is_kept_to(data, tmp_path):
         begun(data, tmp_path / "c", **choices | {"budget": "other"})
     with pytest.raises(SfumatoError, match="and cost nothing"):
         begun(data, tmp_path / "c", public=True, **choices)
-    with pytest.raises(SfumatoError, match="a seeded run promises nothing, so it cannot count in the budget own"):
+    with pytest.raises(SfumatoError, match="a seeded run has no guarantee, so it cannot count in the budget own"):
         begun(data, tmp_path / "c", **choices | {"seed": 1})
 
 

@@ -69,9 +69,9 @@ class OptimalToeplitz:
         """
         if steps > self.longest:
             raise SfumatoError(
-                f"the best coefficients of {'banded' if self.buffers is None else 'blt'} noise are sought for at most "
-                f"{self.longest} steps, got {steps}",
-                "take --mechanism tree or gaussian, or larger batches and fewer steps; in Python a mechanism with "
+                f"the best coefficients of {'banded' if self.buffers is None else 'blt'} noise are computed for at "
+                f"most {self.longest} steps, got {steps}",
+                "use --mechanism tree or gaussian, or larger batches and fewer steps; in Python a mechanism with "
                 "coefficients of its own, such as those of sfumato.privacy.factorisation, takes any number of steps",
             )
         gap = participation.gap(population)
@@ -194,7 +194,7 @@ class Pair:
             for name, option in others:
                 if (value := getattr(self, option)) is not None:
                     raise SfumatoError(
-                        f"{option} {value} is of {kind} {name}, and {kind} is {chosen or 'poisson'}",
+                        f"{option} {value} is for {kind} {name}, but {kind} is {chosen or 'poisson'}",
                         f"leave it out, or give {kind} {name}",
                     )
         return replace(self, participation=participation, mechanism=mechanism)

@@ -115,7 +115,7 @@ def uneven_turns_note(plan: PrivacyPlan) -> str | None:
         return f"{plan.steps} steps take {more} of {bins} bins: the examples of the other {bins - more} take no part"
     return (
         f"{plan.steps} steps are {length} of {bins} bins and {more} more: examples of the first {more} take part "
-        f"{turns + 1} times, which the promise counts, and all others {turns}; {turns * bins} steps would be even"
+        f"{turns + 1} times, which the guarantee includes, and all others {turns}; {turns * bins} steps would be even"
     )
 
 

@@ -112,7 +112,8 @@ def user_rule(
     each = max(1, round(kept / users))
     if round(gradients / each) < 1:
         raise SfumatoError(
-            f"gradients must be at least the {each} of one user, got {gradients}", "give more, or fewer of each user"
+            f"gradients must be at least the {each} of one user, got {gradients}",
+            "give more gradients, or fewer records per user",
         )
     shared = {"steps": steps, "epsilon": epsilon, "delta": default_delta(users) if delta is None else delta}
     by_examples = PrivacyPlan.calibrate(

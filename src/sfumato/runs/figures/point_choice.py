@@ -40,7 +40,7 @@ def refuse_unless_two(classes: Sequence[str], loss: str) -> None:
     if not is_two_class(classes, loss):
         raise SfumatoError(
             f"`operating_point` needs two classes and the loss softmax, got {len(classes)} classes and {loss}",
-            "leave it out; `prevalence` moves the scores of any number of classes",
+            "leave it out; `prevalence` shifts the scores of any number of classes",
         )
 
 

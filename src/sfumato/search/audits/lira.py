@@ -233,7 +233,7 @@ def _result_at_rate(rate: float, own: np.ndarray, others: np.ndarray, promise: P
 
 def _words(rate: RateResult) -> str:
     """The success at one rate, in words."""
-    allowed = "" if rate.allowed is None else f", where the promise allows {rate.allowed:.2%}"
+    allowed = "" if rate.allowed is None else f", where the guarantee allows {rate.allowed:.2%}"
     return (
         f"{rate.true_positives:.2%} of the training records ({rate.true_positives_at_least:.2%} to "
         f"{rate.true_positives_at_most:.2%}) at {rate.false_positives:.1%} false alarms{allowed}"

@@ -80,12 +80,12 @@ def shadow_attack(
     run.require_finished()
     run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")
     if is_public(run):
-        raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack one that promises something")
+        raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack a run with a guarantee")
     record = run.read_json(names.SETTINGS)
     plan, settings = PrivacyPlan.from_dict(run.read_json(names.PLAN)), Settings.from_dict(record["settings"])
     if plan.unit.drawn != "examples" or plan.users is not None:
         raise SfumatoError(
-            f"the run in {run.path} promises for each {plan.unit.name}", "attack one that promises for examples"
+            f"the run in {run.path} protects each {plan.unit.name}", "attack a run that protects examples"
         )
     if not is_exclusive(settings.objective.loss):
         raise SfumatoError(

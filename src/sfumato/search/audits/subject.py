@@ -167,7 +167,7 @@ def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = 
     run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")
     record = run.read_json(names.SETTINGS)
     if is_public(run) or "circumstances" not in record:
-        raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to audit")
+        raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to audit")
     if "embedding" in record:
         raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
     if "loss" in record["code"]:

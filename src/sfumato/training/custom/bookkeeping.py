@@ -32,7 +32,7 @@ from sfumato.training.preparation.resume import as_compared, compare_draws
 
 KIND = OWN_LOOP
 """The kind of such a run in its record."""
-_AGAIN = "give the arguments that the run began with, or another `directory`"
+_AGAIN = "give the original arguments of the run, or another `directory`"
 _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """The entries of the record that the ledger's first line binds: all that the sums and the releases depend on."""
 
@@ -100,7 +100,7 @@ def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan
     if recorded.get("kind") != KIND:
         raise SfumatoError(
             f"{where} holds a run that was not made with private_steps",
-            "resume it the way it began, or give another directory",
+            "resume it in the same way as it was started, or give another directory",
         )
     pins.require_same("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
     pins.require_same("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)

@@ -232,7 +232,9 @@ def guard_loop_body(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tens
 
     def refuse_gradient(parameter: Tensor) -> NoReturn:
         parameter.grad = None
-        _refuse("backward() was called", "remove it of the body; to measure a loss there, use `with torch.no_grad():`")
+        _refuse(
+            "backward() was called", "remove it from the body; to measure a loss there, use `with torch.no_grad():`"
+        )
 
     hooks: list[Any] = [optimizer.register_step_pre_hook(refuse_step)]
     hooks += [one.register_post_accumulate_grad_hook(refuse_gradient) for one in trained.values()]  # type: ignore[arg-type]

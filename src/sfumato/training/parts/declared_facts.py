@@ -184,9 +184,9 @@ class ClassShares(Part):
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """Advice on when weights help."""
         of = "labels" if source.multilabel else "classes"
-        line = f"note: weights by `class_prevalence` help where rare {of} would not be learnt without them"
+        line = f"note: weights by `class_prevalence` help if rare {of} would otherwise not be learnt"
         if not source.multilabel:  # measured: docs/figures.md
-            line += "; they cost accuracy, and if the ranking is already good, a threshold does as well at no cost"
+            line += "; they cost accuracy, and if the ranking is already good, a threshold works as well at no cost"
         yield line
 
     def circumstances(self, facts: Circumstances) -> Circumstances:

@@ -66,7 +66,7 @@ class PublishedFigures(Part):
         if request.settings.seed is not None and not request.source.public:
             raise SfumatoError(
                 f"`report_epsilon` publishes figures of private data, but `seed` is {request.settings.seed}",
-                "leave one of them out: noise from a seed hides nothing",
+                "leave one of them out: seeded noise hides nothing",
             )
         if rule is not None:
             point_choice.refuse_unless_two(request.source.classes, request.settings.objective.loss)

@@ -146,13 +146,13 @@ def _refuse_missing(path: str, record: Mapping[str, Any], own: CustomCode, *, so
     missing = sorted(needed - own.given) + ([] if source else ["source"])
     if missing:
         raise SfumatoError(
-            f"the run in {path} was begun from Python with objects that only its own code can build: "
+            f"the run in {path} was started from Python with objects that only its own code can build: "
             f"{', '.join(missing)}",
             "run that code again, which resumes the run, or end the run in that code: "
             f"sfumato.finish({path!r}, {', '.join(f'{name}=...' for name in missing)})",
         )
     if others := sorted(own.given - needed):
-        raise SfumatoError(f"the run in {path} was begun without your own {' or '.join(others)}", "leave it out")
+        raise SfumatoError(f"the run in {path} was started without your own {' or '.join(others)}", "leave it out")
 
 
 def finish(
