@@ -113,7 +113,7 @@ def epsilon_of_rounds(
     positive("delta", delta, remedy="give a number well below 1 over the largest population")
     if isinstance(plan.participation, FullBatch):
         raise SfumatoError(
-            "everybody takes part in each round, so rounds have no size of their own", "take poisson, or a fixed order"
+            "everybody takes part in each round, so the size of a round is fixed", "take poisson, or a fixed order"
         )
     rows = []
     for accountant, population in _variants(plan, accountants, populations):

@@ -162,21 +162,21 @@ class Pairs(
     steps: int
     """Number of training steps."""
     epsilon: float
-    """The privacy budget; the noise multiplier follows for each pair."""
+    """Privacy budget; determines the noise multiplier of each pair."""
     delta: spellings.Delta = None
-    """The chance at which the bound may fail."""
+    """Probability with which the epsilon bound may fail."""
     momentum: spellings.MomentumByDefault = None
-    """Of the optimizer: banded and buffered noise is the best for it."""
+    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
     schedule: spellings.ScheduleName = None
-    """Of the learning rate: likewise."""
+    """Learning rate schedule, for which banded and buffered noise are optimised."""
     plot: spellings.Path = None
-    """Draw the pairs to this SVG file."""
+    """Draw the pairs into this .svg file."""
 
     def run(self) -> None:
         """Compare all pairs, and print the results."""
         positive_integer("examples", self.examples)
         if self.plot is not None and Path(self.plot).suffix.lower() != ".svg":
-            raise UsageError(f"--plot must end with .svg, got {self.plot!r}", "name a file such as pairs.svg")
+            raise UsageError(f"--plot must end with .svg, got {self.plot!r}", "give a file such as pairs.svg")
         delta = default_delta(self.examples) if self.delta is None else self.delta
         momentum = 0.9 if self.momentum is None else self.momentum
         with console.bar("comparing") as progress:
@@ -247,13 +247,13 @@ def _print(pairs: Sequence[PairResult], best: PairResult, in_order: PairResult |
             ]
         )
     console.table(head, rows, texts=3)
-    console.note("noise: its multiplier; in weights, final: what it leaves in a weight over all steps and after the")
+    console.note("noise: noise multiplier; in weights, final: its effect on a weight over all steps and after the")
     console.note("last one, over learning rate and clipping norm; copies: of the model, which the noise keeps")
     for pair in pairs:
         if pair.plan is None:
             console.note(f"left out: {pair.participation} with {pair.mechanism}: {pair.why}")
     if len({pair.plan.adjacency for pair in pairs if pair.plan is not None}) > 1:
-        console.note("note: epsilon for zero-out and for add-or-remove adjacency are different promises: zero-out")
+        console.note("note: epsilon for zero-out and for add-or-remove adjacency are different guarantees: zero-out")
         console.note("      takes N, and the place of each record, as public")
 
 

@@ -152,7 +152,7 @@ def train(
     source.require_classes("the printed algorithm")
     if not source.public:
         raise SfumatoError(
-            f"the printed algorithm promises nothing, and this {source.kind} source is private",
+            f"the printed algorithm has no guarantee, but this {source.kind} source is private",
             "declare it public (`public=True`) if it is, or train by normalisation public-batch",
         )
     left_out = {name: value for name, value in plain.items() if getattr(experiment, name) is None}

@@ -40,29 +40,31 @@ class Simulate(PrivateChoices):
     """Options are as in sfumato sweep, and those of batch, noise, steps and epsilon mean the full size."""
 
     what: spellings.SourceOrRecipe
-    """Where the images are, or a recipe."""
+    """A source or a recipe."""
 
     factor: int
-    """By how much batch and noise of the simulated runs are smaller."""
+    """Factor by which batch and noise of the simulated runs are smaller."""
     vary: spellings.Vary = ()
-    """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
+    """Options to vary: NAME=A,B,C, NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
     confirm: int = 0
-    """Train so many of the best settings at full size too, and say how well they were predicted."""
+    """Number of the best settings to train at full size too, to check the predictions."""
     candidates: spellings.Candidates = None
-    """Draw so many settings at random."""
+    """Number of settings to draw at random."""
     validation: spellings.Share = None
-    """Share of the training part that is held out to score on."""
+    """Share of the training part that is held out for scoring."""
     score_on: spellings.SourceText = None
     """Score on the test part of this public source instead."""
     processes: spellings.Processes = None
-    """How many runs at once."""
+    """Number of runs at once."""
     dry_run: bool = False
-    """Say what would be run, and spend nothing."""
+    """Show what would run, and spend nothing."""
 
     def run(self) -> None:
         """Search by simulation, and show the results."""
         if recipe.is_embedding(self.what):
-            raise SfumatoError("a simulation counts right answers, which embeddings don't give", "search with sweep")
+            raise SfumatoError(
+                "a simulation counts correct predictions, which embeddings do not give", "search with sweep"
+            )
         asked = Sweep(**{one.name: getattr(self, one.name) for one in fields(Sweep) if hasattr(self, one.name)})
         chosen = asked.with_recipe(self.what)
         given = [text for together in self.vary for text in together]

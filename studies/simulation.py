@@ -250,11 +250,11 @@ def simulate(
 
 def _refuse_numbers(factor: int, confirm: int) -> None:
     """Refuse a factor below 2, and an invalid number of runs at full size."""
-    remedy = "give by how much smaller batch and noise are to be, such as 16"
+    remedy = "give the factor by which batch and noise are smaller, such as 16"
     if positive_integer("factor", factor, remedy=remedy) == 1:
         raise SfumatoError("factor must be at least 2, got 1", "sfumato sweep trains every setting at full size")
     if confirm != 0:
-        positive_integer("confirm", confirm, remedy="give how many of the best settings to train at full size")
+        positive_integer("confirm", confirm, remedy="give the number of the best settings to train at full size")
 
 
 def _public(shared: SearchContext) -> SearchData:
@@ -263,8 +263,8 @@ def _public(shared: SearchContext) -> SearchData:
     if not held.source.public:
         raise SfumatoError(
             f"{shared.trial.spec.spec} is private, and a simulated run spends far more than the epsilon asked for",
-            "simulate on a public stand-in, or declare the data if they are public (`public=True`); the settings found "
-            "serve for private data",
+            "simulate on a public stand-in, or declare the data if they are public (`public=True`); the settings "
+            "found can be used for private data",
         )
     return held
 

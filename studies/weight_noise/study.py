@@ -73,7 +73,7 @@ def noise_study(
         source = open_source(source, owner_key=owner_key(), public=True if public else None)
     if not source.public and not not_private:
         raise SfumatoError(
-            f"a noise study trains without privacy, and this {source.kind} source is private",
+            f"a noise study trains without privacy, but this {source.kind} source is private",
             "declare it public (`public=True`) if it is, or say that the study is not private (`not_private=True`)",
         )
     if design.validation_fraction:

@@ -189,8 +189,10 @@ REFUSED = {
     # runs
     "verify missing": "missing does not exist; give a directory written by sfumato train",
     "verify file": "file is no run directory; give a directory written by sfumato train",
-    "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it at its checkpoint (sfumato finish unfinished)",
-    "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it at its checkpoint (sfumato finish unfinished)",
+    "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it at "
+    "its checkpoint (sfumato finish unfinished)",
+    "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or "
+    "end it at its checkpoint (sfumato finish unfinished)",
     "train finished": "the run in finished is finished; give another --output to train again, with finished/run.toml "
     "for the same settings; the privacy costs of both add up",
     "finish finished": "the run in finished is finished; evaluate it (sfumato evaluate finished SOURCE), write its "
