@@ -168,7 +168,9 @@ def test_coefficients_are_sought_for_so_many_steps_and_no_more():
     with pytest.raises(SfumatoError) as refused:
         PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=50_001, epsilon=8.0, delta=1e-5, **pair._asdict())
     assert str(refused.value) == (
-        "the best coefficients of blt noise are computed for at most 50000 steps, got 50001; use --mechanism tree or gaussian, or larger batches and fewer steps; in Python a mechanism with coefficients of its own, such as those of sfumato.privacy.factorisation, takes any number of steps"
+        "the best coefficients of blt noise are computed for at most 50000 steps, got 50001; use --mechanism tree "
+        "or gaussian, or larger batches and fewer steps; in Python a mechanism with coefficients of its own, such "
+        "as those of sfumato.privacy.factorisation, takes any number of steps"
     )
 
 
