@@ -174,4 +174,4 @@ def refuse_unknown(name: str, kind: type, remedy: str | None = None, *, others: 
     if remedy is None:
         near = nearest(name, [*known, *others])
         remedy = f"did you mean {near}" if near else f"give one of those that help({kind.__name__}) lists"
-    raise SfumatoError(f"{name} is no field of {kind.__name__}", remedy)
+    raise SfumatoError(f"{name} is not a field of {kind.__name__}", remedy)

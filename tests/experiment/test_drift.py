@@ -125,7 +125,7 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
     ("asked", "examples", "problem"),
     [
         ({"drift_groups": None}, None, "the drift's second group has no name"),
-        ({"drift_groups": ("2", "7")}, None, "drift_groups names 7, which is no class of the source"),
+        ({"drift_groups": ("2", "7")}, None, "drift_groups names 7, which is not a class of the source"),
         ({"drift_groups": ("0", "1", "2", "3")}, None, "drift_groups names all of the training records"),
         ({}, 200, "drift_size is missing, and the number of examples is declared as 200"),
         ({"drift_size": 200}, 200, "drift_size must be below the 200 examples, got 200"),

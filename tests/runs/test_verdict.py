@@ -147,7 +147,7 @@ def test_damage_is_found_and_named(copy, damage):
 def test_a_key_that_cannot_be_deleted_is_named(copy, monkeypatch):
     (copy / "dice.key").write_text("00")
     monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError()))
-    assert "whoever has it can subtract the noise" in verify(copy).line
+    assert "anyone who has it can subtract the noise" in verify(copy).line
     monkeypatch.undo()
     assert verify(copy).holds
 

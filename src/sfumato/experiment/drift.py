@@ -42,7 +42,7 @@ def group_mask(source: Source, names: Sequence[str]) -> np.ndarray:
     if odd := sorted(set(names) - known):
         what = "class" if groups is None else "group"
         raise SfumatoError(
-            f"`drift_groups` names {shortened(odd[0])}, which is no {what} of the source",
+            f"`drift_groups` names {shortened(odd[0])}, which is not a {what} of the source",
             f"name one of {shortened(', '.join(sorted(known)))}",
         )
     if groups is not None:

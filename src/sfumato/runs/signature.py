@@ -68,7 +68,7 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
     from cryptography.exceptions import InvalidSignature
 
     if not (run / names.SIGNATURE).exists():
-        raise SfumatoError("nobody has signed it", f"have it signed (sfumato sign {run.path} --key PATH)")
+        raise SfumatoError("it is not signed", f"have it signed (sfumato sign {run.path} --key PATH)")
     written = run.read_json(names.SIGNATURE)
     expected = {*_SIGNED, "public_key", "signature"}
     if not isinstance(written, dict) or set(written) != expected:
@@ -90,7 +90,7 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
 def public_key(path: Path) -> Ed25519PublicKey:
     """The public key in a .pub file that `new_key` wrote."""
     serialization, ed25519 = _library()
-    content = _content(path, "ask whoever signed for the .pub file")
+    content = _content(path, "ask the signer for the .pub file")
     try:
         key = serialization.load_pem_public_key(content)
     except ValueError:

@@ -164,7 +164,7 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
         checks.append(Check(what=f"ledger and statement name the same processes: {workers.sentence}", holds=True))
     with _checking(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
-        _require(gone, f"{names.RUN_KEY} still exists: whoever has it can subtract the noise")
+        _require(gone, f"{names.RUN_KEY} still exists: anyone who has it can subtract the noise")
     return bound
 
 

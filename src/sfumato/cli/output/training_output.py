@@ -227,7 +227,7 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     }
     if isinstance(job, PublicJob):  # without a plan there is no epsilon
         of_steps = {"steps": job.steps, "batch_size": job.batch_size} if job.uses_data else {}
-        data["plan"] = {"privacy": "none: it promises nothing" if of_steps else "no private data are used"}
+        data["plan"] = {"privacy": "none (no guarantee)" if of_steps else "no private data are used"}
         data["plan"] |= {"epsilon": None, **of_steps}
     else:
         data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan, job.key_facts.get("clock"))

@@ -64,7 +64,7 @@ def array_of(given: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as problem:
-        what = f"{name} of {WHERE} is no array ({problem})"
+        what = f"{name} of {WHERE} is not an array ({problem})"
         raise SfumatoError(what, "give a numpy array, or a tensor of uint8 or float32") from None
 
 

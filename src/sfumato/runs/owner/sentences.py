@@ -176,7 +176,7 @@ def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> s
         under = adjacency_of([use for use in (*earlier, coming) if unit_of(use) == own.unit])
         which = f", {like} of them with a guarantee for each single {own.unit}" if others else ""
         note += (
-            f"{which}; together with this one, if all were planned in advance, they come to epsilon "
+            f"{which}; together with this one, if all were planned in advance, they cost epsilon "
             f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
         )
     note += seeded_suffix(seeded)

@@ -236,7 +236,7 @@ class Sample:
         if member is None:
             return None
         if member.size > _LARGEST_BESIDE:
-            raise SfumatoError(f"{self.name}.{extension} has {member.size:,} bytes", "take out what is no label")
+            raise SfumatoError(f"{self.name}.{extension} has {member.size:,} bytes", "remove what is not a label")
         stream = self._archive.extractfile(member)
         try:
             return "" if stream is None else stream.read().decode("utf-8").strip()
