@@ -117,7 +117,7 @@ def test_runs_of_persons_and_of_images_stand_side_by_side(say, people, quick):
 
 def test_a_promise_for_images_says_what_it_is_for_a_person_with_several(call, people, quick):
     told = call(f"train {people} {quick} --output run")
-    assert "For the person with the most images to train on, 6 of them, epsilon is" in told
+    assert "For the person with the most training images (6), epsilon is" in told
     own = Path("run/report.html").read_text()
     call("report run --public")
     public = Path("run/report-public.html").read_text()
@@ -134,7 +134,7 @@ def test_a_promise_for_images_says_what_it_is_for_a_person_with_several(call, pe
 def test_an_uncovered_search_is_by_persons(call, people):
     options = AS_WHOLES.replace("--learning-rate 0.5", "--per-user 4")
     told = call(f"sweep {people} {options} --vary learning_rate=0.1,0.5 --search uncovered --validation 0.3 --output s")
-    assert "Together they come to" in told
+    assert "Together, the plans are" in told
     first = json.loads(Path("s/1/statement.json").read_text())
     assert first["unit"] == "user"
     assert "each single person" in first["sentence"]

@@ -19,7 +19,7 @@ def table(workplace):
 def test_train_predict_evaluate_report(call, table, monkeypatch):
     surely = "--steps 20 --batch-size 40 --noise-multiplier 0.5 --threads 1 --device cpu"
     call(f"train {table} {surely} --learning-rate 1 --output run")
-    assert "a class of the model" in call("evaluate run digits", status=1)
+    assert "no class of the model" in call("evaluate run digits", status=1)
     one = call('predict run "a goal in the match" "price of a bank" --top 1')
     assert one.splitlines()[0].startswith("a goal in the match  sport")
     monkeypatch.setattr("sys.stdin", io.StringIO("first goal\n\nbank\n"))

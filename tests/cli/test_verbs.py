@@ -165,7 +165,7 @@ def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
     printed = capsys.readouterr()
     for said in ("noise multiplier", "parameters", "time", "memory"):
         assert said in printed.out
-    assert "nothing was spent" in printed.err
+    assert "no privacy was spent" in printed.err
     assert list(workplace.iterdir()) == []
     assert main(shlex.split(f"train digits {quick} --dry-run --json")) == 0
     told = json.loads(capsys.readouterr().out)
@@ -459,7 +459,7 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     again = json.loads(call(command))
     assert again["values"][::2] == found["values"][::2]
     told = call(command.removesuffix(" --json"))
-    assert "All 3 runs on these data in this directory, if planned in advance, are (" in told
+    assert "all 3 runs on these data in this directory, if planned in advance, are (" in told
     call(command.replace("--steps 3", "--steps 4"), status=1)
 
 

@@ -535,7 +535,7 @@ all_refused(
         ),
         case(
             four(users_train=np.arange(4)),
-            "archive 'PATH/a.npz' has the array users_train, and user_from=class is also given; leave one of them out",
+            "archive 'PATH/a.npz' has the array users_train, but user_from=class is also given; leave one of them out",
             user_from="class",
         ),
         case(
@@ -615,7 +615,7 @@ all_refused(
         ),
         case(
             "path,label,user\n0.png,cat,ann\n1.png,dog,bob\n",
-            "table 'PATH/t.csv' has the column user, but user_from=class is also given; leave one of them out",
+            "table 'PATH/t.csv' has the column user, but user_from=class is given; leave one of them out",
             user_from="class",
         ),
         case(

@@ -94,7 +94,7 @@ def test_data_that_have_gone_are_known_by_their_place(at, capsys):
         (at / "away.npz").rename(at / "people.npz")
     shown = capsys.readouterr()
     assert "2 runs, together" in shown.out
-    assert "these are the runs on data at this place" in shown.err
+    assert "only runs on data at this path are listed" in shown.err
     assert main(["spent", "npz:nowhere.npz"]) == 1
 
 
@@ -104,7 +104,7 @@ def test_data_that_no_run_is_known_to_have_used(at, tmp_path, capsys):
     main(["spent", f"npz:{tmp_path / 'others.npz'}"])
     shown = capsys.readouterr()
     assert "no known run of yours used" in shown.out
-    assert "a set that was both moved and changed, even by one image, counts as another for another one" in shown.err
+    assert "a set that was both moved and changed, even by one image, counts as another one" in shown.err
 
 
 def test_what_is_no_run(at, monkeypatch, tmp_path, capsys):

@@ -96,7 +96,7 @@ DAMAGE = {
         lambda copy: rewrite(copy, lambda events: [*events[:3], events[2], *events[3:]]),
         "entry 3 is not step 2",
     ),
-    "ledger without an end": (lambda copy: rewrite(copy, lambda events: events[:-1]), "from a beginning to an end"),
+    "ledger without an end": (lambda copy: rewrite(copy, lambda events: events[:-1]), "has no beginning or no end"),
     "ledger of more steps": (
         lambda copy: rewrite(
             copy, lambda events: [*events[:-1], ("release", {**events[-2][1], "step": 12}), events[-1]]

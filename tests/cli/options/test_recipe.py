@@ -57,7 +57,7 @@ def test_a_row_s_options_go_over_those_of_all_rows(rows: str):
     assert read(rows, epsilon=(2.5, 1.0)) == shared | {"batch_size": 64}
     assert recipe.row_option(rows) == "epsilon"
     for wrong in (None, 2.0, (1.0, 2.0)):
-        with pytest.raises(SfumatoError, match=r"rows by --epsilon, and none.*; give --epsilon 1 or 2\.5$"):
+        with pytest.raises(SfumatoError, match=r"rows by --epsilon, but none.*; give --epsilon 1 or 2\.5$"):
             read(rows, epsilon=wrong)
 
 

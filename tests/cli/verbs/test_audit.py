@@ -44,7 +44,7 @@ def test_a_recipe_is_audited_before_anything_is_spent(call, workplace, quick):
     lines = ['source = "digits"', *(f"{name} = {json.dumps(value)}" for name, value in options.items())]
     Path("mine.toml").write_text("\n".join(lines))
     printed = call("audit mine.toml --observations 200")
-    assert "not above the promised" in printed
+    assert "not above the guaranteed" in printed
     assert "could have been shown" in printed
     assert not Path("runs").exists()
 

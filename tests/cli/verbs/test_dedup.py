@@ -90,8 +90,8 @@ def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
             "3 of 50 private images and 3 of 60 public ones are similar: 1 exact copy, 2 near copies.",
             True,
         ),
-        (f"{sets[1]} --drop none", "alike: 2 exact copies, 1 near one.", False),
-        (f"{sets[1]} --limit 0.001", "alike: 2 exact copies, 1 near one.", False),
+        (f"{sets[1]} --drop none", "similar: 2 exact copies, 1 near copy.", False),
+        (f"{sets[1]} --limit 0.001", "similar: 2 exact copies, 1 near copy.", False),
     )
     for number, (options, words, hint) in enumerate(cases):
         assert main(shlex.split(f"dedup {sets[0]} {options} --output {number}")) == 0
@@ -212,7 +212,7 @@ def test_a_networks_features_find_what_pixels_miss(call, sets):
     pairs = json.loads(Path("e/pairs.json").read_text())
     by_features = [(pair["private"]["row"], pair["public"]["row"]) for pair in pairs if pair["by_features"]]
     assert by_features == [(11, 20)]
-    assert "alike to the backbone" in Path("e/pairs.html").read_text()
+    assert "similar features" in Path("e/pairs.html").read_text()
     assert len(np.load("e/private.npz")["x_train"]) == 40 - 3, "3, 7 and 11 are left out"
 
 

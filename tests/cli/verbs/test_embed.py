@@ -48,7 +48,7 @@ def test_it_trains_says_what_it_promised_and_what_to_do_next(people, capsys):
     printed, said = capsys.readouterr()
     assert "each single person, with all of their images" in printed
     assert "of the pairs of one class at a false accept rate of 0.001" in printed
-    assert "measured on private data: keep it to yourself" in printed
+    assert "measured on private data: for you only" in printed
     assert "sfumato verify run" in said
     assert main(["verify", "run"]) == 0
     assert main(shlex.split(f"evaluate run {people} --far 0.1 --json")) == 0
@@ -126,7 +126,7 @@ def test_json_holds_what_is_printed_and_a_fixed_group_its_own_figure(people, cap
 
 def test_a_dry_run_spends_nothing(people, workplace, capsys):
     assert main(shlex.split(f"embed {people} {QUICK} --dry-run")) == 0
-    assert "nothing was spent" in capsys.readouterr().err
+    assert "no privacy was spent" in capsys.readouterr().err
     assert main(shlex.split(f"embed {people} {QUICK} --dry-run --json")) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["clients"]["count"], found["plan"]["unit"]) == (2, "user")
@@ -223,7 +223,7 @@ def test_few_people_get_features_and_no_epsilon_is_claimed(people, capsys):
     printed, _ = capsys.readouterr()
     assert "This model has used no private data" in printed
     assert "pixels as they are" in printed
-    assert "measured on private data: keep it to yourself" in printed
+    assert "measured on private data: for you only" in printed
     assert "gained" not in printed
     assert main(["verify", "run"]) == 1
     assert "has used no private data" in capsys.readouterr().err
@@ -297,13 +297,13 @@ def test_several_seeds_give_a_mean_an_interval_and_the_promise_of_all_together(p
     told = call(command)
     assert f"recall at a false accept rate of 0.2  mean {found['recall']:.2%}, standard deviation" in told
     assert "(95% prediction interval)" in told
-    assert "All 3 runs on these data in this directory, if planned in advance, are (" in told
+    assert "all 3 runs on these data in this directory, if planned in advance, are (" in told
     assert "for a person who is in each of them" in told
 
 
 def test_seeds_that_are_given_promise_nothing_and_count_on(people, call):
     told = call(f"embed {people} {QUICK} --seeds 2 --seed 5 --output many")
-    assert "so they have no privacy guarantee. With secret keys, the plans of all 2 that stand there" in told
+    assert "so they have no privacy guarantee. With secret keys, the plans of all 2 in this directory" in told
     assert [json.loads(Path(f"many/{run}/settings.json").read_text())["settings"]["seed"] for run in (1, 2)] == [5, 6]
 
 

@@ -92,7 +92,7 @@ def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder,
     with monkeypatch.context() as patch:
         patch.setattr(computing, "_rows", dies)
         assert main(shlex.split(command)) == 130
-    assert "goes on where it was cut" in call("train features:cache", status=1)
+    assert "to resume it" in call("train features:cache", status=1)
     again = json.loads(call(f"{command} --json"))
     assert again["computed"] == again["train"] + again["test"], "both parts have one piece, and none was written"
     assert json.loads(call(f"{command} --json"))["computed"] == 0
@@ -130,7 +130,7 @@ def test_several_budgets_and_what_they_cost_together(call, cache, images):
     private = json.loads(call(f"train features:cache {quick} --private --epsilon 1,4 --output p --json"))
     assert not private["public"]
     assert private["epsilon_of_all_uses"] > private["epsilon_of_all"] == found["epsilon_of_all"]
-    assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
+    assert f"on these data: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
     assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
     assert "a run" in call(f"train features:cache {quick} --epsilon 1,2 --output before", status=1)
     assert "also holds the curve of other budgets: 4" in call(

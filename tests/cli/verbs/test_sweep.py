@@ -164,7 +164,7 @@ def test_runs_in_real_processes_are_the_same_runs(call, served):
 def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
     call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s", status=1)
     told = call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s --search uncovered")
-    assert "not covered by the promise of any of its 2 runs" in told
+    assert "None of the 2 guarantees covers the search" in told
     for number in (1, 2):
         statement = json.loads(Path(f"s/{number}/statement.json").read_text())
         plan = PrivacyPlan.from_dict(statement["plan"])
@@ -399,7 +399,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     [
         (
             "sweep npz:spots.npz QUICK --vary learning-rate=1",
-            "a search on private data costs privacy, and --search does",
+            "a search on private data costs privacy, but --search is not given",
         ),
         (
             "sweep npz:spots.npz QUICK --vary steps=3,4 --search private",
@@ -525,7 +525,7 @@ def test_a_recipe_that_says_private_is_private(call):
         "[sweep]\nlearning-rate = [0.1, 0.5]\n"
     )
     assert "a search on private data costs privacy" in call("sweep r.toml", status=1)
-    assert "not covered" in call("sweep r.toml --search uncovered --output s")
+    assert "covers the search" in call("sweep r.toml --search uncovered --output s")
 
 
 @pytest.fixture

@@ -95,7 +95,9 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     first = record_use(source, FOR_USERS)
     second = record_use(other, FOR_USERS)
     assert second.earlier == 0
-    assert second.note.startswith("note: 1 earlier run of yours on these data promised for users who were told apart")
+    assert second.note.startswith(
+        "note: 1 earlier run of yours on these data used another assignment of records to users"
+    )
     both = record_use(other, FOR_USERS).note
     assert "note: 1 earlier run of yours used these data" in both
     assert "; 1 earlier run of yours on these data promised for users" in both
