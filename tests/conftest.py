@@ -33,7 +33,7 @@ from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, ledger
-from sfumato.privacy.second import accountant
+from sfumato.privacy.cross_check import accountant
 from sfumato.runs import pins
 from sfumato.training import loop
 from tests.forks import Forks, begun
@@ -179,7 +179,7 @@ def _check_once(
 @pytest.fixture(scope="module", autouse=True)
 def coarse_second_accountant() -> Iterator[None]:
     """Its grid has fewer points, so that `verify` takes milliseconds and not seconds: its bounds stay bounds, a little
-    farther apart. tests/privacy/second looks at the accountant itself."""
+    farther apart. tests/privacy/cross_check looks at the accountant itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accountant, "POINTS", 1 << 13)
         patch.setattr(accountant, "_TABLE", 1 << 11)

@@ -83,7 +83,7 @@ def about(row: Row) -> dict[str, Any]:
 
 
 def largest(epsilon: float | tuple[float, ...]) -> float:
-    """Of the budgets that a recipe names, the one that its figures are of."""
+    """Of the budgets that a recipe names, the one that its figures are those of."""
     return max(epsilon) if isinstance(epsilon, tuple) else epsilon
 
 
@@ -217,7 +217,7 @@ def test_an_ablation_without_noise_names_no_budget_and_promises_nothing(row: Row
     assert "epsilon" not in stated
     has = {field.name for field in fields(EmbeddingExperiment)}
     experiment = EmbeddingExperiment(**{name: value for name, value in options.items() if name in has})
-    with pytest.raises(_checks.SfumatoError, match="has no plan: it promises nothing"):
+    with pytest.raises(_checks.SfumatoError, match="has no plan and no guarantee"):
         experiment.decide(declared(options))
     if options["method"] in NOISELESS:
         rounds = decide_noiseless(experiment, declared(options))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-UNDECLARED = "has pixels of 16 bits, and which of their values are black and white was not declared"
+UNDECLARED = "has 16-bit pixels, but the values of black and white are not declared"
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_recipe_may_declare_it_and_the_command_line_the_other(call, xrays, qui
     assert a["data"]["fingerprint"] == b["data"]["fingerprint"]
     Path("wrong.toml").write_text(f'source = "{xrays}"\nwindow = [0.5, 3]\n')
     told = call(f"train wrong.toml {quick}", status=1)
-    assert "window in the recipe wrong.toml must be a list of two whole numbers" in told
+    assert "window in the recipe wrong.toml must be a list of two integers" in told
 
 
 def test_features_know_it_too(call, xrays, quick):

@@ -29,7 +29,7 @@ OPTIONS += ("--seed", "3", "--epsilon", "5")
     ("options", "problem"),
     [
         ("--processes 0", "error: --processes must be at least 1, got 0"),
-        ("--processes 2 --seeds 2", "take the steps of one private run, and --seeds is asked for"),
+        ("--processes 2 --seeds 2", "can only train one private run, but --seeds is asked for"),
         ("--processes 2 --epsilon 1,3", "of one private run, and several budgets is asked for"),
     ],
 )
@@ -75,7 +75,7 @@ def test_torchrun_says_how_many_there_are(call, monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     printed = call("train digits --processes 3", status=1)
-    assert "--processes is 3, and this is one of 2 processes already; leave it out" in printed
+    assert "--processes is 3, but this is one of 2 processes already; leave it out" in printed
 
 
 def test_a_search_starts_processes_of_its_own(call, monkeypatch):

@@ -144,5 +144,5 @@ def test_what_cannot_be_capped_is_refused():
     source = source_of([("a", 1, 0), ("b", 2, 1)])
     with pytest.raises(SfumatoError, match="at_most must be at least 1, got 0; give the number of records to keep"):
         cap_per_user(source, KEY, 0)
-    with pytest.raises(SfumatoError, match="does not say whose record each one is; give a table with the column user"):
+    with pytest.raises(SfumatoError, match="does not name the user of each record; give a table with the column user"):
         cap_per_user(open_source("digits", owner_key=KEY), KEY, 3)

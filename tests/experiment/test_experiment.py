@@ -82,11 +82,11 @@ def test_a_plan_that_comes_above_the_bound_is_refused(spots):
 
 
 def test_fields_that_are_none_are_refused():
-    with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
+    with pytest.raises(SfumatoError, match="learning_rat is not a field of Settings; did you mean learning_rate"):
         from_choices(Settings, {"learning_rat": 1.0})
     with pytest.raises(
         SfumatoError,
-        match=r"beta2 is no field of Experiment; leave it out: an optimizer has no options but momentum",
+        match=r"beta2 is not a field of Experiment; leave it out: an optimizer has no options but momentum",
     ):
         from_choices(Experiment, {"optimizer": "lamb", "beta2": 0.98})
     with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
@@ -146,7 +146,7 @@ def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
 @pytest.mark.parametrize("planned", [False, True])
 def test_an_unknown_keyword_of_train_is_refused_with_the_one_that_was_meant(spots, tmp_path, given, meant, planned):
     plan = PrivacyPlan.calibrate(examples=spots.examples, batch_size=20, steps=2, epsilon=3.0, delta=1e-5)
-    with pytest.raises(SfumatoError, match=f"^{given} is no field of Experiment; did you mean {meant}$"):
+    with pytest.raises(SfumatoError, match=f"^{given} is not a field of Experiment; did you mean {meant}$"):
         train("linear", spots, plan if planned else None, directory=tmp_path / "run", **{given: 1})
     assert not (tmp_path / "run").exists()
 

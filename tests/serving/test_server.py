@@ -169,7 +169,7 @@ def test_embeddings_labels_and_texts(serving, loaded, png):
         (b"x", "multipart/form-data", 400, "the form cannot be read"),
         (b"--b--\r\n", "multipart/form-data; boundary=b", 400, "no images"),
         (b"--b\r\nA: secret", "multipart/form-data; boundary=b", 400, "no images"),
-        (early_end(), "image/png", 400, "broken or cut short"),
+        (early_end(), "image/png", 400, "broken or truncated"),
     ],
 )
 def test_bad_content_is_refused_in_one_line(shared, content, kind, status, words, capfd):
@@ -182,7 +182,7 @@ def shared():
     """A client of one server for many bad requests."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
     from sfumato.data import Transform
-    from sfumato.privacy import NoPromise
+    from sfumato.privacy import NoGuarantee
     from sfumato.runs import Loaded
     from sfumato.runs.reading import Reading
     from sfumato.serving import Service
@@ -192,7 +192,7 @@ def shared():
         module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
         transform=Transform(size=8, channels=1),
         reading=Reading(classes=("a", "b"), loss="softmax"),
-        statement=NoPromise(published=False),
+        statement=NoGuarantee(published=False),
     )
     ready, listener = server(Service(model)), open_listener("127.0.0.1", 0)
     place = listener.getsockname()

@@ -231,9 +231,9 @@ def test_another_backbone_or_source_is_refused(tmp_path, images):
     computed(tmp_path / "a", images)
     torch.manual_seed(1)
     other = models.build_backbone(models.Architecture(name="wrn-10-1", size=16))
-    with pytest.raises(SfumatoError, match="began as something else: digest was"):
+    with pytest.raises(SfumatoError, match="was started with other settings: digest was"):
         computed(tmp_path / "a", images, backbone=other)
-    with pytest.raises(SfumatoError, match="began as something else: its images or labels were others;"):
+    with pytest.raises(SfumatoError, match="was started with other settings: its images or labels have changed;"):
         computed(tmp_path / "a", replace(images, fingerprint="0" * 64))
     with pytest.raises(SfumatoError, match="views was 1 and is 2, flip was False and is True;"):
         computed(tmp_path / "a", images, SHOWINGS["mirrored"])

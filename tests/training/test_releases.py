@@ -113,7 +113,7 @@ def test_a_step_that_is_taken_again_gives_the_same_release_or_none(tmp_path, cha
         assert len(found.weights) == STEPS
         assert sfumato.verify(place).holds
     else:
-        assert "another release than the one that its ledger commits to" in found.refused
+        assert "another release than its ledger commits to" in found.refused
         assert lines(place) == before
 
 

@@ -129,7 +129,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if unit.drawn == "users":
             population, sizes = units, defaults.user_rules(sizes, source.examples, units, request)
             if self.drawn is None and batch_size is not None:
-                batch_size = defaults.users_like(batch_size, source.examples, units, request)
+                batch_size = defaults.users_for_batch(batch_size, source.examples, units, request)
         elif self.unit == "user" and self.drawn is None and batch_size is not None:
             batch_size = min(batch_size, population)  # at most one gradient per example
         plan = make_plan(
@@ -234,7 +234,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 f"{plan.expected_batch_size}",
             }
             notes.append(
-                f"{plan.population} {what} are declared, and the data hold {counted}; the guarantee holds as stated, "
+                f"{plan.population} {what} are declared, but the data hold {counted}; the guarantee holds as stated, "
                 + sizes.get(
                     order or "",
                     f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and sums are divided by "

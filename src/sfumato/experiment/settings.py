@@ -80,7 +80,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(all_optional(by_name.Pair, without=by_name.OF_PARTICIPATIONS["drifting"])):
+class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["drifting"])):
     """Options of participation and mechanism. None if not given."""
 
     participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
@@ -130,11 +130,11 @@ class NoiseMade:
     fixed clipping norm."""
 
 
-def make_plan(asked: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
+def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
     """The plan of a request: what is None of batch size, steps, noise and epsilon follows from the others.
 
     Args:
-        asked: what holds these and `delta`, which follows a rule where it is None.
+        budget: what holds these and `delta`, which follows a rule where it is None.
         population: how many records or users are drawn from.
         given: what is taken in place of what `asked` holds.
 
@@ -144,18 +144,18 @@ def make_plan(asked: Any, population: int, unit: Unit, request: by_name.Request,
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
 
-    if asked.accountant is not None and asked.epsilon is None and asked.noise_multiplier is not None:
+    if budget.accountant is not None and budget.epsilon is None and budget.noise_multiplier is not None:
         raise SfumatoError(
-            f"accountant {asked.accountant!r} is given, and no epsilon that a plan should meet by it",
+            f"accountant {budget.accountant!r} is given, and no epsilon that a plan should meet by it",
             "give epsilon, or leave accountant out: both accountants' epsilons are always shown",
         )
     numbers = ("batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
     return PrivacyPlan.calibrate(
         examples=population,
         unit=unit,
-        delta=default_delta(unit.count(population)) if asked.delta is None else asked.delta,
-        accountant=asked.accountant or "pld",
-        **{**{name: getattr(asked, name) for name in numbers}, **given},
+        delta=default_delta(unit.count(population)) if budget.delta is None else budget.delta,
+        accountant=budget.accountant or "pld",
+        **{**{name: getattr(budget, name) for name in numbers}, **given},
         **request._asdict(),
     )
 

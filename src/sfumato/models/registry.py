@@ -49,14 +49,14 @@ _SMALLEST = MappingProxyType(
     }
 )
 """Smallest side of the images in pixels, and the model to suggest for smaller images."""
-OF_TEXTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
+TEXT_MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
 PRIORS = ("dictionary",)
 """Models with fixed features learned on synthetic images."""
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
-NAMESOF_TEXTS: tuple[str, ...] = (*OF_TEXTS, "package:function")
+NAMESOF_TEXTS: tuple[str, ...] = (*TEXT_MODELS, "package:function")
 
 
 def create(
@@ -111,7 +111,7 @@ def is_prior(spelling: str) -> bool:
 
 def refuse_text_model(spelling: str, base: str) -> None:
     """Refuses a model of texts for images."""
-    if base in OF_TEXTS:
+    if base in TEXT_MODELS:
         raise SfumatoError(
             f"model {spelling!r} is for texts, but these are images", "choose another, such as cnn or wrn-16-4"
         )
@@ -135,8 +135,8 @@ def create_for_texts(
     """
     facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
-    if base in OF_TEXTS:
-        model = _build(OF_TEXTS[base], base, options, **facts)
+    if base in TEXT_MODELS:
+        model = _build(TEXT_MODELS[base], base, options, **facts)
     elif is_custom(name):
         model = create_custom(base, options, **facts)
     else:

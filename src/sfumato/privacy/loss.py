@@ -168,13 +168,13 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
         if least == math.inf:
             raise SfumatoError(
                 f"delta {delta:g} is below the resolution of the privacy loss distribution accountant for these "
-                f"releases, which is {_above(one.lost):g}",
-                f"give a delta of at least {_above(one.lost):g}, or fewer steps",
+                f"releases, which is {_twice_rounded_up(one.lost):g}",
+                f"give a delta of at least {_twice_rounded_up(one.lost):g}, or fewer steps",
             )
     return least
 
 
-def _above(lost: float) -> float:
+def _twice_rounded_up(lost: float) -> float:
     """A number with one significant digit that is at least twice this."""
     lost = max(lost, 1e-300)
     power = 10.0 ** math.floor(math.log10(2 * lost))

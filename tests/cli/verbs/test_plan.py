@@ -107,7 +107,7 @@ def test_a_plan_for_users(call, options, population, users):
     [
         ("--unit user --batch-size 3 --steps 3 --epsilon 3", "--users is missing"),
         ("--unit user --users 9 --batch-size 3 --steps 3 --epsilon 3", "--per-user must be given to compare both ways"),
-        ("--examples 9 --per-user 3", "--per-user is for users, and the unit is an example; give --unit user"),
+        ("--examples 9 --per-user 3", "--per-user is for users, but the unit is an example; give --unit user"),
     ],
 )
 def test_refusals_of_plans_for_users(call, options, words):

@@ -140,11 +140,11 @@ def test_one_and_several_are_told_apart():
 
 def test_a_refusal_says_which_of_several_it_is_about(tmp_path):
     transform, fine = Transform(size=8, channels=1), np.zeros((8, 8), np.uint8)
-    with pytest.raises(SfumatoError, match="number 2 of those given: image is an array of float64; give uint8"):
+    with pytest.raises(SfumatoError, match="input 2: image is an array of float64; give uint8"):
         transform([fine, fine, fine - 0.5])
     with pytest.raises(SfumatoError, match=r"^image '.*b.png' does not exist; correct the path"):
         transform([fine, tmp_path / "b.png"])
-    with pytest.raises(SfumatoError, match=r"number 1 of those given: image is a list; give a path"):
+    with pytest.raises(SfumatoError, match=r"input 1: image is a list; give a path"):
         transform([fine, [fine]])
     with (
         (tmp_path / "c.png").open("w+") as text,
@@ -152,5 +152,5 @@ def test_a_refusal_says_which_of_several_it_is_about(tmp_path):
     ):
         transform(text)
     cut = Image.open(io.BytesIO(forms(Image.new("L", (64, 64), 7), tmp_path)["bytes"][:60]))
-    with pytest.raises(SfumatoError, match="is broken or cut short; replace the file"):
+    with pytest.raises(SfumatoError, match="is broken or truncated; replace the file"):
         transform(cut)

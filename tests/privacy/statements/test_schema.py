@@ -26,9 +26,9 @@ from sfumato.privacy import (
     DisprovedClaim,
     Entry,
     FixedOrder,
+    NoGuarantee,
     NoisyTable,
-    NoPromise,
-    NothingPrivate,
+    NoPrivateData,
     PrivateSelection,
     QuantileClipping,
     Search,
@@ -118,10 +118,10 @@ STATEMENTS = {
     ),
 }
 NO_PROMISES = {
-    "nothing": NoPromise(published=True),
+    "nothing": NoGuarantee(published=True),
     "clipped alone": ClippedWithoutNoise(published=True, method="fedavg"),
     "disproved": DisprovedClaim(published=True, method="a method", claimed=(1.0, 1e-5), reason="it does not"),
-    "nothing private": NothingPrivate(published=False, origins=("timm",), read=("size",)),
+    "nothing private": NoPrivateData(published=False, origins=("timm",), read=("size",)),
 }
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sfumato.privacy import (
     CandidateCount,
     Circumstances,
+    NoGuarantee,
     NoisyTable,
-    NoPromise,
     PrivacyPlan,
     PrivateSelection,
     Search,
@@ -54,7 +54,7 @@ STATEMENTS = [
     Statement(plan=PERSONS, circumstances=Circumstances()),
     *(Statement(plan=PLAN, circumstances=replace(EVERYTHING, figures=None), selection=one) for one in SELECTED),
 ]
-OF_NONE = NoPromise(published=True, origins=("private run", "filtered data"), filtered=True)
+OF_NONE = NoGuarantee(published=True, origins=("private run", "filtered data"), filtered=True)
 
 
 def test_these_circumstances_leave_out_nothing_that_a_statement_could_say():

@@ -151,7 +151,9 @@ def test_a_fault_of_the_noise_is_an_alarm(what, monkeypatch):
     wrong = found()
     assert wrong.refuted
     assert any(words in one for one in wrong.noise.faults), wrong.noise.faults
-    assert "ALARM: the noise is not the plan's. Do not rely on the promise." in audit_results.terminal_lines("", wrong)
+    assert "ALARM: the noise is not the plan's. Do not rely on the guarantee." in audit_results.terminal_lines(
+        "", wrong
+    )
 
 
 def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from sfumato._checks import SfumatoError, number, positive_integer
 from sfumato.models.ensemble import Ensemble
 from sfumato.models.model_spec import import_function, is_custom, parse, refuse_unknown
 from sfumato.models.networks import zoo
-from sfumato.models.registry import OF_TEXTS, build_untrained, create_for_texts, refuse_text_model
+from sfumato.models.registry import TEXT_MODELS, build_untrained, create_for_texts, refuse_text_model
 from sfumato.models.weights.backbone import Backbone
 from sfumato.models.weights.pretrained import zero_classifier
 
@@ -129,7 +129,7 @@ def check(
         zoo.check(base, options)
     elif is_custom(spelling):
         import_function(base)
-    elif records == "texts" or (base in OF_TEXTS and records is None):
+    elif records == "texts" or (base in TEXT_MODELS and records is None):
         with torch.random.fork_rng(devices=[]):
             create_for_texts(spelling, classes=2, vocabulary=16, length=4)
     else:

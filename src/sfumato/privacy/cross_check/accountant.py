@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.second.releases import OneRelease, Steps, releases
+from sfumato.privacy.cross_check.releases import OneRelease, Steps, releases
 
 POINTS = 1 << 20
 """The number of grid points for the sum of losses, and the most for the losses of one step."""
@@ -302,7 +302,7 @@ class Agreement:
     """The second accountant's verdict in words, and whether the statement claims at least its lower bound."""
 
     holds: bool
-    words: str
+    text: str
 
 
 def agreement(statement: Mapping[str, Any]) -> Agreement:
