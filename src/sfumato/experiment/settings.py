@@ -136,7 +136,7 @@ def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request
     Args:
         budget: what holds these and `delta`, which follows a rule where it is None.
         population: how many records or users are drawn from.
-        given: what is taken in place of what `asked` holds.
+        given: what is taken in place of what `budget` holds.
 
     Errors: `SfumatoError` where not exactly one of the four is None, where no plan meets the others, and for an
     accountant without an epsilon to meet.
