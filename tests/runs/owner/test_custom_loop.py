@@ -100,7 +100,7 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     )
     both = record_use(other, FOR_USERS).note
     assert "note: 1 earlier run of yours used these data" in both
-    assert "; 1 earlier run of yours on these data promised for users" in both
+    assert "; 1 earlier run of yours on these data used another assignment of records to users" in both
     public = record_use(replace(other, public=True, assignment=""), FOR_USERS)
     assert "3 runs of yours used them as private" in public.note
     assert first.note == ""
