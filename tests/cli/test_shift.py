@@ -77,7 +77,7 @@ def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
 
     printed = " ".join(call(f"train {rays} {QUICK} --output run --report-epsilon 3").split())
     assert "pneumonia for scores of at least" in printed
-    assert "operating point shares, from these counts" in printed
+    assert "operating point shares: pneumonia for scores of at least" in printed
     told = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
     assert told["operating_point"]["rule"] == "shares"
     assert told["test"]["threshold"] == 0.5, "of the moved scores"

@@ -75,7 +75,7 @@ def test_or_the_own_group_where_the_source_has_a_column_of_them(spots, arrays, t
     groups = np.array(["night", "day", "noon"])[np.arange(200) % 3]
     source = of(spots, np.ones(200, bool), groups)
     assert second_group(source, drifting(("night", "noon"))).tolist() == (groups != "day").tolist()
-    with pytest.raises(SfumatoError, match=r"drift_groups names 2, which is no group of the source"):
+    with pytest.raises(SfumatoError, match=r"drift_groups names 2, which is not a group of the source"):
         second_group(source, drifting())
     everyone = np.arange(240).astype(str)
     archive = tmp_path / "grouped.npz"

@@ -100,7 +100,7 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     )
     both = record_use(other, FOR_USERS).note
     assert "note: 1 earlier run of yours used these data" in both
-    assert "; 1 earlier run of yours on these data promised for users" in both
+    assert "; 1 earlier run of yours on these data used another assignment of records to users" in both
     public = record_use(replace(other, public=True, assignment=""), FOR_USERS)
     assert "3 runs of yours used them as private" in public.note
     assert first.note == ""
@@ -108,7 +108,9 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     (line,) = run_report.joint_cost_lines(
         {"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS
     )
-    assert line.startswith("3 other runs of yours on these data promised for users"), "the owner's page says so too"
+    assert line.startswith("3 other runs of yours on these data used another assignment"), (
+        "the owner's page says so too"
+    )
 
 
 def test_data_behind_a_link_are_known_by_the_link_too(tmp_path):

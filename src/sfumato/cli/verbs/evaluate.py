@@ -203,7 +203,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         given = {name: value for name, value in options.items() if value is not None}
         if not exclusive and self.label_sets is not None:
             raise SfumatoError(
-                "--label-sets is for models of one class for each image", "leave it out: the source has all labels"
+                "--label-sets is for models with one class per image", "leave it out: the source has all labels"
             )
         if self.positive is None:
             alone = [name for name in given if name != "threshold" or exclusive]
