@@ -194,8 +194,8 @@ def event_of(parts: Sequence[Part]) -> Any:
     events = [part.event() for part in parts]
     if None in events:
         raise SfumatoError(
-            "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling, nor "
-            "for users whose records are sampled independently)",
+            "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling and "
+            "random allocation, nor for users whose records are sampled independently)",
             "account by privacy loss distributions (pld), or use Poisson sampling of the units, without truncation",
         )
     return dp_accounting.ComposedDpEvent(events)
