@@ -93,9 +93,9 @@ def test_what_is_cut_off_of_either_part_counts_in_the_sum():
 
 
 def test_the_ends_are_cut_off_by_their_probability_with_and_without_the_unit():
-    masses = np.array([1e-30, 1e-15, 1.0, 1e-30, 1e-42])
+    masses = np.array([1e-30, 1e-15, 1.0, 1e-28, 1e-42])
     ratio = Ratio(-2, masses, 20.0, 1.0, 0.0, 0.0).cut()
-    assert (ratio.first, len(ratio.masses)) == (-1, 3)  # e^20 1e-30 is kept, e^40 1e-42 is not
+    assert (ratio.first, len(ratio.masses)) == (-1, 3)  # e^20 1e-28 is kept, e^40 1e-42 is not
     assert ratio.lost == pytest.approx(1e-30)
     assert ratio.lost_moment == pytest.approx(math.exp(40) * 1e-42, rel=1e-6)
 
