@@ -82,6 +82,26 @@ def test_simulated_runs_stay_below_the_bound_and_come_close(sigma, steps, epochs
         assert largest - 4.5 * error <= delta <= 1.01 * largest + 4.5 * error
 
 
+@pytest.mark.parametrize("sigma", [0.7, 2.0, 6.0])
+def test_both_directions_of_an_epoch_of_two_steps_are_those_of_its_density(sigma):
+    """By summing over a grid of both outcomes. Without the unit they are normal; with it, the mean of two normals."""
+    points = np.linspace(-11, 11 + 1 / sigma, 1501)
+    step = points[1] - points[0]
+    densities = [np.exp(-(one**2) / 2) * step / math.sqrt(2 * math.pi) for one in (points, points - 1 / sigma)]
+    out = np.outer(densities[0], densities[0])
+    half = np.outer(densities[1], densities[0]) / 2
+    present = half + half.T
+    epochs = AllocatedEpochs(sigma=sigma, epoch=2, steps=1)
+    both = epochs.step_distribution(1e-4 * epochs.coarsening)
+    for epsilon in (0.0, 0.1 / sigma, 1 / sigma, 2 / sigma):
+        removed, added = (
+            float(np.maximum(one - math.exp(epsilon) * other, 0).sum())
+            for one, other in ((present, out), (out, present))
+        )
+        assert removed - 1e-7 <= both._pmf_remove.get_delta_for_epsilon(epsilon) <= removed * 1.005 + 1e-6
+        assert added - 1e-7 <= both._pmf_add.get_delta_for_epsilon(epsilon) <= added * 1.005 + 1e-6
+
+
 def test_one_step_an_epoch_is_full_batches():
     one, full = plan(2.0, 1, 10), plan(2.0, 1, 10, participation=FullBatch())
     assert full.epsilon() < one.epsilon() < 1.001 * full.epsilon()
