@@ -5,8 +5,8 @@ python benchmarks/speed/allocation.py [plans|library|simulations ...]
 `plans` needs half a minute: epsilon at delta 1e-5, its seconds, and the seconds of a search for the noise. `library`
 needs `pip install PLD_accounting==2.0` and half an hour: upper and lower bounds of Feldman and Shenfeld (arXiv
 2602.17284) for the same plans; each call may take four minutes. `simulations` takes ten minutes: twenty plans, a
-million draws of all losses each, by importance sampling. Writes benchmarks/results/allocation.json; a part that is not named
-stays as it was.
+million draws of all losses each, by importance sampling. Writes benchmarks/results/allocation.json; a part that is not
+named stays as it was.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def losses(case: Case, shift: float, count: int, removed: bool, everywhere: bool
 
 
 def simulated_delta(case: Case, epsilon: float, removed: bool, draws: int, seed: int) -> tuple[float, float]:
-    """Delta at epsilon and its standard error, by the shift of least variance among a few."""
+    """Delta at epsilon and its standard error, by the shift, among a few, whose largest term has the least weight."""
     generator = np.random.default_rng(seed)
 
     def terms(shift: float, everywhere: bool, count: int) -> np.ndarray:
@@ -163,7 +163,7 @@ def simulated_delta(case: Case, epsilon: float, removed: bool, draws: int, seed:
         for shift in (high, 0.8 * high, 0.6 * high):
             pilot = terms(shift if removed else -shift, everywhere, 20_000)
             reached = np.count_nonzero(pilot) > 200
-            pilots.append((not reached, pilot.std() / max(pilot.mean(), 1e-300), shift, everywhere))
+            pilots.append((not reached, pilot.max() / max(pilot.sum(), 1e-300), shift, everywhere))
     _, _, shift, everywhere = min(pilots)
     shift = shift if removed else -shift
     found = np.concatenate([terms(shift, everywhere, 20_000) for _ in range(draws // 20_000)])

@@ -158,6 +158,13 @@ def test_from_the_least_noise_to_the_most_epsilon_falls():
     assert plan(1e9, 10, 2).epsilon(1e-12) > 0  # delta at epsilon 0 is about mu / sqrt(2 pi)
 
 
+@pytest.mark.parametrize("sigma", [0.06, 2.0, 30.0])
+def test_a_wider_grid_never_gives_less(sigma):
+    epsilons = [plan(sigma, 10, 2).epsilon(grid=grid) for grid in (1e-4, 1e-3, 1e-2, 1e-1)]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[1] < 1.06 * epsilons[0]
+
+
 def test_a_small_delta_is_resolved():
     many = plan(1.0, 50, 200)
     assert many.epsilon(1e-12) > many.epsilon(1e-9) > many.epsilon()

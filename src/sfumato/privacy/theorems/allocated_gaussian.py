@@ -18,6 +18,9 @@ LEAST_AMPLIFIED = 0.05
 _WIDTH = 0.025
 """The fine grid's width, relative to the standard deviation of an epoch's ratio. Adds about 3e-4 of epsilon."""
 
+_WIDEST = 50.0
+"""Of the grid for one release; on a wider one, ratios overflow. The coarse grid's is at most 10."""
+
 
 class AllocatedGaussian(Theorem):
     """The composition of epochs. An unfinished epoch counts as a whole one."""
@@ -59,14 +62,15 @@ def _rule(plan: Plan) -> Allocated:
 class AllocatedEpochs(RepeatedSteps):
     """`steps` epochs of `epoch` Gaussian releases each, of noise `sigma` over the sensitivity.
 
-    **Guarantee.** For one unit added, removed or zeroed out, with a vector of norm at most C. Given the other units'
-    steps, which do not depend on the unit, let b_i be 1 in the unit's step of an epoch and 0 in the others. A step's
-    release is a function of b_i + N(0, sigma^2), of numbers that are independent of the unit, and of earlier releases,
-    which may have decided the unit's vector: times the vector, plus noise where the vector is shorter than C and in
-    other directions. So an epoch is a post-processing of (b_1, ..., b_t) + N(0, sigma^2 I), with b uniform over the t
-    unit vectors if the unit is present and 0 if it is not. This pair is accounted for by `epoch_ratio`. Epochs are
-    drawn independently and compose adaptively (Zhu, Dong and Wang 2022). A part of an epoch is a post-processing of the
-    whole. Below `LEAST_AMPLIFIED` the unit's step is taken as known, which leaves N(1, sigma^2) against N(0, sigma^2).
+    **Guarantee.** For one unit added, removed or zeroed out, whose vector v has norm at most C. Let b_i be 1 in the
+    unit's step of an epoch and 0 in the others. Step i releases the sum of the others, whose steps do not depend
+    on the unit, plus b_i v, plus noise; v may depend on earlier releases. The release can be computed from the number
+    b_i + N(0, sigma^2): multiply it by v, and add independent noise so that the noise has standard deviation sigma C in
+    every direction. So an epoch is a post-processing of b + N(0, sigma^2 I), where b is one of the t unit vectors,
+    uniformly, if the unit is present, and 0 if it is not. `epoch_ratio` accounts for this pair. Epochs are drawn
+    independently and compose adaptively (Zhu, Dong and Wang 2022). A part of an epoch is a post-processing of the
+    whole. With little noise or on a very wide grid, the unit's step is taken as known, which leaves N(1, sigma^2)
+    against N(0, sigma^2).
     """
 
     sigma: float
@@ -77,8 +81,8 @@ class AllocatedEpochs(RepeatedSteps):
         """In proportion to the standard deviation of an epoch's ratio, or to the range of a release's losses."""
         if self._known:
             return loss_range(self.sigma) / 10
-        deviation = math.sqrt(math.expm1(self.sigma**-2)) if self.sigma > 0.5 else math.inf  # of e^N(-mu^2/2, mu^2)
-        return _WIDTH / FINE_GRID * min(deviation, 2 / self.sigma) / math.sqrt(self.epoch)
+        deviation = min(math.sqrt(math.expm1(self.sigma**-2)), 2 / self.sigma)
+        return _WIDTH / FINE_GRID * deviation / math.sqrt(self.epoch)
 
     @property
     def _known(self) -> bool:
@@ -92,7 +96,7 @@ class AllocatedEpochs(RepeatedSteps):
         from sfumato.privacy.theorems.allocated_ratio import epoch_ratio
         from sfumato.privacy.theorems.connect_dots import ConnectedDots
 
-        if self._known:
+        if self._known or width * math.sqrt(self.epoch) > _WIDEST:
             return privacy_loss_distribution.from_gaussian_mechanism(
                 self.sigma, value_discretization_interval=width, use_connect_dots=True
             )

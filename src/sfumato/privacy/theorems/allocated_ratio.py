@@ -31,7 +31,7 @@ much for each step of an epoch, since t masses are multiplied."""
 _FARTHEST = 9.3
 """In standard deviations. Noise exceeds this with probability below 1e-20."""
 _NODES = 12
-"""Nodes of the quadrature in a cell of the grid. Its relative error is below 1e-15."""
+"""Nodes of the quadrature for each mu of a cell of the grid. Its relative error is below 1e-15."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def one_step(mu: float, width: float, mean: float) -> Ratio:
     """`mean` times V. In each cell of the grid, the mass of either end is an integral of the density, by quadrature."""
     reach = mu**2 / 2 + _FARTHEST * mu
     first, last = math.floor(-reach / width), math.ceil(reach / width)
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES * math.ceil(width / mu))
     inside = width * (nodes + 1) / 2
     cells = width * np.arange(first, last)[:, None] + inside
     density = np.exp(-(((cells + mu**2 / 2) / mu) ** 2) / 2) * (width / 2 * weights) / (mu * math.sqrt(2 * math.pi))
