@@ -35,7 +35,7 @@ SIMULATED = [
     *((sigma, steps, epochs) for sigma in (0.7, 1.0, 2.0, 5.0) for steps, epochs in ((2, 3), (4, 10), (12, 5))),
     *((sigma, steps, 1) for sigma in (0.5, 1.0, 3.0) for steps in (3, 30)),
     (3.0, 12, 20),
-    (1.2, 50, 4),
+    (1.2, 50, 1),
 ]
 LIBRARY = """
 import json, sys, time, warnings
