@@ -33,6 +33,7 @@ from studies import command
 PAIRS = (
     ("poisson", "gaussian"),
     ("truncated", "gaussian"),
+    ("allocated", "gaussian"),
     ("full-batch", "gaussian"),
     ("cyclic", "gaussian"),
     ("cyclic", "banded"),

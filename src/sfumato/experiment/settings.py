@@ -83,9 +83,10 @@ class Budget:
 class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["drifting"])):
     """Options of participation and mechanism. None if not given."""
 
-    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
+    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated|allocated")
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
-    one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
+    one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or each in one random step of
+    every epoch (allocated)."""
 
     def request(self, examples: int, *, momentum: float | None = None) -> by_name.Request:
         """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.
