@@ -25,17 +25,20 @@ import tyro
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from sfumato import EMA, PrivacyPlan, Run, RunKey, Source, open_source, train
-from sfumato.gradients.checks import selfcheck
+from sfumato.gradients.checks import losses, memory, mixing, selfcheck
 from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, ledger, loss
 from sfumato.privacy.second import accountant
+from sfumato.privacy.statements import curve
 from sfumato.privacy.theorems import selection
 from sfumato.runs import pins
 from sfumato.training import loop
 from tests.forks import Forks, begun
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +120,9 @@ def savings(tmp_path_factory) -> Callable[[], AbstractContextManager[pytest.Monk
     def saved() -> Iterator[pytest.MonkeyPatch]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-            patch.setattr(selfcheck, "check", _check_once)
+            check_models_once(patch)
             without_curves(patch)
+            on_the_coarse_grid(patch)
             yield patch
 
     return saved
@@ -137,22 +141,67 @@ def models_are_checked_once() -> Iterator[None]:
     """Against the slow truth, ahead of a run, which takes up to half of a small one. Models of a test's own are checked
     each time; tests/gradients looks at the check itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selfcheck, "check", _check_once)
+        check_models_once(patch)
         yield
 
 
+def check_models_once(patch: pytest.MonkeyPatch) -> None:
+    """As `models_are_checked_once` has it; and what an example takes of memory is measured once."""
+    patch.setattr(selfcheck, "check", _check_once)
+    for module, name in ((losses, "refuse_constant"), (losses, "refuse_sum"), (mixing, "refuse_mixing")):
+        patch.setattr(module, name, _ONCE[name])
+    patch.setattr(memory, "bytes_per_example", _bytes_once)
+
+
 _CHECKED: set[Any] = set()
-_check = selfcheck.check
+_check, _measure, _BYTES = selfcheck.check, memory.bytes_per_example, {}
+
+
+def _case(model: torch.nn.Module, *given: Any) -> Any:
+    """What a check of a model depends on; None if it is a test's own, which may depend on anything."""
+    libraries = {type(layer).__module__.partition(".")[0] for layer in model.modules()}
+    if not libraries <= {"sfumato", "timm", "torch", "torchvision"}:
+        return None
+    parameters = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in model.named_parameters())
+    known = tuple(
+        tuple((each.shape, each.dtype, each.device) for each in tree_tensors(one))
+        if isinstance(one, torch.Tensor | tuple | dict)
+        else one
+        for one in given
+    )
+    return repr(model), model.training, parameters, known
+
+
+def _once_for_each(check: Callable[..., None]) -> Callable[..., None]:
+    def once(model: torch.nn.Module, *given: Any) -> None:
+        case = (check, _case(model, *given))
+        if case[1] is None or case not in _CHECKED:
+            check(model, *given)
+            _CHECKED.add(case)
+
+    return once
+
+
+_ONCE = {
+    each.__name__: _once_for_each(each) for each in (losses.refuse_constant, losses.refuse_sum, mixing.refuse_mixing)
+}
+
+
+def _bytes_once(objective: Any, path: Any) -> int:
+    methods = repr(sorted(objective.tuner.methods.items()))
+    case = _case(objective.model, objective.loss, objective.views, path.synthetic, path.fast, methods)
+    if case is None:
+        return _measure(objective, path)
+    if case not in _BYTES:
+        _BYTES[case] = _measure(objective, path)
+    return _BYTES[case]
 
 
 def _check_once(
     gradient: Any, build: Any, model: Any, loss: Any, synthetic: Any, *, max_norm: float, views: int
 ) -> None:
-    parameters = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in model.named_parameters())
-    shapes = tuple((each.shape, each.dtype) for each in tree_tensors(synthetic))
-    case = (repr(model), model.training, parameters, loss, shapes, max_norm, views, *sorted(gradient.methods.items()))
-    libraries = {type(layer).__module__.partition(".")[0] for layer in model.modules()}
-    if case in _CHECKED and libraries <= {"sfumato", "timm", "torch", "torchvision"}:
+    case = _case(model, loss, synthetic, max_norm, views, repr(sorted(gradient.methods.items())))
+    if case is not None and case in _CHECKED:
         with preserved_random_state(), WithoutRandomness():
             gradient(*synthetic)  # which chooses the methods that it has not yet chosen
         return
@@ -194,9 +243,27 @@ def accounted_once() -> Iterator[None]:
     """The same plan costs the same: losses and Renyi divergences are kept for the whole session."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rdp_privacy_accountant, "_compute_log_a", functools.cache(rdp_privacy_accountant._compute_log_a))
-        for module, name in ((loss, "_epsilon"), (selection, "_best_of"), (selection, "_accountant")):
+        kept = (loss, "_epsilon"), (selection, "_best_of"), (selection, "_accountant"), (curve, "curve")
+        for module, name in kept:
             patch.setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse_losses(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Privacy losses on the coarse grid, so that an epsilon takes milliseconds: a bound in its fifth digit larger. Not
+    where figures are looked at: in tests/privacy, tests/papers, and those that lie above all folders."""
+    exact = request.path.parent == HERE or {"privacy", "papers"} & {*request.path.relative_to(HERE).parts}
+    with pytest.MonkeyPatch.context() as patch:
+        if not exact:
+            on_the_coarse_grid(patch)
+        yield
+
+
+def on_the_coarse_grid(patch: pytest.MonkeyPatch) -> None:
+    """As `coarse_losses` has it."""
+    epsilon = loss._epsilon
+    patch.setattr(loss, "_epsilon", lambda *given: epsilon(*given[:-1], max(given[-1], loss.COARSE_GRID)))
 
 
 @pytest.fixture(scope="session", autouse=True)
