@@ -251,8 +251,9 @@ def accounted_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def coarse_losses(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Privacy losses on the coarse grid, so that an epsilon takes milliseconds: a bound in its fifth digit larger. Not
-    where figures are looked at: in tests/privacy, tests/papers, and those that lie above all folders."""
+    """Privacy losses on the coarse grid, and private selection by a fifth of the Renyi orders, so that an epsilon takes
+    milliseconds; it stays a bound, a little larger. Not where figures are looked at: in tests/privacy, tests/papers,
+    and those that lie above all folders."""
     exact = request.path.parent == HERE or {"privacy", "papers"} & {*request.path.relative_to(HERE).parts}
     with pytest.MonkeyPatch.context() as patch:
         if not exact:
@@ -264,6 +265,14 @@ def on_the_coarse_grid(patch: pytest.MonkeyPatch) -> None:
     """As `coarse_losses` has it."""
     epsilon = loss._epsilon
     patch.setattr(loss, "_epsilon", lambda *given: epsilon(*given[:-1], max(given[-1], loss.COARSE_GRID)))
+    patch.setattr(selection, "SELECTION_ORDERS", selection.SELECTION_ORDERS[::5])
+    for name, computed in _OF_FEW_ORDERS.items():
+        patch.setattr(selection, name, computed)
+
+
+_OF_FEW_ORDERS = {
+    name: functools.cache(getattr(selection, name).__wrapped__) for name in ("_best_of", "_accountant", "_curve")
+}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -375,7 +375,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     np.savez("other.npz", **np.load("spots.npz"))
     told = call(f"sweep {spots} {QUICK} {SELECTED} --score-on npz:other.npz", status=1)
     assert "--score-on npz:other.npz is private" in told
-    call("pretrain digits --model wrn-10-1 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
+    call("pretrain digits --model lenet-300-100 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
     call(f"features {spots} --backbone wrn --channels 1 --output mine")
     upside_down = {name: value[:, ::-1] if name[0] == "x" else value for name, value in np.load("spots.npz").items()}
     np.savez("public.npz", **upside_down)
