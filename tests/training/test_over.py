@@ -193,7 +193,7 @@ LATER = {**UTA, "aggregate_from": 2}
 )
 def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spots, tmp_path, monkeypatch):
     """The gradient of step t is what a run without aggregates computes at f_agg, to the bit."""
-    source, kind, chosen = spots, PrivateTrainingSteps, settings(model="cnn", views=2, shift=1, **choices)
+    source, kind, chosen = spots, PrivateTrainingSteps, settings(model="lenet-300-100", views=2, shift=1, **choices)
     plan = example_plan()
     if what == "tree":
         plan = example_plan(mechanism=Tree(noise_multiplier=1.0), participation=FixedOrder(batch_size=40))

@@ -225,7 +225,7 @@ def test_a_search_on_data_that_were_public_then_is_told_of_when_they_are_private
 
 
 def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, three, monkeypatch, capsys):
-    diverging = QUICK.replace("--model linear", "--model cnn --optimizer sgd")
+    diverging = QUICK.replace("--model linear", "--model lenet-300-100 --optimizer sgd")
     found = json.loads(call(f"sweep digits {diverging} --vary learning-rate=1e30,0.1 --output s --json"))
     assert found["best"]["learning_rate"] == 0.1
     assert [row["loss"] is None for row in found["rows"]] == [False, True]
