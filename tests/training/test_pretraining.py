@@ -27,9 +27,7 @@ from sfumato.training.preparation.start import recorded_key, recorded_performanc
 from sfumato.training.steps import PublicSteps
 from sfumato.training.workers import Workers
 
-SETTINGS = Settings(
-    model="lenet-300-100,norm=group", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1
-)
+SETTINGS = Settings(model=NETWORK, optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +179,7 @@ def test_divergence_is_said(shown, training, tmp_path):
 
 def test_the_same_from_one_call(shown, pretrained, tmp_path):
     options = {"steps": 24, "batch_size": 50, "learning_rate": 0.05, "shift": 1, "averaging": EMA(0.9), "seed": 1}
-    run = pretrain("lenet-300-100,norm=group", shown, directory=tmp_path / "one", threads=1, **options)
+    run = pretrain(NETWORK, shown, directory=tmp_path / "one", threads=1, **options)
     for name in ("model.safetensors", "statement.json"):
         assert (run.directory / name).read_bytes() == (pretrained.directory / name).read_bytes()
 
@@ -190,7 +188,7 @@ def test_the_same_from_one_call(shown, pretrained, tmp_path):
 def test_private_fine_tuning_starts_from_its_averaged_weights(pretrained, spots, plan, tmp_path, trainable):
     choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1}
     run = train(
-        "lenet-300-100,norm=group",
+        NETWORK,
         spots,
         plan,
         directory=tmp_path / "fine",
@@ -225,12 +223,10 @@ def without_one(source):
 def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, plan, tmp_path):
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
     same = replace(keyed, public=True)
-    first = pretrain("lenet-300-100,norm=group", same, directory=tmp_path / "a", **choices)
-    second = pretrain(
-        "lenet-300-100,norm=group", shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices
-    )
+    first = pretrain(NETWORK, same, directory=tmp_path / "a", **choices)
+    second = pretrain(NETWORK, shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices)
     train(
-        "lenet-300-100,norm=group",
+        NETWORK,
         same,
         plan,
         directory=tmp_path / "d",
@@ -241,7 +237,7 @@ def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, pl
     for weights in (first.directory, second.directory / "model.safetensors", tmp_path / "d"):
         with pytest.raises(SfumatoError, match="without privacy on 200 of these 240 private records"):
             train(
-                "lenet-300-100,norm=group",
+                NETWORK,
                 keyed,
                 plan,
                 directory=tmp_path / "c",
@@ -258,17 +254,17 @@ def test_a_single_record_that_the_weights_have_seen_is_enough(shown, keyed, tmp_
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
     codes = np.concatenate([keyed.train.codes[:seen], foreign(200 - seen)])
     public_set = replace(shown, train=replace(shown.train, codes=codes))
-    weights = str(pretrain("lenet-300-100,norm=group", public_set, directory=tmp_path / "a", **choices).directory)
+    weights = str(pretrain(NETWORK, public_set, directory=tmp_path / "a", **choices).directory)
     fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
     with pytest.raises(SfumatoError, match=f"without privacy on {seen} of these 240 private records") as refused:
-        train("lenet-300-100,norm=group", keyed, plan, directory=tmp_path / "c", **fine)
+        train(NETWORK, keyed, plan, directory=tmp_path / "c", **fine)
     assert "sfumato dedup" in refused.value.remedy
     assert not (tmp_path / "c").exists()
     tested = replace(keyed, train=replace(keyed.train, codes=foreign(200)), test=keyed.train)
     with pytest.raises(SfumatoError, match=f"on {seen} of these 400 private records"):
-        train("lenet-300-100,norm=group", tested, plan, directory=tmp_path / "d", **fine)
+        train(NETWORK, tested, plan, directory=tmp_path / "d", **fine)
     unseen = replace(keyed, train=replace(keyed.train, codes=foreign(200)))
-    run = train("lenet-300-100,norm=group", unseen, plan, directory=tmp_path / "e", **fine)
+    run = train(NETWORK, unseen, plan, directory=tmp_path / "e", **fine)
     assert run.statement.circumstances.origins == ("public run",)
 
 
@@ -277,19 +273,17 @@ def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_whe
 ):
     plan = PrivacyPlan.calibrate(examples=199, batch_size=50, steps=2, noise_multiplier=4.0, delta=1e-3)
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
-    weights = str(
-        pretrain("lenet-300-100,norm=group", replace(keyed, public=True), directory=tmp_path / "a", **choices).directory
-    )
+    weights = str(pretrain(NETWORK, replace(keyed, public=True), directory=tmp_path / "a", **choices).directory)
     fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
     with pytest.raises(SfumatoError, match="on 199 of these 239 private records"):
-        train("lenet-300-100,norm=group", without_one(keyed), plan, directory=tmp_path / "b", **fine)
+        train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", **fine)
     (listed,) = (home / "trained-on").glob("*.npy")
     assert listed.stat().st_mode & 0o777 == 0o600
     listed.write_bytes(b"")
     with pytest.raises(SfumatoError, match="is damaged"):
-        train("lenet-300-100,norm=group", without_one(keyed), plan, directory=tmp_path / "b", **fine)
+        train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", **fine)
     listed.unlink()
-    train("lenet-300-100,norm=group", without_one(keyed), plan, directory=tmp_path / "b", progress=heard, **fine)
+    train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", progress=heard, **fine)
     assert any("are not listed next to your key" in line for line in heard.lines)
 
 
@@ -302,9 +296,9 @@ def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, sho
 
 def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):
     choices = {"learning_rate": 0.1, "threads": 1}
-    first = train("lenet-300-100,norm=group", spots, plan, directory=tmp_path / "a", **choices)
+    first = train(NETWORK, spots, plan, directory=tmp_path / "a", **choices)
     second = pretrain(
-        "lenet-300-100,norm=group",
+        NETWORK,
         shown,
         directory=tmp_path / "b",
         steps=2,
@@ -315,7 +309,7 @@ def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, pla
     assert second.statement.to_dict()["origins"] == ["private run"]
     assert "A private run stands behind the weights" in second.statement.to_dict()["not_covered"][1]
     third = pretrain(
-        "lenet-300-100,norm=group",
+        NETWORK,
         shown,
         directory=tmp_path / "c",
         steps=2,
@@ -323,15 +317,13 @@ def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, pla
         pretrained=str(second.directory),
         **choices,
     )
-    last = train(
-        "lenet-300-100,norm=group", spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices
-    )
+    last = train(NETWORK, spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices)
     assert last.statement.circumstances.origins == ("private run", "public run")
     assert "epsilons add up" in last.statement.not_covered[0]
 
 
 def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, training, tmp_path):
-    train("lenet-300-100,norm=group", spots, plan, directory=tmp_path / "a", learning_rate=0.1, threads=1)
+    train(NETWORK, spots, plan, directory=tmp_path / "a", learning_rate=0.1, threads=1)
     for name in ("done", "ledger.jsonl"):
         (tmp_path / "a" / name).unlink()
     with pytest.raises(SfumatoError, match="holds a private run"):
@@ -341,7 +333,7 @@ def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, traini
 def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp_path):
     with pytest.raises(SfumatoError, match="trainable norm leaves out the classifier, whose weights start at zero"):
         train(
-            "lenet-300-100,norm=group",
+            NETWORK,
             spots,
             plan,
             directory=tmp_path / "fine",
@@ -375,7 +367,7 @@ def test_private_fine_tuning_starts_from_the_weights_that_are_named(
     (copied / f"{other}.safetensors").write_bytes(b"")
     choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1, "head": "pretrained", "seed": 1}
     run = train(
-        "lenet-300-100,norm=group",
+        NETWORK,
         spots,
         plan,
         directory=tmp_path / "a",
@@ -408,17 +400,15 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
         transform={**about["transform"], "mean": [0.25]},
     )
     choices = {"learning_rate": 0.1, "threads": 1, "seed": 1, "pretrained": str(copied)}
-    of_last = Settings(
-        model="lenet-300-100,norm=group", learning_rate=0.1, pretrained=str(copied), pretrained_weights="last"
-    )
+    of_last = Settings(model=NETWORK, learning_rate=0.1, pretrained=str(copied), pretrained_weights="last")
     assert origins(spots, of_last) == ("public run", "timm")
     assert origins(spots, replace(of_last, pretrained_weights="ema")) == ("public run",)
     assert transform_for(nn.Identity(), spots, of_last).mean == (0.25,)
     assert transform_for(nn.Identity(), spots, replace(of_last, pretrained_weights=None)).mean == (0.5,)
     assert pretraining_digests(spots, of_last) == (spots.stored_digest,)
-    train("lenet-300-100,norm=group", spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
+    train(NETWORK, spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
     with pytest.raises(SfumatoError, match="without privacy on"):
-        train("lenet-300-100,norm=group", spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
+        train(NETWORK, spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
     assert not (tmp_path / "b").exists()
 
 
@@ -433,7 +423,7 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
     ]:
         with pytest.raises(SfumatoError, match=words):
             train(
-                "lenet-300-100,norm=group",
+                NETWORK,
                 spots,
                 plan,
                 directory=tmp_path / "a",
@@ -443,7 +433,7 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
             )
     with pytest.raises(SfumatoError, match="pretrained_weights must be"):
         train(
-            "lenet-300-100,norm=group",
+            NETWORK,
             spots,
             plan,
             directory=tmp_path / "a",
