@@ -27,6 +27,7 @@ from sfumato.training.preparation.start import recorded_key, recorded_performanc
 from sfumato.training.steps import PublicSteps
 from sfumato.training.workers import Workers
 
+NETWORK = "lenet-300-100,norm=group"
 SETTINGS = Settings(model=NETWORK, optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
 
 
