@@ -11,7 +11,8 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()  # while tests are imported: of what that makes, nothing is garbage
-hypothesis.settings.register_profile("sfumato", deadline=None)  # on a busy machine nothing has a time limit
+# On a busy machine nothing has a time limit.
+hypothesis.settings.register_profile("sfumato", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("sfumato")
 
 
