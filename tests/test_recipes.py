@@ -169,7 +169,7 @@ def test_an_installed_package_brings_them(tmp_path: Path):
     assert {f"sfumato/recipes/{name}.toml" for name in NAMES} <= set(zipfile.ZipFile(wheel).namelist())
 
 
-@each(distinct(PRIVATE), slow=4)
+@each(distinct(PRIVATE), slow=8)
 def test_it_plans_to_the_epsilon_that_it_states(row: Row):
     options, stated = options_of(row), about(row)
     # What calibration would find for a target is looked at below, at the price of two evaluations, not of dozens.
@@ -285,7 +285,10 @@ def test_it_says_what_to_expect_and_its_command_is_its_own_and_what_it_names_exi
 MODELS = {options_of((name, labels(name)[0]))["model"]: name for name in NAMES}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(one, marks=pytest.mark.slow) if "nf-resnet-" in one and "-50" not in one else one for one in MODELS],
+)
 def test_its_model_exists(model: str):
     options = options_of((MODELS[model], labels(MODELS[model])[0]))
     kind, argument = kinds.parse(options["source"])

@@ -106,6 +106,7 @@ def coarse_losses() -> None:
     """Not here: a process of its own has the fine grid."""
 
 
+@pytest.mark.slow
 def test_train_as_a_command(workplace, quick, call):
     ended = command("train", "digits", *quick.split(), "--output", "a", "--json")
     assert ended.returncode == 0, ended.stderr

@@ -115,6 +115,7 @@ assert len(found) == 1, found
 """
 
 
+@pytest.mark.slow
 def test_a_run_on_a_device_comes_to_the_same_bytes_where_they_do_not_fit(tmp_path, forks):
     script = tmp_path / "script.py"
     script.write_text(WHOLE.format(root=str(RESULTS.parents[1]), place=str(tmp_path)))

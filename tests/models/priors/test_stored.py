@@ -29,6 +29,7 @@ def test_a_dictionary_is_read_as_it_was_written(tmp_path):
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(making, "ATOMS", (4, 2))
     monkeypatch.setattr("sfumato.models.priors.stored._PATCHES", 200)

@@ -136,6 +136,7 @@ with counting_device():
 """
 
 
+@pytest.mark.slow
 def test_on_a_device_the_command_takes_it_and_says_so(tmp_path, forks):
     script = tmp_path / "script.py"
     script.write_text(ON_A_DEVICE.format(root=str(RESULTS.parents[1]), place=str(tmp_path)))
