@@ -24,4 +24,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # each collection looks at what the tests before have left
     gc.enable()
