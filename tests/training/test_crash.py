@@ -409,14 +409,14 @@ def fill_the_disk(patch: pytest.MonkeyPatch, place: int, seen: list[str]) -> Non
 
 
 def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_afterwards(short, tmp_path, capsys, monkeypatch):
-    """Full from any fifth write on."""
+    """Full from any ninth write on."""
     seen: list[str] = []
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     with monkeypatch.context() as patch:
         fill_the_disk(patch, 10**9, seen)
         assert main([*SHORT, "--output", str(tmp_path / "counted" / "run")]) == 0
     same_run(tmp_path / "counted" / "run", short, STEPS)
-    for place in range(2, len(seen) + 1, 5):
+    for place in range(2, len(seen) + 1, 9):
         output = tmp_path / f"{place}" / "run"
         with monkeypatch.context() as patch:
             fill_the_disk(patch, place, [])

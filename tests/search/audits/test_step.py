@@ -127,7 +127,6 @@ FAULTS = {
 def test_a_fault_in_the_step_is_seen(monkeypatch):
     it = subject(full(8.0))
     monkeypatch.setattr(ClippedGradient, "self_check", lambda gradient, *given, **named: None)
-    assert not audit_step(it, observations=300).refuted
     for what, fault in FAULTS.items():
         with monkeypatch.context() as patch:
             patch.setattr(*fault)
