@@ -32,13 +32,14 @@ from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, ledger, loss
 from sfumato.privacy.second import accountant
-from sfumato.privacy.statements import curve
+from sfumato.privacy.statements import curve, statement
 from sfumato.privacy.theorems import selection
 from sfumato.runs import pins
 from sfumato.training import loop
 from tests.forks import Forks, begun
 
 HERE = Path(__file__).parent
+EXACT = ("privacy", "papers")
 
 
 @pytest.fixture(autouse=True)
@@ -243,8 +244,7 @@ def accounted_once() -> Iterator[None]:
     """The same plan costs the same: losses and Renyi divergences are kept for the whole session."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rdp_privacy_accountant, "_compute_log_a", functools.cache(rdp_privacy_accountant._compute_log_a))
-        kept = (loss, "_epsilon"), (selection, "_best_of"), (selection, "_accountant"), (curve, "curve")
-        for module, name in kept:
+        for module, name in ((loss, "_epsilon"), *_CACHED):
             patch.setattr(module, name, functools.cache(getattr(module, name).__wrapped__))
         yield
 
@@ -254,7 +254,8 @@ def coarse_losses(request: pytest.FixtureRequest) -> Iterator[None]:
     """Privacy losses on the coarse grid, and private selection by a fifth of the Renyi orders, so that an epsilon takes
     milliseconds; it stays a bound, a little larger. Not where figures are looked at: in tests/privacy, tests/papers,
     and those that lie above all folders."""
-    exact = request.path.parent == HERE or {"privacy", "papers"} & {*request.path.relative_to(HERE).parts}
+    place = request.path.relative_to(HERE)
+    exact = place.parts[0] in EXACT or (len(place.parts) == 1 and place.name != "test_reprs.py")  # which has one_run
     with pytest.MonkeyPatch.context() as patch:
         if not exact:
             on_the_coarse_grid(patch)
@@ -266,13 +267,16 @@ def on_the_coarse_grid(patch: pytest.MonkeyPatch) -> None:
     epsilon = loss._epsilon
     patch.setattr(loss, "_epsilon", lambda *given: epsilon(*given[:-1], max(given[-1], loss.COARSE_GRID)))
     patch.setattr(selection, "SELECTION_ORDERS", selection.SELECTION_ORDERS[::5])
-    for name, computed in _OF_FEW_ORDERS.items():
-        patch.setattr(selection, name, computed)
+    for (module, name), computed in _COARSE.items():
+        patch.setattr(module, name, computed)
 
 
-_OF_FEW_ORDERS = {
-    name: functools.cache(getattr(selection, name).__wrapped__) for name in ("_best_of", "_accountant", "_curve")
-}
+_CACHED = (
+    *((selection, name) for name in ("_best_of", "_accountant", "_curve")),
+    (curve, "curve"),
+    (statement, "curve_fields"),
+)
+_COARSE = {(module, name): functools.cache(getattr(module, name).__wrapped__) for module, name in _CACHED}
 
 
 @pytest.fixture(scope="session", autouse=True)
