@@ -43,6 +43,7 @@ def test_tests_are_counted_by_their_names(tmp_path, monkeypatch):
     assert found["not passed"] == [f"tests/{name}::test_bad"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [gpu.repeatable, gpu.compiled, gpu.head])
 def test_the_programs_that_it_starts_run(tmp_path, piece):
     found = piece(gpu.Call(options=options(tmp_path), until=time.monotonic() + 600))

@@ -101,6 +101,12 @@ def test_a_reader_that_goes_away_is_no_error():
     assert "Traceback" not in ended.stderr
 
 
+@pytest.fixture(scope="module", autouse=True)
+def coarse_losses() -> None:
+    """Not here: a process of its own has the fine grid."""
+
+
+@pytest.mark.slow
 def test_train_as_a_command(workplace, quick, call):
     ended = command("train", "digits", *quick.split(), "--output", "a", "--json")
     assert ended.returncode == 0, ended.stderr

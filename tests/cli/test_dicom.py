@@ -60,7 +60,7 @@ def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, shown, qui
         call("predict run scans/thin/0 --json"),
         call(f"evaluate run {scans} --user-from dicom --json"),
     ]
-    call("pretrain digits --model wrn-10-1 --size 12 --steps 2 --batch-size 32 --device cpu --output public")
+    call("pretrain digits --model lenet-300-100 --size 12 --steps 2 --batch-size 32 --device cpu --output public")
     printed += [
         call(f"features {scans} --user-from dicom --backbone public --output cache"),
         call(f"train features:cache {OF_USERS} --output headed"),

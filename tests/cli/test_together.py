@@ -109,6 +109,7 @@ def together(verb: str, *options: str, cwd: Path) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
+@pytest.mark.slow
 def test_records_are_measured_by_several_processes_with_the_figures_of_one(backbone, call, tmp_path):
     plot = ["--positive", "3", "--plot", "roc.svg"]
     done = together("evaluate", str(backbone), "digits", "--processes", "2", "--json", *plot, cwd=tmp_path)

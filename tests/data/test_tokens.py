@@ -25,7 +25,7 @@ def test_words_are_split_by_the_stated_expression():
     ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(text=st.text(max_size=60), length=st.integers(1, 12), vocabulary=st.integers(3, 50))
 def test_a_text_has_so_many_numbers_of_the_vocabulary_and_zeros_after_them(text, length, vocabulary):
     row = Tokens(length=length, vocabulary=vocabulary).read(text)

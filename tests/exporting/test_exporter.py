@@ -119,7 +119,10 @@ def test_what_it_says_of_itself(tmp_path):
     assert "promises nothing" in (made.path / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("name", "channels", "size"), [("dictionary", 3, 16), ("wrn-10-1,form=de2022", 3, 8)])
+@pytest.mark.parametrize(
+    ("name", "channels", "size"),
+    [("dictionary", 3, 16), pytest.param("wrn-10-1,form=de2022", 3, 8, marks=pytest.mark.slow)],
+)
 def test_models_for_images(tmp_path, name, channels, size):
     assert sfumato.export(model(tmp_path, name, channels=channels, size=size), to="torch-export").difference <= 1e-6
 

@@ -897,6 +897,7 @@ FORMULAS = [
     ),
     Formula(
         where="appendix B, the default Renyi accountant, of full batches",
+        cases=10,
         says="min over orders of a T / (2 sigma^2) + log((a - 1) / a) - log(delta a) / (a - 1)",
         code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=a_budget,

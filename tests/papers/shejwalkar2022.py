@@ -623,6 +623,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL: the joint law of all prefixes' noise",
+        cases=10,
         says="N_t = w_t z, w_t the best linear unbiased estimate from the nodes of each complete subtree; restarts",
         code="randomness/noise/tree.py: TreeNoise",
         draw=tree_case,
@@ -654,6 +655,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL: sensitivity of trees",
+        cases=10,
         says="S^2 = max over units, every gap-th step, of the sum over complete nodes of (steps below)^2",
         code="privacy/theorems/tree_aggregation.py: squared_sensitivity",
         draw=tree_case,

@@ -35,6 +35,7 @@ def test_a_fine_grid_that_never_has_enough_is_a_refusal():
     assert MOST_NOISE == 1e7
 
 
+@pytest.mark.slow
 def test_truncated_sampling_at_the_smallest_delta_is_planned_in_few_compositions():
     """It took 195, and 43 seconds; their epsilons on the fine grid fall by no rule there."""
     loss._epsilon.cache_clear()

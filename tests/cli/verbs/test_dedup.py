@@ -112,7 +112,7 @@ def test_weights_that_know_a_private_image_are_refused_until_it_is_left_out(call
 
 
 def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call, sets):
-    call("pretrain digits --model wrn-10-1 --size 32 --channels 3 --steps 1 --batch-size 4 --output wrn --threads 1")
+    call("pretrain digits --model lenet-300-100 --size 32 --channels 3 --steps 1 --batch-size 4 --output wrn")
     found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop public --output d --json"))
     assert found["written"] == "npz:d/public.npz"
     assert open_source(found["written"], owner_key=KEY).filtered
@@ -201,7 +201,7 @@ def test_a_set_that_would_be_empty_is_not_written(call, sets):
 
 def test_a_networks_features_find_what_pixels_miss(call, sets):
     """An image in other light."""
-    call("pretrain digits --model wrn-10-1 --channels 3 --size 12 --steps 2 --batch-size 64 --device cpu --output wrn")
+    call("pretrain digits --model lenet-300-100 --channels 3 --size 12 --steps 2 --batch-size 64 --output wrn")
     private = dict(np.load("private.npz"))
     private["x_train"][11] = np.clip(np.load("public.npz")["x_train"][20] * 0.9 + 25, 0, 255).astype(np.uint8)
     np.savez("private.npz", **private)
@@ -218,7 +218,7 @@ def test_a_networks_features_find_what_pixels_miss(call, sets):
 
 def test_a_network_that_knows_a_private_image_compares_none(call, sets):
     """Its features of one image would tell of another."""
-    call(f"pretrain {sets[0]} --public --model wrn-10-1 --steps 1 --batch-size 4 --device cpu --threads 1 --output wrn")
+    call(f"pretrain {sets[0]} --public --model lenet-300-100 --steps 1 --batch-size 4 --device cpu --output wrn")
     told = call(f"dedup {sets[0]} {sets[1]} --backbone wrn --output d", status=1)
     assert "without privacy on 1 of these 50 private records" in told
     assert not Path("d").exists()

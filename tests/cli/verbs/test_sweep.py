@@ -225,7 +225,7 @@ def test_a_search_on_data_that_were_public_then_is_told_of_when_they_are_private
 
 
 def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, three, monkeypatch, capsys):
-    diverging = QUICK.replace("--model linear", "--model cnn --optimizer sgd")
+    diverging = QUICK.replace("--model linear", "--model lenet-300-100 --optimizer sgd")
     found = json.loads(call(f"sweep digits {diverging} --vary learning-rate=1e30,0.1 --output s --json"))
     assert found["best"]["learning_rate"] == 0.1
     assert [row["loss"] is None for row in found["rows"]] == [False, True]
@@ -375,7 +375,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     np.savez("other.npz", **np.load("spots.npz"))
     told = call(f"sweep {spots} {QUICK} {SELECTED} --score-on npz:other.npz", status=1)
     assert "--score-on npz:other.npz is private" in told
-    call("pretrain digits --model wrn-10-1 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
+    call("pretrain digits --model lenet-300-100 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
     call(f"features {spots} --backbone wrn --channels 1 --output mine")
     upside_down = {name: value[:, ::-1] if name[0] == "x" else value for name, value in np.load("spots.npz").items()}
     np.savez("public.npz", **upside_down)

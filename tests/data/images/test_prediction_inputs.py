@@ -45,7 +45,7 @@ def forms(image: Image.Image, folder: Path, **saved) -> dict[str, object]:
     }
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(image=pictures(), size=st.integers(4, 12), channels=st.sampled_from([1, 3]), turn=st.integers(1, 8))
 def test_every_form_makes_the_same_input(image, size, channels, turn, tmp_path):
     exif = Image.Exif()

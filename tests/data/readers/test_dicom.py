@@ -38,7 +38,7 @@ def linear(values, center, width):
     return np.rint(np.clip((values - (center - 0.5)) / (width - 1) + 0.5, 0, 1) * 255)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     center=st.integers(-500, 2000),
     width=st.integers(2, 4000),

@@ -69,7 +69,7 @@ def test_every_line_that_a_statement_can_have_is_known(lines):
     assert HEADINGS[FURTHER] not in dict(grouped(lines))
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @example(["A line of tomorrow."])
 @given(st.lists(st.sampled_from([line for one in STATEMENTS for line in one.not_covered] + ["A line of tomorrow."])))
 def test_no_line_is_lost_and_none_is_added(lines):

@@ -119,8 +119,8 @@ def test_the_bounds_stay_beneath_the_promise_and_smaller_noise_is_found_out():
     plan = PrivacyPlan(
         mechanism=Gaussian(noise_multiplier=1.0), population=200, participation=FullBatch(), steps=1, delta=1e-5
     )
-    right = [scored(plan, seed, 1.0) for seed in range(8)]
-    assert sum(found.refuted for found in right) <= 2, "each bound may be wrong in one of twenty"
+    right = [scored(plan, seed, 1.0) for seed in range(4)]
+    assert sum(found.refuted for found in right) <= 1, "each bound may be wrong in one of twenty"
     shown = [found.bounds[2] for found in right]
     assert np.median([one.observations["mean"] for one in shown]) == pytest.approx(1, abs=0.15), "mu"
     estimates = [one.epsilon for one in shown]

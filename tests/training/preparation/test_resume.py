@@ -23,7 +23,7 @@ KINDS = {
     "adam, cosine": {"model": "linear", "optimizer": "adam", "learning_rate": 0.01, "schedule": "cosine", "warmup": 2},
     "lamb": {"model": "linear", "optimizer": "lamb", "learning_rate": 0.01, "averaging": EMA(0.5)},
     "small pieces": {"model": "linear", "micro_batch": 7, "views": 3},
-    "half precision": {"model": "cnn", "precision": "bfloat16"},
+    "half precision": {"model": "lenet-300-100", "precision": "bfloat16"},
     "features": {"model": "scattering", "views": 2, "shift": 0, "flip": True},
 }
 
