@@ -197,7 +197,7 @@ def test_another_record_moves_nobody_else_s_step(times):
         ("0", "inf", "period must be a duration"),
         ("2026-01-01", 7, "start 2026-01-01 is a date, and period 7 a number"),
         (0, "1d", "start 0 is a number, and period 1d a duration"),
-        ("2026-01-01", None, "start is given without period; give period as well, or neither"),
+        ("2026-01-01", None, "start is given without period; give both or neither"),
         (None, "1d", "period is given without start"),
     ],
 )
@@ -218,5 +218,5 @@ def test_dates_and_numbers_do_not_go_together():
         SfumatoError, match="time stamps are dates, and start 0 is a number; give start and period as a"
     ):
         Clock(start="0", period="1").steps_of(DATES)
-    with pytest.raises(SfumatoError, match="time stamps are numbers, but start 2026-01-01 is a date"):
+    with pytest.raises(SfumatoError, match="time stamps are numbers, and start 2026-01-01 is a date"):
         Clock(start="2026-01-01", period="1d").steps_of(NUMBERS)

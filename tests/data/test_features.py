@@ -107,7 +107,7 @@ def test_a_cache_that_was_cut_says_what_is_missing_and_goes_on(tmp_path):
     (tmp_path / "c" / "train-00001.safetensors").unlink()
     cache = Cache(tmp_path / "c")
     assert cache.missing("train") == [("train-00001.safetensors", range(8, 16))]
-    with pytest.raises(SfumatoError, match="is incomplete: 1 of its pieces are missing; give the command"):
+    with pytest.raises(SfumatoError, match="is incomplete: 1 of its pieces are missing; repeat the command"):
         cache.records("train")
     made(tmp_path / "c", what)
     assert (tmp_path / "c" / "train-00001.safetensors").read_bytes() == before
@@ -119,7 +119,7 @@ def test_a_cache_that_was_cut_says_what_is_missing_and_goes_on(tmp_path):
 )
 def test_it_goes_on_only_as_what_it_was(tmp_path, change, words):
     made(tmp_path / "c", contents())
-    with pytest.raises(SfumatoError, match=f"was started with other settings: {words}; give the command"):
+    with pytest.raises(SfumatoError, match=f"was started with other settings: {words}; repeat the original command"):
         Cache(tmp_path / "c").begin(replace(contents(), **change))
 
 

@@ -158,7 +158,7 @@ def test_embeddings_labels_and_texts(serving, loaded, png):
 @pytest.mark.parametrize(
     ("content", "kind", "status", "words"),
     [
-        (b"", "image/png", 400, "not an image"),
+        (b"", "image/png", 400, "not a readable image"),
         (b"x", "text/html", 415, "text/html"),
         (b"{", "application/json", 400, "not JSON"),
         (b"[" * 100_000, "application/json", 400, "not JSON"),

@@ -75,7 +75,7 @@ def test_pairs_are_printed_and_drawn(study, capsys, pairs, monkeypatch, tmp_path
     assert place.read_bytes() == first
     assert printed.out.count("fixed-order") == 4
     assert "<- take" in printed.out
-    assert "different promises" in printed.err
+    assert "different guarantees" in printed.err
     assert "left out: full-batch with gaussian" in printed.err
     best = found["take"]
     assert f"next: sfumato train SOURCE --participation {best['participation']} --mechanism {best['mechanism']}" in (

@@ -17,7 +17,7 @@ def test_it_is_trained_and_promises_nothing(study, workplace, capsys):
     assert found["epsilon"] is None
     assert "does not hold" in found["statement"]
     assert main(["verify", "run"]) == 1
-    assert "promises nothing" in capsys.readouterr().err
+    assert "has no guarantee" in capsys.readouterr().err
     assert "is finished" in study(asked, status=1)
 
 

@@ -78,7 +78,7 @@ def test_it_learns_and_promises_nothing(pretrained):
     assert "promises nothing" in page
     assert not [word for word in ("sfumato verify", "Private training", "epsilon spent") if word in page]
     assert not (pretrained.directory / "ledger.jsonl").exists()
-    with pytest.raises(SfumatoError, match="promises nothing; there is nothing to verify"):
+    with pytest.raises(SfumatoError, match="has no guarantee; there is nothing to verify"):
         verify(pretrained.directory)
 
 

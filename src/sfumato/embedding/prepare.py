@@ -83,7 +83,7 @@ def options_of(options: Mapping[str, Any], method: str) -> dict[str, Any]:
 def for_backbone(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
     """The parts, with canaries in the backbone alone, since a head is not released."""
     inside = INSIDE if clients.head_in_model else ""
-    return tuple(replace(part, inside=inside) if isinstance(part, Directions) else part for part in parts)
+    return tuple(replace(part, prefix=inside) if isinstance(part, Directions) else part for part in parts)
 
 
 def prepare(

@@ -205,7 +205,7 @@ def begun(arrays, times, tmp_path, monkeypatch, killed_at):
 
 def test_a_run_goes_on_by_the_clock_that_it_began_with(begun, arrays, times, tmp_path):
     with pytest.raises(
-        SfumatoError, match="differs in its clock: start was 2026-01-01 and is 2026-01-02; give the opt"
+        SfumatoError, match="differs in its clock: start was 2026-01-01 and is 2026-01-02; give the original"
     ):
         begun(start="2026-01-02")
     with pytest.raises(SfumatoError, match="differs in its clock: period was 1d and is 24h"):

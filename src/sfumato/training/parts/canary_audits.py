@@ -199,7 +199,7 @@ class Directions(Part):
         """
         trained = trained_parameters(module).items()
         found = {name: value.cpu().clone() for name, value in trained if name.startswith(self.prefix)}
-        known = replace(self, beginning=found)
+        known = replace(self, initial_weights=found)
         if self.count > known.dimensions:
             raise SfumatoError(
                 f"audit is {self.count}, but only {known.dimensions} weights are trained and released",
