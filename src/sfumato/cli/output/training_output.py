@@ -257,7 +257,8 @@ def _expected(job: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"estimate": expected | {"average_bytes": average_bytes(job)}}
     else:
         known, figures = estimate(job), job.circumstances.figures
-        signal = None if job.source.multilabel else remarks.signal_per_class(job.plan, len(job.source.classes))
+        several = job.source.multilabel or job.source.next_words
+        signal = None if several else remarks.signal_per_class(job.plan, len(job.source.classes))
         found = {"estimate": asdict(known), "signal": signal, "note": idle_warning(job, known.processes)}
         found |= {} if figures is None else {"figures": figures.to_dict() | {"words": figures.description}}
     if kept := getattr(getattr(job, "circumstances", None), "kept", ()):

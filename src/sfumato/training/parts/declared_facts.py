@@ -176,6 +176,8 @@ class ClassShares(Part):
         prevalence = asked.settings.objective.class_prevalence
         if prevalence is None:
             return None
+        if asked.source.next_words:
+            asked.source.require_classes("`class_prevalence`")
         (answer_weights if asked.source.multilabel else class_weights)(prevalence, asked.source.classes)
         if asked.plan.unit.drawn == "users":
             refuse_for_users()
