@@ -221,7 +221,7 @@ class PublicSteps:
         if job.source.cache is None:
             stored = make_views(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
         views = stored[:, -rule.count :].flatten(0, 1)
-        targets = labels.repeat_interleave(rule.count)
+        targets = labels.repeat_interleave(rule.count, dim=0)
         loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
         loss.backward()
         return loss.item()

@@ -160,7 +160,8 @@ def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
         yield Note(f"sfumato evaluate {path} digits   measures it again")
     else:
         what = "texts" if statement.circumstances.tokens else "images"
-        yield Note(f"sfumato predict {path} {what.upper()[:-1]}   labels {what}")
+        does = "predicts the word that follows" if "all_words" in data else f"labels {what}"
+        yield Note(f"sfumato predict {path} {what.upper()[:-1]}   {does}")
     yield Note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 

@@ -100,6 +100,8 @@ def _texts(
         known = lines.facts_of(row, (), table, line, labels) | ({} if labels is None else {"label": ""})
         known = lines.facts_to_nfc(known, names)
         text = Text(text=" ".join(row[column] or "" for column in columns), **known)
+        if labels is not None and not text.text.strip():
+            raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
         lines.refuse_other_time(text.time, (earlier or text).time, f"line {line} of {str(table)!r}")
         earlier = text
         yield text
