@@ -80,8 +80,7 @@ class UserInputs(Inputs):
             keys = None
             if job.gradient.uses_keys:
                 keys = dropout_keys(key, step, (f"user {user}" for user in users))
-            weights = mask * (targets > 0).sum(2) if job.source.next_words else mask
-            yield inputs, targets, weights / weights.sum(1, keepdim=True), keys
+            yield inputs, targets, record_shares(mask, targets, next_words=job.source.next_words), keys
 
     def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields users (b,), rows of their records (b, R), and a mask (b, R) that is False for padding."""
@@ -94,6 +93,23 @@ class UserInputs(Inputs):
                 places = self._ends[users, None] + np.arange(width)
                 own = places < self._ends[users + 1, None]
                 yield users, self._order[np.where(own, places, self._ends[users, None])], own
+
+
+def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
+    """The share of each record in its user's loss, float (b, R): equal, or for next words by their number.
+
+    Args:
+        mask: bool (b, R), False for padding.
+        targets: (b, R, ...), of next words (b, R, T).
+
+    **Guarantee.** A user's shares are a function of their own records, and sum to 1 (unit: one user; adjacency: any).
+
+    >>> words = torch.tensor([[[2, 3, 4], [5, 0, 0], [0, 0, 0]]])
+    >>> record_shares(torch.tensor([[True, True, False]]), words, next_words=True)
+    tensor([[0.7500, 0.2500, 0.0000]])
+    """
+    weights = mask * (targets > 0).sum(2) if next_words else mask
+    return weights / weights.sum(1, keepdim=True)
 
 
 def round_up_records(records: int) -> int:
