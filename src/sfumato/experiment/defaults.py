@@ -256,7 +256,7 @@ def public_rules(
     model = Rule(HEAD, "one linear layer on features of one norm")
     rate = Rule(FIXED[HEAD].public_rate, "below 2 (1 + 0.9) over the curvature, for this norm")
     if next_words:
-        model, rate = model_rule(given=given, size=size, channels=channels, next_words=True), Rule(0.5, "moderate")
+        model, rate = model_rule(given=given, size=size, channels=channels, next_words=True), Rule(0.2, "moderate")
     elif texts:
         model = Rule(BAG, "a linear model of the words in a text")
     return rules | {
