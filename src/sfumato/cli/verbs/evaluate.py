@@ -126,7 +126,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         size = next_words.BATCH if source.next_words else accuracy.BATCH
         batches = [np.split(np.arange(len(part)), range(size, len(part), size)) for part in parts]
         if source.next_words:
-            return self._next_words(source, module, device, batches)
+            figures = partial(next_words.figures_of_words, module, source.tokens, device)  # type: ignore[arg-type]
+            return self._next_words(source, compute_distributed(figures, parts, batches), parts)
         outputs = reading.logits(compute_distributed(logits, parts, batches))
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         if not is_exclusive(loaded.loss):
@@ -139,14 +140,13 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
             figures = evaluation_output.class_figures(found, loaded.classes, source, self.part, of_sets)
         return figures.with_shift(reading).with_test(self.positive, self._test(loaded, outputs, labels))
 
-    def _next_words(self, source: Source, module: nn.Module, device: torch.device, batches: Any) -> Any:
-        """The figures of next-word prediction, over all words."""
+    def _next_words(self, source: Source, figures: Tensor, parts: Sequence[Part]) -> evaluation_output.Measured:
+        """The figures of next-word prediction, from those of each word."""
         from sfumato.evaluation import next_words
 
         if self.positive is not None or self.label_sets is not None:
             source.require_classes("--label-sets" if self.positive is None else f"--positive {self.positive}")
-        parts, figures = self._parts(source), partial(next_words.figures_of_words, module, source.tokens, device)
-        found = next_words.evaluation(compute_distributed(figures, parts, batches), parts, len(source.classes))
+        found = next_words.evaluation(figures, parts, len(source.classes))
         return evaluation_output.word_figures(found, source, self.part)
 
     def _reading(self, loaded: Loaded) -> Reading:
