@@ -844,6 +844,10 @@ FORMULAS += [
 NOT_RUN = {
     "definition 2.1, equation 1": "the definition that `davody2020` computes as its equation 4",
     "lemma 2": "post-processing: why averages cost nothing; nothing computes it",
+    "section 4, StackOverflow: local steps of a user (Kairouz et al. 2021)": (
+        "the authors clip the change that one epoch of a user's own SGD makes (rate 0.5, batches of 16 sentences); "
+        "here the gradient of the mean loss over all words of a user is clipped, one step in each round"
+    ),
     "theorem 3.2": (
         "a bound on the excess risk of the last checkpoint against a weighted mean of the last k; it holds for no "
         "figure that a run makes, and the copy here ends before its statement"

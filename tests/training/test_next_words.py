@@ -99,6 +99,14 @@ def test_it_predicts_the_word_after_a_text(run):
     assert found.low.shape == (1, len(WORDS) + 4)
 
 
+def test_a_server_gives_the_same_scores(run):
+    from sfumato.serving.inference import Predictor
+
+    loaded = sfumato.load(run.directory)
+    rows = Predictor(loaded, 4)._rows(loaded.transform(["the cat sees"]))
+    torch.testing.assert_close(rows, loaded.predict("the cat sees"))
+
+
 def test_averages_and_the_last_steps_are_measured_over_words(run):
     spread = evaluation_of(run)["over_steps"]
     assert {name for name, *_ in spread["rows"]} == {"last", "upa", "opa", "omv"}
