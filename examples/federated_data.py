@@ -229,7 +229,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind == 2:
             length, at = _varint(data, at)
             if at + length > len(data):
-                raise ValueError("a field is cut short")
+                raise ValueError("a field is truncated")
             yield tag >> 3, data[at : at + length]
             at += length
         elif kind == 5:

@@ -61,7 +61,7 @@ def clipped_gradients(
     """
     parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
     found = []
-    with _by_the_batch(module):
+    with _batch_statistics(module):
         losses = functional.cross_entropy(module(torch.cat([images, public]))[: len(images)], labels, reduction="none")
         for place in range(len(losses)):
             own = torch.autograd.grad(losses[place], list(parameters.values()), retain_graph=True)
@@ -140,7 +140,7 @@ def train(
 
 def outputs(module: nn.Module, images: Tensor, public: Tensor) -> Tensor:
     """The paper's test phase: the logits of each image, in a separate batch with the public examples."""
-    with _by_the_batch(module), torch.no_grad():
+    with _batch_statistics(module), torch.no_grad():
         return torch.cat([module(torch.cat([image.unsqueeze(0), public]))[:1] for image in images])
 
 
@@ -184,7 +184,7 @@ def sensitivities(largest: float, batch: int) -> tuple[float, float]:
 
 
 @contextmanager
-def _by_the_batch(module: nn.Module) -> Iterator[None]:
+def _batch_statistics(module: nn.Module) -> Iterator[None]:
     """Run the module's batch norms in training mode without running statistics, and restore them afterwards."""
     names = ("training", "track_running_stats", "running_mean", "running_var")
     before = [(layer, [getattr(layer, name) for name in names]) for layer in _batch_norms(module)]

@@ -21,7 +21,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     except ValueError:
         values = (0.5,)
     if not all(value.is_integer() and value > 0 for value in values):
-        raise ValueError(f"must be whole numbers with commas between them, such as 1e6,1e7, got {text!r}")
+        raise ValueError(f"must be integers separated by commas, such as 1e6,1e7, got {text!r}")
     return tuple(map(int, values))
 
 

@@ -81,9 +81,9 @@ def extrapolate(
             population=population,
             epsilon=epsilon,
             accountant=accountant,
-            plan=_fewest(plan, population, positive("epsilon", epsilon), delta, accountant),
+            plan=_fewest_steps(plan, population, positive("epsilon", epsilon), delta, accountant),
         )
-        for accountant, population in _each(plan, accountants, populations)
+        for accountant, population in _variants(plan, accountants, populations)
         for epsilon in epsilons
     ]
 
@@ -113,10 +113,10 @@ def epsilon_of_rounds(
     positive("delta", delta, remedy="give a number well below 1 over the largest population")
     if isinstance(plan.participation, FullBatch):
         raise SfumatoError(
-            "everybody takes part in each round, so rounds have no size of their own", "take poisson, or a fixed order"
+            "everybody takes part in each round, so the size of a round is fixed", "take poisson, or a fixed order"
         )
     rows = []
-    for accountant, population in _each(plan, accountants, populations):
+    for accountant, population in _variants(plan, accountants, populations):
         most = plan.participation.largest_batch(population, plan.steps)
         for size in batch_sizes:
             if positive_integer("batch_sizes", size) > most:
@@ -131,7 +131,7 @@ def epsilon_of_rounds(
     return rows
 
 
-def _each(plan: PrivacyPlan, accountants: Sequence[str], populations: Sequence[int]) -> Iterator[tuple[str, int]]:
+def _variants(plan: PrivacyPlan, accountants: Sequence[str], populations: Sequence[int]) -> Iterator[tuple[str, int]]:
     """Each accountant of the plan with each population."""
     for accountant in accountants:
         one_of("accountants", accountant, plan.loss.accountants)
@@ -149,7 +149,9 @@ def zcdp(plan: PrivacyPlan) -> float | None:
     return part.precision / 2 if isinstance(part, OneGaussian) else None
 
 
-def _fewest(plan: PrivacyPlan, population: int, epsilon: float, delta: float, accountant: str) -> PrivacyPlan | None:
+def _fewest_steps(
+    plan: PrivacyPlan, population: int, epsilon: float, delta: float, accountant: str
+) -> PrivacyPlan | None:
     ratio = plan.noise_multiplier / plan.expected_batch_size
 
     def of(batch: int) -> PrivacyPlan:

@@ -41,33 +41,33 @@ class MoreUsers(PrintsJson, Pair):
     """The simulated run, and the larger ones."""
 
     users: int
-    """The number of users of the simulated run."""
+    """Number of users of the simulated run."""
     populations: command.WholeNumbers
-    """The larger numbers of users."""
+    """Larger numbers of users."""
     batch_size: int
-    """Expected number of examples in a step, or of users where these are drawn."""
+    """Expected number of examples in a step, or of users if users are sampled."""
     steps: int
     """Number of training steps."""
     noise_multiplier: float
-    """Standard deviation of the noise over the clipping norm."""
+    """Standard deviation of the noise divided by the clipping norm."""
     epsilon: command.Numbers = None
-    """The privacy budget of the larger runs, one or several with commas: how many take part in a step."""
+    """Privacy budget of the larger runs, or several separated by commas: gives the size of their steps."""
     round_sizes: command.WholeNumbers = None
-    """In place of --epsilon: steps of so many, and what epsilon they come to."""
+    """Sizes of a step, instead of --epsilon: gives their epsilon."""
     drawn: str = "users"
-    """What takes part in a step by itself: examples, users, or users in virtual clients."""
+    """What is sampled in each step: examples, users, or users in virtual clients."""
     per_user: spellings.Whole = None
-    """How many records of each user are kept at most."""
+    """Largest number of records kept of each user."""
     examples: spellings.Whole = None
-    """Where examples are drawn, how many are kept; by default --per-user of each."""
+    """If examples are sampled: number of records kept. (default: --per-user of each user)"""
     delta: spellings.Delta = None
-    """The chance at which the bound may fail."""
-    momentum: spellings.OfMomentum = None
-    """Of the optimizer: banded and buffered noise is the best for it."""
-    schedule: spellings.OfSchedule = None
-    """Of the learning rate: likewise."""
+    """Probability with which the epsilon bound may fail."""
+    momentum: spellings.MomentumByDefault = None
+    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
+    schedule: spellings.ScheduleName = None
+    """Learning rate schedule, for which banded and buffered noise are optimised."""
     plot: spellings.Path = None
-    """Draw the rows to this SVG file."""
+    """Draw the rows into this .svg file."""
 
     def run(self) -> None:
         """Scale the simulated run to more users, and print the size or the epsilon of the larger runs."""
@@ -75,7 +75,7 @@ class MoreUsers(PrintsJson, Pair):
         if (self.round_sizes is None) == (self.epsilon is None):
             raise UsageError(
                 f"--round-sizes and --epsilon are {'both' if self.epsilon else 'not'} given",
-                "give one: the size of a round decides what it comes to, or the budget how large a round must be",
+                "give one: the size of a round determines epsilon, or the budget determines the size",
             )
         by_size = self.round_sizes is not None
         plan = self._simulated()
@@ -96,7 +96,7 @@ class MoreUsers(PrintsJson, Pair):
             f"(noise {plan.noise_multiplier:g} over {plan.expected_batch_size}, {plan.steps} steps), delta {delta:g}"
         )
         console.note(
-            f"the simulated run itself promises {self.users:,} users epsilon {own:.3g} at delta {plan.delta:g}"
+            f"the simulated run itself guarantees {self.users:,} users epsilon {own:.3g} at delta {plan.delta:g}"
         )
 
     def _delta_among(self, users: int) -> float:

@@ -41,47 +41,47 @@ class NoiseStudy(TextChoices):
     """What is compared, and how it is trained. Options of sources are as in sfumato train."""
 
     what: spellings.SourceOrRecipe
-    """Where the data are, or a recipe."""
+    """A source or a recipe."""
 
     model: spellings.Text = None
-    """The models, with spaces between them: "lenet-300-100 lenet5"."""
+    """Models, separated by spaces: "lenet-300-100 lenet5"."""
     normalisation: spellings.Text = None
-    """Forms of each model, with commas between them: none for the model as it is spelt; batch, layer, group or instance
-    for that normalisation after every trainable layer. (default: none)"""
+    """Forms of each model, separated by commas: none for the model as given; batch, layer, group or instance for that
+    normalisation after every trainable layer. (default: none)"""
     deviations: command.Numbers = None
     """Standard deviations of the weights. (default: 0,0.01,0.1,0.3,1,2,10)"""
     runs: spellings.Whole = None
-    """Runs of each form at each deviation. (default: 10)"""
+    """Number of runs of each form at each deviation. (default: 10)"""
     epochs: spellings.Whole = None
-    """Epochs of a run. (default: 5)"""
+    """Number of epochs of a run. (default: 5)"""
     batch_size: spellings.Whole = None
     """Number of examples in a step. (default: 128)"""
     learning_rates: command.Numbers = None
-    """Adam's; of several, each form takes the one with the best mean accuracy over all deviations, in one run each that
-    counts for nothing else. (default: 0.01,0.1,0.3)"""
+    """Learning rates of Adam. Of several, each form uses the one with the best mean accuracy over all deviations, from
+    one run each that is used for nothing else. (default: 0.01,0.1,0.3)"""
     schedule: spellings.Text = None
-    """Of the learning rate: constant, cosine, linear or step. (default: cosine)"""
+    """Learning rate schedule: constant, cosine, linear or step. (default: cosine)"""
     shift: spellings.Whole = None
-    """By how many pixels an example may be moved. (default: 0)"""
-    flip: spellings.Off = None
+    """Largest shift of an example in pixels. (default: 0)"""
+    flip: spellings.OffByDefault = None
     """Whether an example may be mirrored."""
     validation_fraction: spellings.Number = None
-    """The share of the training part that is held out: learning rates are chosen on it, and convergence curves are of
-    it. (default: 0, both are of the test part)"""
+    """Share of the training part that is held out for choosing learning rates and for convergence curves. (default: 0,
+    both use the test part)"""
     margin: spellings.Number = None
-    """A run converges where its accuracy ever exceeds the share of the largest class by so much. (default: 0.1)"""
+    """A run converges if its accuracy ever exceeds the share of the largest class by this margin. (default: 0.1)"""
     share: spellings.Number = None
-    """Of the noiseless accuracy, which the slow-down is measured at. (default: 0.95)"""
+    """Share of the noiseless accuracy at which the slow-down is measured. (default: 0.95)"""
     seed: spellings.Whole = None
-    """The keys of all runs follow from this number. (default: 0)"""
+    """The randomness of all runs is derived from this number. (default: 0)"""
     not_private: bool = False
-    """Study private data nevertheless, without any privacy; the result says so."""
+    """Study private data without any privacy; the result says so."""
 
     def run(self) -> None:
         """Train, and show the results."""
         chosen = self.with_recipe(self.what)
         if chosen.model is None:
-            raise UsageError("--model is missing", "give one, or several with spaces between them")
+            raise UsageError("--model is missing", "give one, or several separated by spaces")
         place = FilePath(chosen.output or f"runs/{stem_of(chosen.what)}-noise-study")
         with ProgressBars() as progress:
             found = noise_study(
@@ -125,7 +125,7 @@ def show(found: results.NoiseStudy, place: FilePath) -> None:
     console.result()
     console.result(f"{found.rule} Slow-down: epochs to {found.design['share']:.0%} of the noiseless accuracy.")
     console.result(found.statement)
-    console.note(f"{place / PAGE}   the page")
+    console.note(f"{place / PAGE}   the report")
 
 
 if __name__ == "__main__":

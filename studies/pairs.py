@@ -24,7 +24,7 @@ from sfumato.experiment.settings import rates_of
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning import by_name
-from sfumato.privacy.planning.by_name import GROUPS, OF_MECHANISMS, OF_PARTICIPATIONS
+from sfumato.privacy.planning.by_name import GROUPS, MECHANISM_OPTIONS, PARTICIPATION_OPTIONS
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
 from sfumato.report.style import MUTED, SERIES
@@ -33,6 +33,7 @@ from studies import command
 PAIRS = (
     ("poisson", "gaussian"),
     ("truncated", "gaussian"),
+    ("allocated", "gaussian"),
     ("full-batch", "gaussian"),
     ("cyclic", "gaussian"),
     ("cyclic", "banded"),
@@ -104,7 +105,7 @@ def compare(
         )
     found, given = [], options or {}
     for done, (participation, mechanism) in enumerate(PAIRS, start=1):
-        names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()), "adjacency")
+        names = (*MECHANISM_OPTIONS.get(mechanism, ()), *PARTICIPATION_OPTIONS.get(participation, ()), "adjacency")
         own = {name: given[name] for name in names if given.get(name) is not None}
         if participation == "cyclic":  # groups * batch size must not exceed the number of examples
             own["groups"] = min(own.get("groups") or GROUPS, max(1, examples // batch_size))
@@ -151,7 +152,7 @@ def recommended(pairs: Sequence[PairResult], *, sampled: bool | None = None) -> 
 @spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class Pairs(
-    PrintsJson, all_optional(by_name.Pair, without=("mechanism", "participation", *OF_PARTICIPATIONS["drifting"]))
+    PrintsJson, all_optional(by_name.Pair, without=("mechanism", "participation", *PARTICIPATION_OPTIONS["drifting"]))
 ):
     """What the pairs have in common."""
 
@@ -162,21 +163,21 @@ class Pairs(
     steps: int
     """Number of training steps."""
     epsilon: float
-    """The privacy budget; the noise multiplier follows for each pair."""
+    """Privacy budget; determines the noise multiplier of each pair."""
     delta: spellings.Delta = None
-    """The chance at which the bound may fail."""
-    momentum: spellings.OfMomentum = None
-    """Of the optimizer: banded and buffered noise is the best for it."""
-    schedule: spellings.OfSchedule = None
-    """Of the learning rate: likewise."""
+    """Probability with which the epsilon bound may fail."""
+    momentum: spellings.MomentumByDefault = None
+    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
+    schedule: spellings.ScheduleName = None
+    """Learning rate schedule, for which banded and buffered noise are optimised."""
     plot: spellings.Path = None
-    """Draw the pairs to this SVG file."""
+    """Draw the pairs into this .svg file."""
 
     def run(self) -> None:
         """Compare all pairs, and print the results."""
         positive_integer("examples", self.examples)
         if self.plot is not None and Path(self.plot).suffix.lower() != ".svg":
-            raise UsageError(f"--plot must end with .svg, got {self.plot!r}", "name a file such as pairs.svg")
+            raise UsageError(f"--plot must end with .svg, got {self.plot!r}", "give a file such as pairs.svg")
         delta = default_delta(self.examples) if self.delta is None else self.delta
         momentum = 0.9 if self.momentum is None else self.momentum
         with console.bar("comparing") as progress:
@@ -247,13 +248,13 @@ def _print(pairs: Sequence[PairResult], best: PairResult, in_order: PairResult |
             ]
         )
     console.table(head, rows, texts=3)
-    console.note("noise: its multiplier; in weights, final: what it leaves in a weight over all steps and after the")
+    console.note("noise: noise multiplier; in weights, final: its effect on a weight over all steps and after the")
     console.note("last one, over learning rate and clipping norm; copies: of the model, which the noise keeps")
     for pair in pairs:
         if pair.plan is None:
             console.note(f"left out: {pair.participation} with {pair.mechanism}: {pair.why}")
     if len({pair.plan.adjacency for pair in pairs if pair.plan is not None}) > 1:
-        console.note("note: epsilon for zero-out and for add-or-remove adjacency are different promises: zero-out")
+        console.note("note: epsilon for zero-out and for add-or-remove adjacency are different guarantees: zero-out")
         console.note("      takes N, and the place of each record, as public")
 
 

@@ -29,7 +29,7 @@ class Printed(PrivateChoices):
     """Options are as in sfumato train."""
 
     what: spellings.SourceOrRecipe
-    """Where the images are, or a recipe."""
+    """A source or a recipe."""
 
     def run(self) -> None:
         """Train, and report that nothing is promised."""
@@ -37,7 +37,7 @@ class Printed(PrivateChoices):
         for name in NOT_READ:
             if getattr(chosen, name) is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise SfumatoError(f"{option} is given, and the printed algorithm does not read it", "leave it out")
+                raise SfumatoError(f"{option} is given, but the printed algorithm does not use it", "leave it out")
         run = chosen.directory()
         experiment = replace(chosen, normalisation=printed_run.TEST_PHASE).experiment
         with ProgressBars() as progress:

@@ -48,11 +48,11 @@ class PrintedJob(PublicJob):
 
     Args:
         plan: batches, steps, noise and clipping. Its epsilon is the claimed one.
-        beside: the public examples.
+        public_examples: the public examples.
     """
 
     plan: PrivacyPlan
-    beside: PublicExamples
+    public_examples: PublicExamples
 
     @property
     def statement(self) -> DisprovedClaim:
@@ -67,12 +67,12 @@ class PrintedJob(PublicJob):
     @property
     def step_facts(self) -> dict[str, Any]:
         """The digest of the public examples, and the plan."""
-        return {"public examples": {"hash": self.beside.digest}, "plan": self.plan.to_dict()}
+        return {"public examples": {"hash": self.public_examples.digest}, "plan": self.plan.to_dict()}
 
     @property
     def inputs(self) -> Tensor:
         """The public examples (M, ...) as inputs of the model."""
-        return self.beside.inputs(self.transform).to(self.device)
+        return self.public_examples.inputs(self.transform).to(self.device)
 
     def in_test_phase(self) -> nn.Module:
         """The released model, with the normalisation of the test phase."""
@@ -152,13 +152,13 @@ def train(
     source.require_classes("the printed algorithm")
     if not source.public:
         raise SfumatoError(
-            f"the printed algorithm promises nothing, and this {source.kind} source is private",
+            f"the printed algorithm has no guarantee, but this {source.kind} source is private",
             "declare it public (`public=True`) if it is, or train by normalisation public-batch",
         )
     left_out = {name: value for name, value in plain.items() if getattr(experiment, name) is None}
     plan, settings, reasons = replace(experiment, **left_out).decide(source)
     _check(plan, settings)
-    check_clock(experiment.clock, by_time=False)
+    check_clock(experiment.clock, is_time_ordered=False)
     beside = public_examples(settings, source)
     assert beside is not None
     bare = replace(settings, normalisation=None, public_data=None, public_examples=PUBLIC_EXAMPLES)
@@ -172,7 +172,7 @@ def train(
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in job.module.modules()):
         raise SfumatoError(f"the model {settings.model} has no batch norm", "give one such as lenet5,norm=batch")
     given: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(job)}
-    printed = PrintedJob(plan=plan, beside=beside, **{**given, "settings": settings, "kind": PRINTED})
+    printed = PrintedJob(plan=plan, public_examples=beside, **{**given, "settings": settings, "kind": PRINTED})
     if not run.exists:
         for line in reasons:
             progress.report(line)

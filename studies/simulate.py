@@ -40,29 +40,31 @@ class Simulate(PrivateChoices):
     """Options are as in sfumato sweep, and those of batch, noise, steps and epsilon mean the full size."""
 
     what: spellings.SourceOrRecipe
-    """Where the images are, or a recipe."""
+    """A source or a recipe."""
 
     factor: int
-    """By how much batch and noise of the simulated runs are smaller."""
+    """Factor by which batch and noise of the simulated runs are smaller."""
     vary: spellings.Vary = ()
-    """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
+    """Options to vary: NAME=A,B,C, NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
     confirm: int = 0
-    """Train so many of the best settings at full size too, and say how well they were predicted."""
+    """Number of the best settings to train at full size too, to check the predictions."""
     candidates: spellings.Candidates = None
-    """Draw so many settings at random."""
+    """Number of settings to draw at random."""
     validation: spellings.Share = None
-    """Share of the training part that is held out to score on."""
+    """Share of the training part that is held out for scoring."""
     score_on: spellings.SourceText = None
     """Score on the test part of this public source instead."""
     processes: spellings.Processes = None
-    """How many runs at once."""
+    """Number of runs at once."""
     dry_run: bool = False
-    """Say what would be run, and spend nothing."""
+    """Show what would run, and spend nothing."""
 
     def run(self) -> None:
         """Search by simulation, and show the results."""
         if recipe.is_embedding(self.what):
-            raise SfumatoError("a simulation counts right answers, which embeddings don't give", "search with sweep")
+            raise SfumatoError(
+                "a simulation counts correct predictions, which embeddings do not give", "search with sweep"
+            )
         asked = Sweep(**{one.name: getattr(self, one.name) for one in fields(Sweep) if hasattr(self, one.name)})
         chosen = asked.with_recipe(self.what)
         given = [text for together in self.vary for text in together]
@@ -135,7 +137,7 @@ def _announce(found: Simulation, *, json: bool) -> None:
         console.print_json({"simulate": found.simulate, "runs": rows, "notes": found.notes})
         return
     for change, row in zip(found.changes, rows, strict=True):
-        console.result(f"{line_of(change)}: {_in_words(row['simulated'])}, for {_in_words(row['full_size'])}")
+        console.result(f"{line_of(change)}: {_sizes_text(row['simulated'])}, for {_sizes_text(row['full_size'])}")
     for line in found.notes:
         console.note(line)
     console.note(console.dry_run_note(f"train {len(rows)} runs at 1/{found.simulate} of their batch and noise"))
@@ -172,11 +174,11 @@ def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
         _show_larger(larger, found.simulate)
     plan = found.full_plan
     console.result(f"best           {line_of(found.best)}")
-    full = f"{_in_words(_sizes(plan))} at delta {plan.delta!r}"
+    full = f"{_sizes_text(_sizes(plan))} at delta {plan.delta!r}"
     console.result(f"at full size   {full}, for the N = {plan.population:,} that are trained on here")
-    console.paragraph(f"predicted      accuracy {found.predicted:.2%}{_found_in_words(found)}")
-    console.note(f"{best.parent / PLOT}   what was found, setting by setting")
-    console.note(f"sfumato train {best}   trains on the whole training part with the best settings; or, as a command:")
+    console.paragraph(f"predicted      accuracy {found.predicted:.2%}{_accuracy_text(found)}")
+    console.note(f"{best.parent / PLOT}   accuracy by setting")
+    console.note(f"sfumato train {best}   trains with the best settings on the whole training part; or, as a command:")
     console.note(command)
 
 
@@ -203,7 +205,7 @@ def _show_larger(larger: LargerRuns, simulate: int) -> None:
     )
 
 
-def _found_in_words(found: Simulation) -> str:
+def _accuracy_text(found: Simulation) -> str:
     """A text with the accuracy of the best settings at full size; empty if they were not trained there."""
     last = found.larger_runs[-1] if found.larger_runs else None
     if last is None or last.simulate != 1:
@@ -217,7 +219,7 @@ def _sizes(plan: Any) -> dict[str, Any]:
     return dict(zip(SIZES, values, strict=True))
 
 
-def _in_words(sizes: Mapping[str, Any]) -> str:
+def _sizes_text(sizes: Mapping[str, Any]) -> str:
     return (
         f"epsilon {sizes['epsilon']:.4g}, batch {sizes['batch_size']:,}, noise {sizes['noise_multiplier']:.4g}, "
         f"{sizes['steps']:,} steps"

@@ -31,7 +31,7 @@ from sfumato.search.search_context import (
     read,
 )
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Trial, of_trials, refuse_embeddings
+from sfumato.search.trial import Trial, refuse_embeddings, restore_threads
 from sfumato.search.workers import run_all, train_all
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.start import Start
@@ -173,13 +173,13 @@ class ScaledTrial(Trial):
         return super().prepare_job(decided, source, start, **options)
 
 
-def _at(shared: SearchContext, factor: int) -> SearchContext:
+def _scaled_down(shared: SearchContext, factor: int) -> SearchContext:
     """The same runs, with batch and noise smaller than at full size by this factor."""
     given = {one.name: getattr(shared.trial, one.name) for one in fields(Trial)}
     return replace(shared, trial=Trial(**given) if factor == 1 else ScaledTrial(**given, simulate=factor))
 
 
-@of_trials
+@restore_threads
 def simulate(
     trial: Trial,
     space: Space,
@@ -216,19 +216,19 @@ def simulate(
     refuse_embeddings(trial, "a simulation")
     spaces.check(space, trial.searchable_fields)
     _refuse_numbers(factor, confirm)
-    shared = _at(SearchContext.from_trial(trial, scoring, processes), factor)
+    shared = _scaled_down(SearchContext.from_trial(trial, scoring, processes), factor)
     changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     check_changes(shared, probe_changes(space))
     held = _public(shared)
     check_values(shared, held, space)
-    full = [decide_run(_at(shared, 1), held, change).plan for change in changes]
+    full = [decide_run(_scaled_down(shared, 1), held, change).plan for change in changes]
     plans = [scaled_plan(plan, factor) for plan in full]
     found = Simulation(
         changes=tuple(changes),
         plans=tuple(plans),
         cost=joint_search_cost(plans, held.source, trial),
         uncovered=None,
-        materials=tuple(held.source.data_digests),
+        data_digests=tuple(held.source.data_digests),
         scored_on=len(held.validation),
         simulate=factor,
         full_plans=tuple(full),
@@ -250,11 +250,11 @@ def simulate(
 
 def _refuse_numbers(factor: int, confirm: int) -> None:
     """Refuse a factor below 2, and an invalid number of runs at full size."""
-    remedy = "give by how much smaller batch and noise are to be, such as 16"
+    remedy = "give the factor by which batch and noise are smaller, such as 16"
     if positive_integer("factor", factor, remedy=remedy) == 1:
         raise SfumatoError("factor must be at least 2, got 1", "sfumato sweep trains every setting at full size")
     if confirm != 0:
-        positive_integer("confirm", confirm, remedy="give how many of the best settings to train at full size")
+        positive_integer("confirm", confirm, remedy="give the number of the best settings to train at full size")
 
 
 def _public(shared: SearchContext) -> SearchData:
@@ -263,8 +263,8 @@ def _public(shared: SearchContext) -> SearchData:
     if not held.source.public:
         raise SfumatoError(
             f"{shared.trial.spec.spec} is private, and a simulated run spends far more than the epsilon asked for",
-            "simulate on a public stand-in, or declare the data if they are public (`public=True`); the settings found "
-            "serve for private data",
+            "simulate on a public stand-in, or declare the data if they are public (`public=True`); the settings "
+            "found can be used for private data",
         )
     return held
 
@@ -301,7 +301,8 @@ def _trained(
     larger = [(twice, order[: CHECKED if twice > 1 else 0]), (1, order[:confirm])]
     larger = [(factor, numbers) for factor, numbers in larger if numbers]
     larger_runs = [
-        _larger(shared, found, factor, {n: rows[n] for n in numbers}, place, **how) for factor, numbers in larger
+        _train_full_size(shared, found, factor, {n: rows[n] for n in numbers}, place, **how)
+        for factor, numbers in larger
     ]
     plans = [*found.plans, *(scaled_plan(found.full_plans[n], factor) for factor, numbers in larger for n in numbers)]
     best = order[0]
@@ -319,7 +320,7 @@ def _trained(
     return found
 
 
-def _larger(
+def _train_full_size(
     shared: SearchContext,
     found: Simulation,
     factor: int,
@@ -335,7 +336,7 @@ def _larger(
     numbers = list(predicted)
     changes, places = [found.changes[n] for n in numbers], [place / name / str(n + 1) for n in numbers]
     rows: list[dict[str, Any]] = [{} for _ in numbers]
-    shared = _at(shared, factor)
+    shared = _scaled_down(shared, factor)
     progress.begin("training at full size" if factor == 1 else "checking", len(numbers))
     for done, (number, row) in enumerate(run_all(shared, changes, places, processes=processes, held=held), 1):
         foretold = predicted[numbers[number]]["accuracy"]

@@ -51,7 +51,7 @@ def scaled_plan(plan: PrivacyPlan, factor: int) -> PrivacyPlan:
     (0.98, 7.99)
     """
     batch = plan.expected_batch_size
-    if positive_integer("factor", factor, remedy="give by how much smaller batches are to be, such as 16") == 1:
+    if positive_integer("factor", factor, remedy="give the factor by which batches are smaller, such as 16") == 1:
         return plan
     if factor > batch:
         raise SfumatoError(
@@ -68,16 +68,18 @@ def _refuse_other(plan: PrivacyPlan) -> None:
     """Refuse a plan to which the law does not apply."""
     if not plan.mechanism.independent:
         raise SfumatoError(
-            f"a simulation is for independent noise, and the mechanism is {plan.mechanism.name}",
+            f"a simulation is for independent noise, but the mechanism is {plan.mechanism.name}",
             "leave one of them out",
         )
     if type(plan.participation) not in (Poisson, FullBatch):
         raise SfumatoError(
-            f"a simulation is for Poisson sampling and full batches, and participation is {plan.participation.name}",
+            f"a simulation is for Poisson sampling and full batches, but participation is {plan.participation.name}",
             "leave one of them out",
         )
     if not isinstance(plan.clipping, FixedClipping):
-        raise SfumatoError("a simulation is for a fixed clipping norm, and this one adapts", "leave one of them out")
+        raise SfumatoError(
+            "a simulation is for a fixed clipping norm, but this one is adaptive", "leave one of them out"
+        )
 
 
 def law_violation(small: PrivacyPlan, plan: PrivacyPlan) -> str | None:

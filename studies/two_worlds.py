@@ -42,13 +42,13 @@ class TwoWorlds(PrintsJson):
     mnist: Annotated[str, spellings.positional("MNIST")]
     """The file mnist.npz."""
     models: int = 6000
-    """Models in each world, of phase II."""
+    """Number of models in each world, in phase II."""
     tried: int = 50
-    """Models in each world for each choice, of phase I."""
+    """Number of models in each world for each choice, in phase I."""
     epsilon: command.Numbers = (8.0, 1.0, 4.0, 2.0)
-    """The nominal epsilon, or several."""
+    """Nominal epsilon, or several."""
     confidence: float = 0.999
-    """Of the bounds."""
+    """Confidence level of the bounds."""
 
     def run(self) -> None:
         """Run both phases for each epsilon, and print the table."""
@@ -83,7 +83,7 @@ class TwoWorlds(PrintsJson):
     def _problem(self, epsilon: float) -> Problem:
         """D and the canaries, as flattened pixels in [0, 1]."""
         if not Path(self.mnist).is_file():
-            raise SfumatoError(f"there is no file {self.mnist}", "name the file mnist.npz")
+            raise SfumatoError(f"there is no file {self.mnist}", "give the file mnist.npz")
         with np.load(self.mnist) as stored:
             images, labels = stored["x_train"][:RECORDS], stored["y_train"][:RECORDS]
             tests, answers = stored["x_test"], stored["y_test"]

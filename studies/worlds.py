@@ -39,7 +39,7 @@ class World(NamedTuple):
     inputs: Tensor
     targets: Tensor
 
-    def with_(self, other: World) -> World:
+    def union(self, other: World) -> World:
         """The records of both worlds."""
         return World(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
@@ -114,7 +114,7 @@ class Problem:
 
     def plan(self, choice: Choice) -> PrivacyPlan:
         """The plan of a choice, with the least noise that meets epsilon."""
-        return _planned(
+        return _make_plan(
             len(self.records.targets), choice.batch_size, choice.steps, choice.max_norm, self.epsilon, self.delta
         )
 
@@ -132,7 +132,7 @@ class Problem:
         )
         generator = torch.Generator().manual_seed(1 + 2 * self.seed + phase)
         found = []
-        for world in (self.records.with_(canary), self.records):
+        for world in (self.records.union(canary), self.records):
             layers = training(start, *world, models=models, generator=generator)
             found.append(-losses_at(layers, *canary)[:, 0].numpy())
         return found[0], found[1]
@@ -144,7 +144,7 @@ class Problem:
             models: the number of models in each world for each choice. Phase II uses no model of phase I.
         """
         positive_integer("models", models, remedy="give how many models each choice is tried with, such as 200")
-        found = [(choice, _apart(*self.scores(choice, models, phase=1))) for choice in choices]
+        found = [(choice, _total_variation(*self.scores(choice, models, phase=1))) for choice in choices]
         return sorted(found, key=lambda row: -row[1])
 
     def measure(self, choice: Choice, *, models: int, confidence: float = 0.999) -> Measured:
@@ -210,7 +210,7 @@ class Measured:
 
 
 @functools.cache
-def _planned(examples: int, batch: int, steps: int, max_norm: float, epsilon: float, delta: float) -> PrivacyPlan:
+def _make_plan(examples: int, batch: int, steps: int, max_norm: float, epsilon: float, delta: float) -> PrivacyPlan:
     return PrivacyPlan.calibrate(
         examples=examples, batch_size=batch, steps=steps, max_norm=max_norm, epsilon=epsilon, delta=delta
     )
@@ -242,7 +242,7 @@ def max_advantage(epsilon: float, delta: float) -> float:
     return (math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1)
 
 
-def _apart(own: np.ndarray, others: np.ndarray) -> float:
+def _total_variation(own: np.ndarray, others: np.ndarray) -> float:
     """The total variation distance of Gaussians fitted to both samples."""
     fitted = [(float(found.mean()), float(found.std(ddof=1))) for found in (own, others)]
     if not all(math.isfinite(mean) and deviation > 0 for mean, deviation in fitted):

@@ -108,11 +108,20 @@ def without_plots() -> None:
     run_report.true_positive_rates = lambda _, rates: [1.0 for _ in rates]
 
 
+def on_the_coarse_grid() -> None:
+    """As in the tests themselves (`coarse_losses`)."""
+    from sfumato.privacy import loss
+
+    epsilon = loss._epsilon
+    loss._epsilon = lambda *given: epsilon(*given[:-1], max(given[-1], loss.COARSE_GRID))  # type: ignore[assignment]
+
+
 def serve() -> None:
     """Answer requests until there are no more."""
     for name in MODULES:
         importlib.import_module(name)
     without_plots()
+    on_the_coarse_grid()
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:

@@ -65,7 +65,7 @@ def recording(monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> Iterator[
 
     def counted(function, device, beside):
         found.append(None)
-        return record(function, device, beside=beside)
+        return record(function, device, earlier=beside)
 
     monkeypatch.setattr(_devices, "capture_graph", counted if device == "cuda" else emulated)
     if device != "cuda":

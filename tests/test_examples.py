@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from sfumato.privacy import ledger
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.data_identity import DataIdentity
-from sfumato.training.own import steps as own_steps
+from sfumato.training.custom import steps as custom_steps
 
 TRAINERS = {"lightning_module": ("lightning",), "hf_trainer": ("transformers", "accelerate")}
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -119,8 +119,8 @@ def test_within_a_trainer_a_run_that_was_cut_goes_on_to_the_same_model(
     for library in libraries:
         pytest.importorskip(library)
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(own_steps, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(own_steps, "pause_after", lambda saving: 0.0)
+    monkeypatch.setattr(custom_steps, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(custom_steps, "pause_after", lambda saving: 0.0)
     example, taken = load(name), []
     begun = example.sfumato.private_steps
     monkeypatch.setattr(example.sfumato, "private_steps", lambda *one, **more: begun(*one, **more, seed=1))
@@ -133,11 +133,11 @@ def test_within_a_trainer_a_run_that_was_cut_goes_on_to_the_same_model(
             raise KeyError("killed")
         return descend(*given)
 
-    descend = own_steps.descend
-    monkeypatch.setattr(own_steps, "descend", cut)
+    descend = custom_steps.descend
+    monkeypatch.setattr(custom_steps, "descend", cut)
     with pytest.raises(KeyError):
         example.main(tmp_path / "cut", steps=6)
-    monkeypatch.setattr(own_steps, "descend", descend)
+    monkeypatch.setattr(custom_steps, "descend", descend)
     assert example.main(tmp_path / "cut", steps=6)[0] == epsilon
     assert example.sfumato.verify(tmp_path / "cut").holds
     steps = [entry.body["step"] for entry in ledger.read(tmp_path / "cut" / "ledger.jsonl") if entry.kind == "release"]

@@ -25,7 +25,7 @@ from sfumato import PrivacyPlan, SfumatoError, load, open_source, owner_key, ver
 from sfumato.cli import main, registry
 from sfumato.cli.options import recipe, space
 from sfumato.cli.verbs import sweep
-from sfumato.privacy import NoPromise, PrivateSelection, ledger
+from sfumato.privacy import NoGuarantee, PrivateSelection, ledger
 from sfumato.runs import directory, pins
 from sfumato.training import run as runs
 
@@ -148,7 +148,7 @@ def test_a_run_without_privacy_still_promises_nothing(copies, version, name):
     run = copies[version] / "runs" / name
     statement = read(run / "statement.json")
     facts = {key: statement[key] for key in ("published", "filtered")}
-    assert NoPromise(origins=tuple(statement["origins"]), **facts).to_dict() == statement
+    assert NoGuarantee(origins=tuple(statement["origins"]), **facts).to_dict() == statement
     with pytest.raises(SfumatoError, match="promises nothing"):
         verify(run)
 

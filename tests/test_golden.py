@@ -405,6 +405,7 @@ def test_seeded_runs_come_to_what_they_came_to(name, tmp_path):
     assert not list(differences(plain(found), golden()["runs"][name], name))
 
 
+@pytest.mark.slow
 def test_a_process_that_rounds_otherwise_comes_to_the_same(tmp_path):
     environment = os.environ | ROUNDINGS | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
     command = [sys.executable, str(Path(__file__).resolve()), "--check"]

@@ -81,7 +81,7 @@ def ranking(uncovered: Search | None, plan) -> search.Ranking:
         plans=(plan, plan),
         cost=COST,
         uncovered=uncovered,
-        materials=(),
+        data_digests=(),
         rows=rows,
         best=changes[1],
         scored_on=40,
@@ -114,7 +114,7 @@ def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: R
     )
     repeated = search.Repeated(
         runs=(one_run, one_run),
-        standing=2,
+        stored_runs=2,
         epsilon_of_all=12.0,
         delta=1e-3,
         epsilon_of_all_uses=12.0,
@@ -122,8 +122,7 @@ def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: R
         adjacency_of_all_uses="add-or-remove",
     )
     assert (
-        said(repeated)
-        == "Repeated(2 runs; seeded, promises nothing; their plans together epsilon 12.000 at delta 0.001)"
+        said(repeated) == "Repeated(2 runs; seeded, no guarantee; their plans together epsilon 12.000 at delta 0.001)"
     )
     found = said(replace(repeated, is_public=True))
     assert f"median accuracy {one_run.accuracy:.1%}, standard deviation 0.0%" in found

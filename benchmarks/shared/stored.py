@@ -14,10 +14,10 @@ from sfumato.data import Transform
 from sfumato.models import FORMAT, METADATA, classifier_names
 from sfumato.models.projection import synthetic_images
 from sfumato.models.registry import create
-from sfumato.privacy import NoPromise
+from sfumato.privacy import NoGuarantee
 from sfumato.runs.checkpoint import to_bytes
 
-NO_PROMISE = NoPromise(published=False).to_dict()
+NO_PROMISE = NoGuarantee(published=False).to_dict()
 
 
 def drawn(spelling: str, *, classes: int, channels: int, size: int, seed: int = 0) -> nn.Module:

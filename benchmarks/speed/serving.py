@@ -34,7 +34,7 @@ from benchmarks.shared import measuring
 from benchmarks.shared.http_load import load, pictures, request
 from sfumato import models
 from sfumato.data import Transform
-from sfumato.privacy import NoPromise
+from sfumato.privacy import NoGuarantee
 from sfumato.runs import Loaded
 from sfumato.runs.reading import Reading
 
@@ -61,7 +61,10 @@ def loaded(name: str) -> Loaded:
     module = models.create(name, classes=10, channels=3, size=size).eval()
     reading = Reading(classes=classes, loss="softmax")
     return Loaded(
-        module=module, transform=Transform(size=size, channels=3), reading=reading, statement=NoPromise(published=False)
+        module=module,
+        transform=Transform(size=size, channels=3),
+        reading=reading,
+        statement=NoGuarantee(published=False),
     )
 
 

@@ -132,7 +132,7 @@ def require(part: type, given: Mapping[str, Any], kind: type) -> None:
         raise SfumatoError(f"{', '.join(missing)} must be given for {kind.__name__}", "give it by its name")
 
 
-CALLED = {
+SYNONYMS = {
     "epsilon": "eps e target_epsilon max_epsilon",
     "delta": "target_delta",
     "noise_multiplier": "sigma noise_scale noise_std",
@@ -164,7 +164,7 @@ CALLED = {
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that was probably meant; None if none is close."""
-    called = [own for own, others in CALLED.items() if own in known and name in others.split()]
+    called = [own for own, others in SYNONYMS.items() if own in known and name in others.split()]
     return next(iter([*called, *difflib.get_close_matches(name, known, n=1)]), None)
 
 
@@ -174,4 +174,4 @@ def refuse_unknown(name: str, kind: type, remedy: str | None = None, *, others: 
     if remedy is None:
         near = nearest(name, [*known, *others])
         remedy = f"did you mean {near}" if near else f"give one of those that help({kind.__name__}) lists"
-    raise SfumatoError(f"{name} is no field of {kind.__name__}", remedy)
+    raise SfumatoError(f"{name} is not a field of {kind.__name__}", remedy)

@@ -172,19 +172,19 @@ def run_on_side_stream(function: Callable[[], Result], device: torch.device) -> 
 
 
 def capture_graph(
-    function: Callable[[], Result], device: torch.device, *, beside: Sequence[Any] = ()
+    function: Callable[[], Result], device: torch.device, *, earlier: Sequence[Any] = ()
 ) -> tuple[Any, Result]:
     """Capture the kernel launches of a function on a CUDA device as a graph, without running them.
 
     Args:
-        beside: earlier graphs. This graph shares the memory pool of the first; they must not run at the same time.
+        earlier: earlier graphs. This graph shares the memory pool of the first; they must not run at the same time.
 
     Returns:
         the graph, whose `replay()` launches all kernels; and the function's return value, filled by each replay.
     """
     import torch
 
-    graph, pool = torch.cuda.CUDAGraph(), beside[0].pool() if beside else None
+    graph, pool = torch.cuda.CUDAGraph(), earlier[0].pool() if earlier else None
     usual = torch.cuda.current_stream(device)
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

@@ -27,7 +27,7 @@ def refuse_special(known: os.stat_result, name: str) -> None:
     """
     kind = stat.S_IFMT(known.st_mode)
     if kind in _SPECIAL:
-        raise SfumatoError(f"{name} is {_SPECIAL[kind]}", "name an ordinary file, or take it out")
+        raise SfumatoError(f"{name} is {_SPECIAL[kind]}", "name an ordinary file, or remove it")
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
 

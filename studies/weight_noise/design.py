@@ -93,7 +93,7 @@ class Design:
         )
 
     @property
-    def of_runs(self) -> dict[str, Any]:
+    def run_choices(self) -> dict[str, Any]:
         """The choices that all runs share. A study with the same ones can be extended by further forms, deviations,
         learning rates and runs."""
         held_out = {"validation_fraction": self.validation_fraction} if self.validation_fraction else {}

@@ -20,7 +20,7 @@ NO_PROMISE = (
 )
 PILOT = 0
 """The run number of all pilots. They choose a learning rate and are used for nothing else."""
-PRIVATE = " The data are private, and these figures are not covered by any promise."
+PRIVATE = " The data are private, and no guarantee covers these figures."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def noise_study(
         source = open_source(source, owner_key=owner_key(), public=True if public else None)
     if not source.public and not not_private:
         raise SfumatoError(
-            f"a noise study trains without privacy, and this {source.kind} source is private",
+            f"a noise study trains without privacy, but this {source.kind} source is private",
             "declare it public (`public=True`) if it is, or say that the study is not private (`not_private=True`)",
         )
     if design.validation_fraction:
@@ -84,7 +84,7 @@ def noise_study(
     study = _Study(design, source, place, Performance(device=device, threads=threads, micro_batch=design.batch_size))
     for form in design.forms:  # refuse untrainable forms before the first run
         study.job(form, design.deviations[0], design.learning_rates[0], PILOT)
-    record = {"data": source.fingerprint, **design.of_runs}
+    record = {"data": source.fingerprint, **design.run_choices}
     write_record(place, record, FILE)
     study.read()
     study.train(progress)
@@ -118,7 +118,7 @@ class _Study:
         if len(rates) > 1:
             progress.begin("choosing learning rates", len(pilots))
             for done, (form, sigma, rate) in enumerate(pilots, 1):
-                self._taken(form, sigma, rate, PILOT, progress)
+                self._run_row(form, sigma, rate, PILOT, progress)
                 progress.advance(done)
         for form in design.forms:
             self.rates[form] = max(rates, key=lambda rate, form=form: self._mean_of_pilots(form, rate))
@@ -127,7 +127,7 @@ class _Study:
         left = list(self._runs())
         progress.begin("training with noisy weights", len(left))
         for done, (form, sigma, number) in enumerate(left, 1):
-            self._taken(form, sigma, self.rates[form], number, progress)
+            self._run_row(form, sigma, self.rates[form], number, progress)
             progress.advance(done)
 
     def job(self, form: str, deviation: float, rate: float, number: int) -> PublicJob:
@@ -168,7 +168,7 @@ class _Study:
                 for deviation in self._design.deviations:
                     yield form, deviation, number
 
-    def _taken(self, form: str, deviation: float, rate: float, number: int, progress: Progress) -> dict[str, Any]:
+    def _run_row(self, form: str, deviation: float, rate: float, number: int, progress: Progress) -> dict[str, Any]:
         """The line of a run. Trains the run if it has none."""
         wanted = {"model": form, "learning_rate": rate, "deviation": deviation, "run": number}
         known = next((row for row in self.rows if wanted.items() <= row.items()), None)

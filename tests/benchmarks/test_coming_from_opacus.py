@@ -15,6 +15,7 @@ from benchmarks.speed import coming_from_opacus
 RESULT = RESULTS / "coming-from-opacus.json"
 
 
+@pytest.mark.slow
 def test_our_codes_run_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With fewer epochs and steps than on the page; that of the budget alone stands in the README too."""
     monkeypatch.chdir(tmp_path)

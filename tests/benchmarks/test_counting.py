@@ -55,9 +55,10 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found():
-    script = SCRIPT.format(root=str(RESULTS.parents[1]))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+def found(forks, tmp_path_factory):
+    script = tmp_path_factory.mktemp("counting") / "script.py"
+    script.write_text(SCRIPT.format(root=str(RESULTS.parents[1])))
+    done = forks.join(*forks.start(str(script)))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -56,6 +56,7 @@ def test_the_truth_clips_each_example():
     assert norm == pytest.approx(methods.MAX_NORM, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_and_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

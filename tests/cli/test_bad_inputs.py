@@ -19,27 +19,27 @@ from sfumato.training import loop
 
 REFUSED = {
     # the command itself
-    "": "no verb is given; begin with: sfumato train SOURCE, such as folder:pictures; see sfumato --help",
-    "frobnicate": "no verb is called 'frobnicate'; begin with: sfumato train SOURCE, such as folder:pictures; see "
+    "": "no verb is given; start with: sfumato train SOURCE, such as folder:pictures; see sfumato --help",
+    "frobnicate": "unknown verb 'frobnicate'; start with: sfumato train SOURCE, such as folder:pictures; see "
     "sfumato --help",
-    "help": "no verb is called 'help'; perhaps you meant --help; see sfumato --help",
+    "help": "unknown verb 'help'; perhaps you meant --help; see sfumato --help",
     "train folder pictures": "one argument too many: pictures; perhaps you meant folder:pictures; "
     "see sfumato train --help",
     "evaluate": "RUN and SOURCE are missing; see sfumato evaluate --help",
-    "predict finished": "no images are given; name image files, or folders of them",
-    "train pictures.zip": "source 'pictures.zip' is of no known kind; unpack it, and name what is in it, such as "
+    "predict finished": "no images were given; name image files, or folders of them",
+    "train pictures.zip": "source 'pictures.zip' is of an unknown kind; unpack it, and name what is in it, such as "
     "folder:PATH",
-    "train a/photo.JPG": "source 'a/photo.JPG' is of no known kind; an image is no data set: name the folder that "
+    "train a/photo.JPG": "source 'a/photo.JPG' is of an unknown kind; an image is not a data set: give the folder that "
     "holds the class folders, folder:PATH",
     "train": "SOURCE|RECIPE|RUN is missing: a source, a recipe, or a run to resume; see sfumato train --help",
-    "train ''": "source '' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+    "train ''": "source '' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
     "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
     "evaluate finished": "SOURCE is missing: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
     "hf:PATH, webdataset:SHARDS, torchvision:NAME, or features:PATH for a run on features; see sfumato evaluate --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
     "see sfumato train --help",
     # numbers of the plan
-    "train digits --epsilon three": "--epsilon must be a number, or several with commas between them, got 'three'; "
+    "train digits --epsilon three": "--epsilon must be a number, or several separated by commas, got 'three'; "
     "see sfumato train --help",
     "train digits --epsilon 0": "--epsilon must be positive, got 0.0; give the privacy budget, a number such as 3",
     "train digits --epsilon nan": "--epsilon must be a finite number, got nan; give the privacy budget, a number such "
@@ -56,14 +56,13 @@ REFUSED = {
     "deviation over the clipping norm",
     "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 give epsilon ..., above "
     "epsilon 0.01; give more noise, fewer steps or a smaller batch",
-    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 if "
-    "there is no reason for another",
+    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, such as 1.0",
     "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
     "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
-    "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by rules",
+    "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
     "plan --examples 1000 --batch-size 100 --steps 10 --epsilon 3 --noise-multiplier 1": "three of --batch-size, "
     "--steps, --noise-multiplier and --epsilon are needed, got --batch-size, --steps, --noise-multiplier, --epsilon; "
-    "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by rules",
+    "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
     "plan --examples 1000 --batch-size 2000 --steps 10 --epsilon 3": "--batch-size must not exceed the number of "
     "examples, got 2000 of 1000; give at most 1000, which means full-batch steps",
     "plan --examples 100 --batch-size 100 --noise-multiplier 0.5 --epsilon 0.1": "epsilon 0.1 is already exceeded by "
@@ -72,7 +71,7 @@ REFUSED = {
     "0.001 and 1e+09, got 1e-05; give the noise's standard deviation over the clipping norm",
     "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10000000, got "
     "100000000000; give fewer steps",
-    "tradeoff": "--examples is missing; give budget and number of examples, as in --examples 50000 --epsilon 8",
+    "tradeoff": "--examples is missing; give both, such as --examples 50000 --epsilon 8",
     "tradeoff --examples 1000 --epsilon 3 --batch-size few": "--batch-size must be whole numbers, got 'few'; see "
     "sfumato tradeoff --help",
     "tradeoff --examples 1000 --epsilon 3 --noise-multiplier 0": "--noise-multiplier must lie between 0.1 and 10,000, "
@@ -81,8 +80,8 @@ REFUSED = {
     "give more noise or a larger epsilon",
     "tradeoff --examples 1000 --epsilon 3 --epochs 0.5": "--epochs must allow at least one step, got 0.5 for batches "
     "of 1000 of 1000; give more epochs or a smaller batch",
-    "tradeoff --examples 1000 --epsilon 3 --plot a.jpg": "--plot must end with .svg, got 'a.jpg'; name a file "
-    "such as a.svg",
+    "tradeoff --examples 1000 --epsilon 3 --plot a.jpg": "--plot must end with .svg, got 'a.jpg'; give a file such as "
+    "a.svg",
     "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must lie in a folder that exists, got "
     "'missing/a.svg'; make the folder first",
     # choices of the model and its training
@@ -139,17 +138,16 @@ REFUSED = {
     "cpu",
     "train digits QUICK --threads 0": "--threads must be at least 1, got 0; give a whole number of at least 1",
     # sources
-    "train cats QUICK": "source 'cats' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+    "train cats QUICK": "source 'cats' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
     "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
-    "train pictures QUICK": "pictures is a folder, but neither a run nor the name of a source; write folder:pictures",
+    "train pictures QUICK": "pictures is a folder, but neither a run nor a source; write folder:pictures",
     "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "
     "which is for recipes",
-    "train digits --public --private QUICK": "--public and --private are both given; say which of the two the data are",
-    "train folder:broken QUICK": "'broken/b/0.png' is not an image that can be read; replace the file, or take it out",
-    "train folder:pictures --classes a c QUICK": "'pictures/...' has the label 'b', which is not among the declared "
-    "classes; ...",
-    "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which holds 'x,y'; "
-    "name it by --path-column, or begin the table with a line such as path,label or path,label,user,split",
+    "train digits --public --private QUICK": "--public and --private are both given; give one of them",
+    "train folder:broken QUICK": "'broken/b/0.png' is not a readable image; replace the file, or remove it",
+    "train folder:pictures --classes a c QUICK": "'pictures/...' has the label 'b', which is not a declared class; ...",
+    "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which has 'x,y'; "
+    "give its name as --path-column, or begin the table with a line such as path,label or path,label,user,split",
     "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "
     "--download to fetch it, or --root with the folder that holds it",
     "train digits --size 2 QUICK": "--size must lie between 4 and 1024 pixels, got 2; declare a size within these "
@@ -162,20 +160,20 @@ REFUSED = {
     "train unknown.toml": "the recipe unknown.toml has unknown options: stepz; did you mean --steps",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
     "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
-    "train number.toml": "model in the recipe number.toml must be text in quotation marks, got 3; write text in "
-    "quotation marks",
-    "train rows.toml": "the rows of the recipe rows.toml do not all begin with the same option, with a number of its "
-    "own in each; write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
+    "train number.toml": "model in the recipe number.toml must be a string in quotation marks, got 3; write a string "
+    "in quotation marks",
+    "train rows.toml": "the rows of the recipe rows.toml must all begin with the same option, each with a different "
+    "number; begin each [[row]] with the option that selects it, such as epsilon = 1",
     "train recipe:": "no recipe is called ''; give recipe: and one of digits, mnist, davody2020/...others of xu2022",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
-    "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, and none is chosen; give --epsilon 1, "
-    "2, 3, 4, 6 or 8",
-    "train recipe:de2022/table13 --epsilon 5": "recipe:de2022/table13 has rows by --epsilon, and none for 5; give "
+    "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, but none is selected; give --epsilon "
+    "1, 2, 3, 4, 6 or 8",
+    "train recipe:de2022/table13 --epsilon 5": "recipe:de2022/table13 has rows by --epsilon, but none for 5; give "
     "--epsilon 1, 2, 3, 4, 6 or 8",
     "train recipe:mehta2022/table9-vit-b16-full --epsilon 10": "recipe:mehta2022/table9-vit-b16-full has rows by "
-    "--batch-size, and none is chosen; give --batch-size 32768 or 65536",
-    "sweep recipe:de2022/table13 --epsilon 1 --vary epsilon=1,2": "--epsilon chooses the row of recipe:de2022/table13, "
+    "--batch-size, but none is selected; give --batch-size 32768 or 65536",
+    "sweep recipe:de2022/table13 --epsilon 1 --vary epsilon=1,2": "--epsilon selects the row of recipe:de2022/table13, "
     "so it cannot vary; search each row",
     "pretrain recipe:de2022/table13": "recipe:de2022/table13 is for sfumato train; run sfumato train "
     "recipe:de2022/table13",
@@ -184,35 +182,35 @@ REFUSED = {
     "train recipes/de2022/table13-eps1-other.toml": "the recipe recipes/de2022/table13-eps1-other.toml does not exist; "
     "check the path",
     # where the run goes
-    "train digits QUICK --output full": "full exists and holds no run of sfumato; give an empty or a new --output",
+    "train digits QUICK --output full": "full exists but holds no run of sfumato; give an empty or a new --output",
     "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); choose a --output that can be written",
     f"train digits QUICK --output {'a' * 300}": f"{'a' * 300}/settings.json: File name too long; check the path, its "
     "permissions and the disk",
     # runs
-    "verify missing": "missing does not exist; name a directory that sfumato train has written",
-    "verify file": "file is no run directory; name a directory that sfumato train has written",
-    "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it with "
-    "what it has (sfumato finish unfinished)",
-    "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
-    "it with what it has (sfumato finish unfinished)",
+    "verify missing": "missing does not exist; give a directory written by sfumato train",
+    "verify file": "file is no run directory; give a directory written by sfumato train",
+    "verify unfinished": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end it at "
+    "its checkpoint (sfumato finish unfinished)",
+    "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or "
+    "end it at its checkpoint (sfumato finish unfinished)",
     "train finished": "the run in finished is finished; give another --output to train again, with finished/run.toml "
     "for the same settings; the privacy costs of both add up",
     "finish finished": "the run in finished is finished; evaluate it (sfumato evaluate finished SOURCE), write its "
     "report (sfumato report finished) or check it (sfumato verify finished)",
-    "train unfinished --steps 9": "unfinished is a run, which goes on as it began, but options were given: steps; "
-    "leave them out, or give the source instead of the run",
-    "train digits QUICK --output unfinished --ema 0": "what began in unfinished differs in its settings: "
+    "train unfinished --steps 9": "unfinished is a run, which resumes with its own settings, but options were given: "
+    "steps; leave them out, or give the source to start a new run",
+    "train digits QUICK --output unfinished --ema 0": "the run in unfinished differs in its settings: "
     "ema was 0.9999 and "
-    "is 0.0; give the options that the run began with, or another --output",
-    "train digits QUICK --output unfinished --delta 1e-6": "what began in unfinished differs in its plan: "
+    "is 0.0; give the original options of the run, or another --output",
+    "train digits QUICK --output unfinished --delta 1e-6": "the run in unfinished differs in its plan: "
     "delta was 1e-05 and "
-    "is 1e-06; give the options that the run began with, or another --output",
-    "train digits QUICK --output unfinished --size 9": "what began in unfinished differs in its data: "
+    "is 1e-06; give the original options of the run, or another --output",
+    "train digits QUICK --output unfinished --size 9": "the run in unfinished differs in its data: "
     "fingerprint was ..., "
-    "size was 8 and is 9; give the data that the run began with, unchanged, or another --output",
-    "train digits QUICK --output unfinished --micro-batch 3": "what began in unfinished differs in its performance: "
+    "size was 8 and is 9; give the original data of the run, unchanged, or another --output",
+    "train digits QUICK --output unfinished --micro-batch 3": "the run in unfinished differs in its performance: "
     "micro_batch was ... "
-    "and is 3; give the options that the run began with, or another --output",
+    "and is 3; give the original options of the run, or another --output",
     "train no_key": "the run key no_key/dice.key is missing or damaged, so the run cannot continue without drawing "
     "noise twice; finish the run with the steps it has (sfumato finish RUN), or start another run",
     "train edited_ledger": "line 2 of ledger.jsonl does not follow from the line before it; the ledger was changed by "
@@ -224,19 +222,18 @@ REFUSED = {
     "from a copy",
     "predict junk_model pictures": "junk_model/model.safetensors cannot be read as safetensors (...); restore it from "
     "a copy",
-    "predict finished broken/b/0.png": "'broken/b/0.png' is not an image that can be read; replace the file, or take "
-    "it out",
-    "predict finished pipe.png": "image 'pipe.png' is a pipe; name an ordinary file, or take it out",
-    "predict finished circle": "folder 'circle/a/again' is a link to 'circle', which is read already; take the link "
+    "predict finished broken/b/0.png": "'broken/b/0.png' is not a readable image; replace the file, or remove it",
+    "predict finished pipe.png": "image 'pipe.png' is a pipe; name an ordinary file, or remove it",
+    "predict finished circle": "folder 'circle/a/again' is a link to 'circle', which was already read; take the link "
     "out",
     "predict finished newline": "image 'newline/a\\nb.png' holds a control character; rename it",
-    "predict finished /dev/zero": "image '/dev/zero' is a device; name an ordinary file, or take it out",
+    "predict finished /dev/zero": "image '/dev/zero' is a device; name an ordinary file, or remove it",
     "predict finished folder:pictures": "image 'folder:pictures' does not exist; name image files, or folders of them; "
     "sfumato evaluate takes a source",
     "predict finished empty": "no image file is in 'empty'; name image files, or folders of them",
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
-    "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', a class that the model does not know; "
-    "take its images out of the source; or give the run that was trained on these classes",
+    "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', which is no class of the model; "
+    "remove its images from the source, or give a run that was trained on these classes",
     "evaluate finished digits --part validation": "--part must be one of test, train, all; "
     "got 'validation'; choose one of "
     "these names",
@@ -343,7 +340,7 @@ def test_what_is_no_text_is_refused_wherever_it_stands(workshop, monkeypatch, ca
     monkeypatch.chdir(workshop)
     for *command, odd in (["predict", "finished", "caf\udce9.png"], ["train", "digits", "--output", "caf\udce9"]):
         assert main([*command, odd]) == 2
-        assert capsys.readouterr().err == f"error: the argument {odd!r} is not UTF-8; rename what it names\n"
+        assert capsys.readouterr().err == f"error: the argument {odd!r} is not UTF-8; rename the file\n"
 
 
 def test_folders_are_not_images_whatever_their_names(run, workplace, call):
@@ -361,7 +358,7 @@ def test_a_folder_that_may_not_be_listed_is_not_left_out(run, workplace, call, m
 
     monkeypatch.setattr(os, "scandir", denied)
     assert call(f"predict {run} new", status=1) == (
-        "error: folder 'new' cannot be listed (Permission denied); give yourself permission to read it\n"
+        "error: folder 'new' cannot be listed (Permission denied); check its permissions\n"
     )
 
 

@@ -87,7 +87,7 @@ def test_what_is_not_there_is_refused_before_torch_is_imported(given, refused):
 def test_a_source_of_no_kind_is_refused_as_soon(refused):
     status, _, errors, loaded = refused[UNKNOWN]
     assert (status, {"torch", "torchvision"} & loaded) == (1, set())
-    assert "source 'cats' is of no known kind" in errors
+    assert "source 'cats' is of an unknown kind" in errors
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -101,6 +101,12 @@ def test_a_reader_that_goes_away_is_no_error():
     assert "Traceback" not in ended.stderr
 
 
+@pytest.fixture(scope="module", autouse=True)
+def coarse_losses() -> None:
+    """Not here: a process of its own has the fine grid."""
+
+
+@pytest.mark.slow
 def test_train_as_a_command(workplace, quick, call):
     ended = command("train", "digits", *quick.split(), "--output", "a", "--json")
     assert ended.returncode == 0, ended.stderr
@@ -114,7 +120,7 @@ def test_refusals_as_commands(workplace):
     ended = command("train", "cats")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
-        "error: source 'cats' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+        "error: source 'cats' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
         "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH\n"
     )
 

@@ -32,9 +32,9 @@ def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
             main(shlex.split(f"train digits --private --report-epsilon 4 --calibrate-on digits {quick} --output run"))
     assert main(["train", "run"]) == 0  # what was asked for is in the run
     printed = capsys.readouterr().out
-    assert "may be given away" in printed
+    assert "may be published" in printed
     (accuracy,) = [line for line in printed.splitlines() if line.startswith("test accuracy")]
-    assert accuracy.endswith("(measured on private data: keep it to yourself)")
+    assert accuracy.endswith("(measured on private data: for you only)")
     assert "(4.0, 0)-differentially private for each single test example" in printed
     assert main(["verify", "run"]) == 0
     assert main(["report", "run", "--public"]) == 0
@@ -48,7 +48,7 @@ def test_json_and_dry_run_have_them(quick, capsys):
     assert told(capsys)["figures"]["epsilon"] == 4.0
     assert main(shlex.split(command)) == 0
     whole = told(capsys)
-    assert whole["public"] is False, "exact accuracy stands beside what may be given away"
+    assert whole["public"] is False, "exact accuracy stands beside what may be published"
     found = whole["published"]
     assert found["accuracy"][1] <= found["accuracy"][0] <= found["accuracy"][2]
     assert set(found["per_class"]) == set("0123456789")
@@ -68,7 +68,13 @@ def test_a_test_for_one_class_is_measured(digits_run, call):
     assert found["positives"] + found["negatives"] == 359
     assert found["auc"][1] < found["auc"][0] <= found["auc"][2] <= 1
     printed = call(f"{command} --positive 3 --prevalence 0.02")
-    for words in ("area under ROC", "sensitivity", "specificity", "if positive, right", "where 0.02 of all are 3"):
+    for words in (
+        "area under ROC",
+        "sensitivity",
+        "specificity",
+        "positive predictive value",
+        "at a prevalence of 0.02",
+    ):
         assert words in printed
     assert "if positive" not in call(f"{command} --positive 3")
 
@@ -85,8 +91,8 @@ def test_the_roc_curve_of_a_class_is_drawn_for_its_owner(digits_run, call, tmp_p
 def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     command = f"evaluate {digits_run} digits"
     assert "--positive must be one of 0, 1" in call(f"{command} --positive cat", status=1)
-    assert "no class to test for" in call(f"{command} --prevalence 0.1", status=1)
-    assert "--plot is given, and no class to test for" in call(f"{command} --plot a.svg", status=1)
+    assert "without a class to test for" in call(f"{command} --prevalence 0.1", status=1)
+    assert "--plot is given without a class to test for" in call(f"{command} --plot a.svg", status=1)
     assert "--plot must end with .svg, got 'a.png'" in call(f"{command} --positive 3 --plot a.png", status=1)
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
 
@@ -110,7 +116,7 @@ def test_figures_measured_on_private_data_are_called_so(digits_run, call, capsys
     capsys.readouterr()
     for source, private in (("npz:own.npz", True), ("digits", False)):
         assert main(["evaluate", str(digits_run), source]) == 0
-        assert ("not covered by any promise" in capsys.readouterr().err) == private
+        assert ("no guarantee covers these figures" in capsys.readouterr().err) == private
 
 
 def test_a_budget_that_cannot_be_is_refused_before_the_data_are_read(call, monkeypatch):

@@ -54,7 +54,7 @@ def test_from_a_table_to_findings(run, table, call):
     assert [one["name"] for one in evaluation["labels"]] == list(FINDINGS)
     assert evaluation["mean_auc"] > 0.9
     printed = call(f"evaluate {run} csv:{table}")
-    assert "right decisions" in printed
+    assert "accuracy of labels" in printed
     assert "exact match" in printed
     assert all(f"  {name}" in printed for name in FINDINGS)
     call(f"verify {run}")
@@ -109,22 +109,22 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
 @pytest.mark.parametrize(
     ("command", "refusal"),
     [
-        ("predict RUN IMAGE --top 2", "--top 2 is for models of one class for each image"),
-        ("evaluate RUN csv:TABLE --label-sets TABLE", "--label-sets is for models of one class for each image"),
-        ("evaluate RUN digits", "digits has one label for each image, but the model predicts several"),
+        ("predict RUN IMAGE --top 2", "--top 2 is for models with one class per image"),
+        ("evaluate RUN csv:TABLE --label-sets TABLE", "--label-sets is for models with one class per image"),
+        ("evaluate RUN digits", "digits has one label per image, but the model predicts several"),
         ("aggregate RUN --method omv", "the method omv takes a majority of classes"),
-        ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class for each record"),
+        ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class per record"),
         ("train csv:TABLE LABELS QUICK --loss softmax", "loss is softmax, but each record of the source has several"),
         ("train digits QUICK --loss multilabel", "loss is multilabel, but each record of the source has one label"),
         (
             "train csv:TABLE LABELS QUICK --drift 5 --drift-groups nodule --participation drifting --batch-size 50",
-            "a drift between classes needs one class for each record",
+            "a drift between classes needs one class per record",
         ),
         (
             "sweep csv:TABLE LABELS --epsilon 8 --search private --vary learning_rate=0.1,0.2",
-            "a private selection needs one class for each record",
+            "a private selection needs one class per record",
         ),
-        ("embed csv:TABLE LABELS --epsilon 8", "a training of embeddings needs one class for each record"),
+        ("embed csv:TABLE LABELS --epsilon 8", "a training of embeddings needs one class per record"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_spent(command, refusal, run, table, call, workplace):

@@ -101,20 +101,23 @@ def test_a_run_for_persons_is_ended_early_and_taken_up_by_its_command_alone(call
 def test_runs_of_persons_and_of_images_stand_side_by_side(say, people, quick):
     say(f"train {people} {quick} --output images")
     told = say(f"train {people} {AS_WHOLES} --output persons")
-    assert "note: 1 earlier run of yours used these data; 1 run with a promise for each single example comes to" in told
+    assert (
+        "note: 1 earlier run of yours used these data; 1 run with a guarantee for each single example comes to" in told
+    )
     assert "does not add up with other units" in told
     told = say(f"train {people} {AS_WHOLES} --output again")
     assert (
-        "2 earlier runs of yours used these data, 1 of them with a promise for each single user; together with" in told
+        "2 earlier runs of yours used these data, 1 of them with a guarantee for each single user; together with"
+        in told
     )
     assert "At least 2 runs of yours have used these data" in told
     assert "for a person who is in all of them" in told
-    assert "On the same data 1 run with a promise for each single example comes to epsilon" in told
+    assert "On the same data 1 run with a guarantee for each single example comes to epsilon" in told
 
 
 def test_a_promise_for_images_says_what_it_is_for_a_person_with_several(call, people, quick):
     told = call(f"train {people} {quick} --output run")
-    assert "For the person with the most images to train on, 6 of them, epsilon is" in told
+    assert "For the person with the most training images (6), epsilon is" in told
     own = Path("run/report.html").read_text()
     call("report run --public")
     public = Path("run/report-public.html").read_text()
@@ -131,7 +134,7 @@ def test_a_promise_for_images_says_what_it_is_for_a_person_with_several(call, pe
 def test_an_uncovered_search_is_by_persons(call, people):
     options = AS_WHOLES.replace("--learning-rate 0.5", "--per-user 4")
     told = call(f"sweep {people} {options} --vary learning_rate=0.1,0.5 --search uncovered --validation 0.3 --output s")
-    assert "Together they come to" in told
+    assert "Together, the plans are" in told
     first = json.loads(Path("s/1/statement.json").read_text())
     assert first["unit"] == "user"
     assert "each single person" in first["sentence"]
@@ -160,4 +163,4 @@ def test_persons_who_are_trained_on_are_not_scored_on(call, people, monkeypatch)
 
 def test_a_private_selection_for_persons_is_refused(call, people):
     told = call(f"sweep {people} --unit user --vary learning_rate=0.1,0.5 --search private --output s", status=1)
-    assert "a private selection promises for single examples, got unit user" in told
+    assert "a private selection protects single examples, got unit user" in told

@@ -37,15 +37,15 @@ def rays(workplace) -> str:
 
 def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
     printed = call(f"train {rays} {QUICK} --output run --seed 1")
-    (line,) = [line for line in printed.splitlines() if "it says pneumonia of" in line]
-    for words in ("sfumato predict --prevalence moves", "--report-epsilon corrects what it can", "keep it to yourself"):
+    (line,) = [line for line in printed.splitlines() if "the model predicts pneumonia for" in line]
+    for words in ("sfumato predict --prevalence", "--report-epsilon corrects some of it", "for you only"):
         assert words in line
-    named = line.split("pneumonia of ")[1].split(",")[0]
+    named = line.split("pneumonia for ")[1].split(",")[0]
     call("report run --public")
     for name in ("report-public.html", "statement.json", "plan.json"):
         text = Path("run", name).read_text()
-        assert "it says" not in text
-        assert f"pneumonia of {named}" not in text
+        assert "the model predicts" not in text
+        assert f"pneumonia for {named}" not in text
     found = json.loads(call(f"evaluate run {rays} --json"))
     assert found["shift"]["class"] == "pneumonia"
     assert found["public"] is False
@@ -76,8 +76,8 @@ def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
     from sfumato.cli import main
 
     printed = " ".join(call(f"train {rays} {QUICK} --output run --report-epsilon 3").split())
-    assert "said to be pneumonia from a score of" in printed
-    assert "operating point shares, from these counts" in printed
+    assert "pneumonia for scores of at least" in printed
+    assert "operating point shares: pneumonia for scores of at least" in printed
     told = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
     assert told["operating_point"]["rule"] == "shares"
     assert told["test"]["threshold"] == 0.5, "of the moved scores"

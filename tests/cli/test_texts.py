@@ -19,7 +19,7 @@ def table(workplace):
 def test_train_predict_evaluate_report(call, table, monkeypatch):
     surely = "--steps 20 --batch-size 40 --noise-multiplier 0.5 --threads 1 --device cpu"
     call(f"train {table} {surely} --learning-rate 1 --output run")
-    assert "a class that the model does not know" in call("evaluate run digits", status=1)
+    assert "no class of the model" in call("evaluate run digits", status=1)
     one = call('predict run "a goal in the match" "price of a bank" --top 1')
     assert one.splitlines()[0].startswith("a goal in the match  sport")
     monkeypatch.setattr("sys.stdin", io.StringIO("first goal\n\nbank\n"))
@@ -38,7 +38,7 @@ def test_a_search_holds_texts_out(call, table):
 @pytest.mark.parametrize(
     ("command", "match"),
     [
-        ("train {} --views 2", "views 2 is for images, and a text has no views"),
+        ("train {} --views 2", "views 2 is for images; texts have no views"),
         ("train {} --model cnn", "model of texts must be one of bag, bilstm"),
         ("dedup csv:t.csv csv:t.csv", "no column 'path'"),
         ("embed csv:texts.csv --epsilon 8", "for embeddings, says something of images"),

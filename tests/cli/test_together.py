@@ -29,7 +29,7 @@ OPTIONS += ("--seed", "3", "--epsilon", "5")
     ("options", "problem"),
     [
         ("--processes 0", "error: --processes must be at least 1, got 0"),
-        ("--processes 2 --seeds 2", "take the steps of one private run, and --seeds is asked for"),
+        ("--processes 2 --seeds 2", "can only train one private run, but --seeds is asked for"),
         ("--processes 2 --epsilon 1,3", "of one private run, and several budgets is asked for"),
     ],
 )
@@ -75,7 +75,7 @@ def test_torchrun_says_how_many_there_are(call, monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     printed = call("train digits --processes 3", status=1)
-    assert "--processes is 3, and this is one of 2 processes already; leave it out" in printed
+    assert "--processes is 3, but this is one of 2 processes already; leave it out" in printed
 
 
 def test_a_search_starts_processes_of_its_own(call, monkeypatch):
@@ -109,6 +109,7 @@ def together(verb: str, *options: str, cwd: Path) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
+@pytest.mark.slow
 def test_records_are_measured_by_several_processes_with_the_figures_of_one(backbone, call, tmp_path):
     plot = ["--positive", "3", "--plot", "roc.svg"]
     done = together("evaluate", str(backbone), "digits", "--processes", "2", "--json", *plot, cwd=tmp_path)

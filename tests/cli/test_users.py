@@ -38,7 +38,7 @@ def test_a_model_is_measured_on_users_that_it_has_not_met(call, patients, quick)
     by_user, by_image = (len(opened(patients, user_from=rule).test) for rule in (RULE, None))
     assert by_user != by_image
     told = call(f"evaluate run {patients}", status=1)
-    assert f"was trained on users by --user-from {RULE!r}, whom another split takes apart; give the same" in told
+    assert f"was trained with --user-from {RULE!r}, and another split would separate; give the same" in told
     for further, images in ((f"--user-from '{RULE}'", by_user), ("--part all", 120)):
         assert json.loads(call(f"evaluate run {patients} {further} --json"))["images"] == images
     call(f"train {patients} {quick} --output other")
@@ -51,7 +51,7 @@ def test_an_unfinished_run_is_taken_up_with_its_users(call, patients, quick, mon
         patch.setattr("sfumato.training.run.take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         call(f"train {patients} {quick} --user-from '{RULE}' --output run", status=130)
     told = call(f"train {patients} {quick} --output run", status=1)
-    assert "what began in run differs in its" in told
+    assert "the run in run differs in its" in told
     call("train run")
 
 
@@ -65,10 +65,10 @@ def test_a_smaller_set_knows_its_users(call, patients, shown):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--user-from 'p([0-9+'", "--user-from p([0-9+ is no regular expression (unterminated character set"),
-        ("--user-from 'p([0-3]_)'", "does not say whose image it is by --user-from p([0-3]_); correct the pattern"),
+        ("--user-from 'p([0-9+'", "--user-from p([0-9+ is not a regular expression (unterminated character set"),
+        ("--user-from 'p([0-3]_)'", "does not name its user by --user-from p([0-3]_); correct the pattern"),
         ("--user-from folder", "is not in a user's folder; --user-from folder reads PATH/CLASS/USER/IMAGE"),
-        ("--users 20", "--users 20 is declared, and folder:patients does not say whose record each one is; leave it"),
+        ("--users 20", "--users 20 is declared, but folder:patients does not name the user of each record; leave it"),
         ("--users 0", "users must be at least 1, got 0"),
     ],
 )
@@ -78,4 +78,4 @@ def test_refusals(call, patients, options, words):
 
 def test_rules_are_for_folders(call):
     told = call(f"train digits --dry-run --user-from {RULE!r}", status=1)
-    assert f"--user-from {RULE} is for folder:, and the source is digits; leave it out: a table has a column" in told
+    assert f"--user-from {RULE} is for folder:, but the source is digits; leave it out; tables have a column" in told

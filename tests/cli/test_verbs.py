@@ -106,7 +106,7 @@ def test_other_options_for_an_unfinished_run_are_refused(quick, unfinished, caps
 
 def test_another_run_is_said_to_be_one_only_where_it_begins(call, quick, capsys):
     call(f"train digits {quick}")
-    said = "note: runs/digits holds a finished run; this is another one, in runs/digits-2"
+    said = "note: runs/digits holds a finished run; the new run is in runs/digits-2"
     assert call(f"train digits {quick} --views 0", status=1).startswith("error: --views")
     capsys.readouterr()
     assert main(shlex.split(f"train digits {quick}")) == 0
@@ -165,7 +165,7 @@ def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
     printed = capsys.readouterr()
     for said in ("noise multiplier", "parameters", "time", "memory"):
         assert said in printed.out
-    assert "nothing was spent" in printed.err
+    assert "no privacy was spent" in printed.err
     assert list(workplace.iterdir()) == []
     assert main(shlex.split(f"train digits {quick} --dry-run --json")) == 0
     told = json.loads(capsys.readouterr().out)
@@ -315,7 +315,7 @@ def test_tradeoff_prints_tables_marks_rules_and_what_to_do_next(capsys):
     assert printed.out.count("<- the most steps in 100 epochs") == 2
     assert printed.out.count("steps: rule of De et al. 2022") == 2
     assert printed.out.count("flat from here") == 1
-    for said in ("CIFAR-10", "taken: batch size 2,000, the nearest to", "frontier.svg   "):
+    for said in ("CIFAR-10", "recommended: batch size 2,000, the nearest to", "frontier.svg   "):
         assert said in printed.err
     assert "next: sfumato train SOURCE --examples 2000 --batch-size 2000 --steps 100 --noise-multiplier" in printed.err
     assert Path("frontier.svg").read_text().startswith("<?xml")
@@ -367,7 +367,7 @@ def test_report_says_that_a_run_was_changed(run, capsys):
     Path(run, "ledger.jsonl").write_text(text.replace('"step":1', '"step":7'))
     assert main(["report", run]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == f"note: {run}/ledger.jsonl is not as the run left it; see sfumato verify {run}"
+    assert told[0] == f"note: {run}/ledger.jsonl has changed since the run; see sfumato verify {run}"
 
 
 def test_verify_says_in_one_line_that_the_statement_follows(call, run):
@@ -408,8 +408,8 @@ def test_pre_trained_weights_bring_their_model_and_size(call, spots_folder, caps
     rest = "--steps 2 --batch-size 40 --noise-multiplier 4 --threads 1 --device cpu --pretrained runs/pre"
     assert main(shlex.split(f"train folder:{spots_folder} {rest} --trainable classifier --output runs/fine")) == 0
     told = capsys.readouterr().err
-    assert "by rule: model cnn (that of the pre-trained weights)" in told
-    assert "by rule: size 12 (that of the pre-trained weights)" in told
+    assert "by rule: model cnn (from the pre-trained weights)" in told
+    assert "by rule: size 12 (from the pre-trained weights)" in told
     record = json.loads(Path("runs/fine/settings.json").read_text())
     assert (record["settings"]["model"], record["data"]["size"]) == ("cnn", 12)
     assert main(shlex.split(f"train folder:{spots_folder} {rest} --model lenet5 --output runs/no")) == 1
@@ -421,7 +421,7 @@ def test_what_looks_wrong_is_told(call, quick, capsys):
         main(shlex.split(f"train digits {quick} --examples 100000 --delta 0.1 --trainable classifier --dry-run")) == 0
     )
     told = capsys.readouterr().err
-    assert "note: 100000 examples are declared, and the data hold 1438" in told
+    assert "note: 100000 examples are declared, but the data hold 1438" in told
     assert "note: delta 0.1 is above 1/N" in told
     assert "note: only a part of the model is trained, and no pre-trained weights are given" in told
 
@@ -459,7 +459,7 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     again = json.loads(call(command))
     assert again["values"][::2] == found["values"][::2]
     told = call(command.removesuffix(" --json"))
-    assert "All 3 runs on these data that stand there, planned in advance, are together (" in told
+    assert "all 3 runs on these data in this directory, if planned in advance, are (" in told
     call(command.replace("--steps 3", "--steps 4"), status=1)
 
 
@@ -487,7 +487,7 @@ def test_one_broken_file_does_not_stop_the_others(call, run, tmp_path, capsys):
     printed = capsys.readouterr()
     assert [line.split()[0].rpartition("/")[2] for line in printed.out.splitlines()] == ["a.png", "c.png"]
     assert "left out: " in printed.err
-    assert "b.png' is not an image that can be read" in printed.err
+    assert "b.png' is not a readable image" in printed.err
     assert main(["predict", run, str(tmp_path / "some"), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert len(told["predictions"]) == 2

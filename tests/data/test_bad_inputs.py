@@ -106,7 +106,7 @@ def absent_torchvision_data(path):
 
 
 @refused(
-    "source 'PATH/LONG' is of no known kind; no run is there either; write one of digits, folder:PATH, npz:PATH, "
+    "source 'PATH/LONG' is of an unknown kind; no run is there either; write one of digits, folder:PATH, npz:PATH, "
     "csv:PATH, parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH"
 )
 def name_that_no_file_can_have(path):
@@ -118,10 +118,10 @@ all_refused(
     [
         case(
             "photographs",
-            "source 'photographs' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
+            "source 'photographs' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
             "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
         ),
-        case("digits:8", "source 'digits:8' takes nothing after its name; write digits"),
+        case("digits:8", "source 'digits:8' takes no argument; write digits"),
         case(
             "digits",
             "owner_key must be at least 32 secret bytes; make one with secrets.token_bytes(32)",
@@ -129,7 +129,7 @@ all_refused(
         ),
         case("digits", "examples must be at least 1, got 0; give a whole number of at least 1", examples=0),
         case("digits", "size must lie between 4 and 1024 pixels, got 2; declare a size within these bounds", size=2),
-        case("digits", "channels must be 1 or 3, got 2; declare 1 for grey images and 3 for colour", channels=2),
+        case("digits", "channels must be 1 or 3, got 2; declare 1 for grey or 3 for colour images", channels=2),
         case(
             "digits",
             "test_fraction must lie strictly between 0 and 1, got 1.0; give a number strictly between 0 and 1",
@@ -140,12 +140,12 @@ all_refused(
         ),
         case(
             "digits",
-            "classes must name at least two classes, got ['cat']; name every class, each by itself",
+            "classes must name at least two classes, got ['cat']; name every class once",
             classes=["cat"],
         ),
         case(
             "digits",
-            "digits holds the label '0', which is not among the declared classes; add it to the declared classes, or "
+            "digits holds the label '0', which is not a declared class; add it to the declared classes, or "
             "take its images out",
             classes=["cat", "dog"],
         ),
@@ -163,8 +163,8 @@ all_refused(
         ),
         case(
             "digits",
-            "user_from=class is for folder:, and the source is digits; leave it out: a table has a column user, an "
-            "archive the arrays users_train and users_test",
+            "user_from=class is for folder:, but the source is digits; leave it out; tables have a column user, "
+            "archives the arrays users_train and users_test",
             user_from="class",
         ),
     ],
@@ -179,7 +179,7 @@ def file_as_folder(path):
     return f"folder:{image(path / 'a.png')}", {}
 
 
-@refused("class folder 'PATH/emu' holds no image; add images, or take the folder away")
+@refused("class folder 'PATH/emu' holds no image; add images, or remove the folder")
 def empty_class_folder(path):
     (path / "emu").mkdir()
     return folder(path, "cat", "dog"), {}
@@ -191,21 +191,21 @@ def class_with_one_image(path):
     return folder(path, "cat", "dog"), {}
 
 
-@refused("image 'PATH/cat/p.png' is a pipe; name an ordinary file, or take it out")
+@refused("image 'PATH/cat/p.png' is a pipe; name an ordinary file, or remove it")
 def pipe_among_images(path):
     spec = folder(path, "cat", "dog")
     os.mkfifo(path / "cat" / "p.png")
     return spec, {}
 
 
-@refused("image 'PATH/cat/z.png' is a device; name an ordinary file, or take it out")
+@refused("image 'PATH/cat/z.png' is a device; name an ordinary file, or remove it")
 def device_among_images(path):
     spec = folder(path, "cat", "dog")
     (path / "cat" / "z.png").symlink_to("/dev/zero")
     return spec, {}
 
 
-@refused("image 'PATH/cat/g.png' has 3.0 GB; make it smaller, or take it out")
+@refused("image 'PATH/cat/g.png' has 3.0 GB; make it smaller, or remove it")
 def file_larger_than_any_image(path):
     spec = folder(path, "cat", "dog")
     os.truncate(image(path / "cat" / "g.png"), 3 * 10**9)  # a hole, which takes no room on the disk
@@ -213,7 +213,7 @@ def file_larger_than_any_image(path):
 
 
 @refused(
-    "class folder 'PATH/cat' holds the link 'again' to a folder; put the folder itself there: links may lead in circles"
+    "class folder 'PATH/cat' holds the link 'again' to a folder; put the folder itself there: links may form cycles"
 )
 def folder_that_leads_back(path):
     spec = folder(path, "cat", "dog")
@@ -222,8 +222,8 @@ def folder_that_leads_back(path):
 
 
 @refused(
-    "images 'PATH/cat/0.png' and 'PATH/dog/9.png' are one file; keep one of them, since a promise for one record "
-    "covers one name of it"
+    "images 'PATH/cat/0.png' and 'PATH/dog/9.png' are the same file; keep one of them: the guarantee for one record "
+    "covers one file name"
 )
 def link_to_an_image_of_another_class(path):
     spec = folder(path, "cat", "dog")
@@ -232,8 +232,8 @@ def link_to_an_image_of_another_class(path):
 
 
 @refused(
-    "images 'PATH/train/cat/0.png' and 'PATH/test/cat/9.png' are one file; keep one of them, since a promise for one "
-    "record covers one name of it"
+    "images 'PATH/train/cat/0.png' and 'PATH/test/cat/9.png' are the same file; keep one of them: the guarantee for "
+    "one record covers one file name"
 )
 def image_for_testing_that_is_for_training_too(path):
     spec = folder(path, "train/cat", "train/dog", "test/cat", "test/dog")
@@ -248,7 +248,7 @@ def file_name_that_clears_the_screen(path):
     return spec, {}
 
 
-@refused("image 'PATH/dog/1.png' is broken or cut short; replace the file, or take it out")
+@refused("image 'PATH/dog/1.png' is broken or truncated; replace the file, or remove it")
 def truncated_image(path):
     spec = folder(path, "cat", "dog", side=40)
     file = path / "dog" / "1.png"
@@ -256,7 +256,7 @@ def truncated_image(path):
     return spec, {}
 
 
-@refused("image 'PATH/dog/1.jpg' is broken or cut short; replace the file, or take it out")
+@refused("image 'PATH/dog/1.jpg' is broken or truncated; replace the file, or remove it")
 def truncated_jpeg_with_everything_declared(path):
     spec = folder(path, "cat", "dog")
     noise = np.random.default_rng(0).integers(256, size=(64, 64), dtype=np.uint8)
@@ -266,14 +266,14 @@ def truncated_jpeg_with_everything_declared(path):
     return spec, {"size": 8, "channels": 1, "classes": ["cat", "dog"]}
 
 
-@refused("image 'PATH/cat/2.png' is empty; replace the file, or take it out")
+@refused("image 'PATH/cat/2.png' is empty; replace the file, or remove it")
 def empty_image(path):
     spec = folder(path, "cat", "dog")
     (path / "cat" / "2.png").write_bytes(b"")
     return spec, {}
 
 
-@refused("link 'PATH/cat/9.png' leads nowhere; correct it, or take it out")
+@refused("link 'PATH/cat/9.png' is broken; correct it, or remove it")
 def link_to_nothing(path):
     spec = folder(path, "cat", "dog")
     (path / "cat" / "9.png").symlink_to(path / "gone.png")
@@ -285,8 +285,8 @@ all_refused(
     [
         case(
             ("train/cat", "train/dog"),
-            "folder 'PATH' has no 'test' beside 'train'; add test with the same class folders, or give the class "
-            "folders alone to have them split",
+            "folder 'PATH' has no 'test' beside 'train'; add test with the same class folders, or give only the class "
+            "folders, which are then split",
         ),
         case(
             ("train/cat", "train/dog", "test/cat", "test/dog", "test/emu"),
@@ -295,39 +295,39 @@ all_refused(
         case(("cat",), "folder 'PATH' holds only one class, 'cat'; give images of at least two classes"),
         case(
             ("cat", "dog"),
-            "class 'cat' of 'folder:PATH' has no training image after the split by keyed hash, which put all 3 of them "
-            "in the test part; add images of this class, or make the train and test parts yourself",
+            "class 'cat' of 'folder:PATH' has no training image after the split by keyed hash, which assigned all 3 "
+            "to the test part; add images of this class, or make the train and test parts yourself",
             test_fraction=0.999,
         ),
         case(
             ("cat", "dog"),
-            "image 'PATH/cat/0.png' is no DICOM file, and user_from=dicom takes its user from there; take it out, or "
+            "image 'PATH/cat/0.png' is no DICOM file, but user_from=dicom needs it; remove it, or "
             "say whose each image is in a table's column user or by folders",
             user_from="dicom",
         ),
         case(
             ("cat", "dgo"),
-            "'PATH/dgo/0.png' has the label 'dgo', which is not among the declared classes; add it to the declared "
+            "'PATH/dgo/0.png' has the label 'dgo', which is not a declared class; add it to the declared "
             "classes, or take the file out",
             classes=["cat", "dog"],
         ),
         case(
             ("cat", "dog"),
-            "label_columns are for csv:, npz:, parquet: and webdataset:, and the source is folder:PATH; leave them "
-            "out, or write a table",
+            "label_columns are for csv:, npz:, parquet: and webdataset:, but the source is folder:PATH; leave them "
+            "out, or give a table",
             label_columns=["a", "b"],
         ),
         case(
             ("cat", "dog", "cat/ann", "dog/ann"),
             "'PATH/cat/0.png' is not in a user's folder; user_from=folder reads PATH/CLASS/USER/IMAGE; move it to one, "
-            "or give user_from=class where each class is one user, or leave that out",
+            "or give user_from=class if each class is one user, or leave it out",
             user_from="folder",
         ),
         case(
             ("train/cat", "train/dog", "test/cat", "test/dog"),
             "train and test of folder 'PATH' have no class folders; make a folder for each user in each class folder, "
-            "such as PATH/cat/ann, or PATH/train/cat/ann, or give user_from=class where each class is one user, or "
-            "leave that out",
+            "such as PATH/cat/ann, or PATH/train/cat/ann, or give user_from=class if each class is one user, or leave "
+            "it out",
             user_from="folder",
         ),
         case(
@@ -337,14 +337,14 @@ all_refused(
         ),
         case(
             ("cat", "dog"),
-            "the name of 'PATH/cat/0.png' does not say whose image it is by user_from=patient-(\\d+); correct the "
-            "pattern, rename the file, or take it out",
+            "the name of 'PATH/cat/0.png' does not name its user by user_from=patient-(\\d+); correct the "
+            "pattern, rename the file, or remove it",
             user_from=r"patient-(\d+)",
         ),
         case(
             ("cat", "dog"),
-            "user_from=( is no regular expression (missing ), unterminated subpattern at position 0); give one such as "
-            "'patient-(\\d+)_', or folder where users have folders of their own, or class where each class is one user",
+            "user_from=( is not a regular expression (missing ), unterminated subpattern at position 0); give one "
+            "such as 'patient-(\\d+)_', or folder if users have their own folders, or class if each class is one user",
             user_from="(",
         ),
         case(
@@ -362,7 +362,7 @@ all_refused(
 # archives
 
 
-@refused("archive 'PATH/a.npz' is not an npz archive, or is cut short; write it with numpy.savez")
+@refused("archive 'PATH/a.npz' is not an npz archive, or is truncated; write it with numpy.savez")
 def truncated_archive(path):
     archive(path, **four())
     (path / "a.npz").write_bytes((path / "a.npz").read_bytes()[:-40])
@@ -396,8 +396,8 @@ def damaged_lzma(path):
 
 
 @refused(
-    "archive 'PATH/a.npz' unpacks to more than the memory that there is, x_train alone to 160,000.0 GB; save fewer or "
-    "smaller images, or as files, which are read when they are wanted (folder: or csv:)"
+    "archive 'PATH/a.npz' unpacks to more than the available memory, x_train alone to 160,000.0 GB; save fewer or "
+    "smaller images, or files, which are read when needed (folder: or csv:)"
 )
 def array_that_no_memory_holds(path):
     text = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000, 400, 400)}\n"
@@ -412,8 +412,8 @@ def columns(path: Path, *lines: str) -> str:
 
 
 @refused(
-    "column 'fever' of 'PATH/t.csv' holds something else than 0 and 1; write 1 where it is true and 0 where it is "
-    "not; what is empty or uncertain is yours to decide"
+    "column 'fever' of 'PATH/t.csv' holds something other than 0 and 1; write 1 for true and 0 for false; decide "
+    "yourself about empty or uncertain values"
 )
 def an_uncertain_finding(path):
     return columns(path, "0.png,1,0", "1.png,0,-1", "2.png,1,1"), {"label_columns": ["cough", "fever"]}
@@ -449,18 +449,18 @@ all_refused(
         ),
         case(
             four(y_train=np.array([0.0, 1, 0, 1])),
-            "y_train of archive 'PATH/a.npz' is float64; save whole numbers 0, 1, 2, ..., and their names as an array "
+            "y_train of archive 'PATH/a.npz' is float64; save integers 0, 1, 2, ..., and their names in an array "
             "called classes",
         ),
         case(
             four(y_train=np.eye(4, dtype=int), y_test=np.eye(4, dtype=int)),
-            "each image of archive 'PATH/a.npz' has exactly one of 4 labels, as classes have; save y.argmax(1) where "
-            "they exclude each other, or name them as label_columns where they do not",
+            "each image of archive 'PATH/a.npz' has exactly one of 4 labels, as classes have; save y.argmax(1) if "
+            "they exclude each other; otherwise name them with label_columns",
         ),
         case(
             four(y_train=np.zeros((4, 2, 2), int)),
             "y_train of archive 'PATH/a.npz' has the shape (4, 2, 2); it must be (N,), or (N, L) for several labels; "
-            "save one whole number for each image, or a row of 0 and 1",
+            "save one integer for each image, or a row of 0 and 1",
         ),
         case(
             four(y_train=np.ones((4, 2), int)),
@@ -468,22 +468,22 @@ all_refused(
         ),
         case(
             four(y_train=np.ones((4, 2), int), y_test=-np.ones((4, 2), int)),
-            "y_test of archive 'PATH/a.npz' has the shape (4, 2) and holds something else than whole numbers 0 and 1; "
-            "save 1 where a label is true and 0 where it is not, as uint8",
+            "y_test of archive 'PATH/a.npz' has the shape (4, 2) and holds something other than the integers 0 and 1; "
+            "save 1 for true labels and 0 for the others, as uint8",
         ),
         case(
             two_labels(),
-            "label_columns names 3 labels, and archive 'PATH/a.npz' has 2; name each one",
+            "label_columns names 3 labels, but archive 'PATH/a.npz' has 2; name each one",
             label_columns=["a", "b", "c"],
         ),
         case(
             two_labels(),
-            "classes are declared, and archive 'PATH/a.npz' has 2 labels for each image; name them as label_columns",
+            "classes are declared, but archive 'PATH/a.npz' has 2 labels per image; name them with label_columns",
             classes=["a", "b"],
         ),
         case(
             four(),
-            "label_columns are declared, and archive 'PATH/a.npz' has one label for each image; save y as rows of 0 "
+            "label_columns are declared, and archive 'PATH/a.npz' has one label per image; save y as rows of 0 "
             "and 1, or leave them out",
             label_columns=["a", "b"],
         ),
@@ -502,8 +502,8 @@ all_refused(
         ),
         case(
             four(y_test=np.array([0, 1, 2, 1])),
-            "archive 'PATH/a.npz' holds the label 2, and 2 classes are named; name every class in the order of the "
-            "labels, which count from 0",
+            "archive 'PATH/a.npz' holds the label 2, but 2 classes are named; name every class in the order of the "
+            "labels, starting with 0",
             classes=["cat", "dog"],
         ),
         case(
@@ -523,26 +523,26 @@ all_refused(
         ),
         case(
             four(classes=np.array(["cat", "emu"])),
-            "archive 'PATH/a.npz' holds the label 'emu', which is not among the declared classes; add it to the "
+            "archive 'PATH/a.npz' holds the label 'emu', which is not a declared class; add it to the "
             "declared classes, or take its images out",
             classes=["cat", "dog"],
         ),
         case(
             four(),
-            "user_from=folder is for folder:, and the source is npz:PATH/a.npz; leave it out: a table has a column "
-            "user, an archive the arrays users_train and users_test",
+            "user_from=folder is for folder:, but the source is npz:PATH/a.npz; leave it out; tables have a column "
+            "user, archives the arrays users_train and users_test",
             user_from="folder",
         ),
         case(
             four(users_train=np.arange(4)),
-            "archive 'PATH/a.npz' has the array users_train, and user_from=class is given; leave one of them out",
+            "archive 'PATH/a.npz' has the array users_train, but user_from=class is also given; leave one of them out",
             user_from="class",
         ),
         case(
             four(),
-            "users=3 is declared, and npz:PATH/a.npz does not say whose record each one is; leave it out, or give a "
-            "table's column user, an archive's users_train, a folder's user_from, or user_from=class where each class "
-            "is one user",
+            "users=3 is declared, but npz:PATH/a.npz does not name the user of each record; leave it out, or give a "
+            "table's column user, an archive's users_train, a folder's user_from, or user_from=class if each class is "
+            "one user",
             users=3,
         ),
         case(
@@ -552,12 +552,12 @@ all_refused(
         ),
         case(
             four(users_train=np.array(["a", "b", " ", "c"])),
-            "users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or take the image out; write ; "
+            "users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or remove the image; write ; "
             "alone if it belongs to nobody",
         ),
         case(
             four(groups_train=np.arange(4)),
-            "archive 'PATH/a.npz' has groups_train and no users_train; save users_train as well",
+            "archive 'PATH/a.npz' has groups_train but no users_train; save users_train as well",
         ),
         case(
             four(time_train=np.arange(3)),
@@ -567,7 +567,7 @@ all_refused(
         case(
             four(time_train=np.array(["2026-01-31", "NaT", "2026", "2027"], "datetime64[D]")),
             "time_train of archive 'PATH/a.npz' has no date of the years 1 to 9999 or finite number for image 1; give "
-            "its time, or take the image out",
+            "its time, or remove the image",
         ),
     ],
 )
@@ -581,12 +581,12 @@ all_refused(
     [
         case(
             "",
-            "table 'PATH/t.csv' has no column 'path' in its first line, which holds ''; name it by path_column, or "
-            "begin the table with a line such as path,label or path,label,user,split",
+            "table 'PATH/t.csv' has no column 'path' in its first line, which has ''; give its name as path_column, "
+            "or begin the table with a line such as path,label or path,label,user,split",
         ),
         case(
             "path,class\n0.png,cat\n",
-            "table 'PATH/t.csv' has no column 'label' in its first line, which holds 'path,class'; name it by "
+            "table 'PATH/t.csv' has no column 'label' in its first line, which has 'path,class'; give its name as "
             "label_column, or begin the table with a line such as path,label or path,label,user,split",
         ),
         case(
@@ -600,7 +600,7 @@ all_refused(
         ),
         case(
             "path,label\n0.png,cat\n1.png\n",
-            "line 3 of 'PATH/t.csv' has no label; fill in its label, or take the line out",
+            "line 3 of 'PATH/t.csv' has no label; fill in its label, or remove the line",
         ),
         case(
             "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,31.1.2026\n",
@@ -610,27 +610,26 @@ all_refused(
         ),
         case(
             "path,label,time\n0.png,cat,2026-01-31\n1.png,dog,20260201\n",
-            "line 3 of 'PATH/t.csv' has a time of another kind than the lines before it; give dates or numbers; a "
+            "line 3 of 'PATH/t.csv' has another kind of time than the lines before it; give dates or numbers; a "
             "column that says something else needs another name",
         ),
         case(
             "path,label,user\n0.png,cat,ann\n1.png,dog,bob\n",
-            "table 'PATH/t.csv' has the column user, and user_from=class is given; leave one of them out",
+            "table 'PATH/t.csv' has the column user, but user_from=class is given; leave one of them out",
             user_from="class",
         ),
         case(
             "path,label,group\n0.png,cat,a\n1.png,dog,a\n",
-            "table 'PATH/t.csv' has a column 'group' and no column 'user'; add whose image each one is, or rename the "
-            "column",
+            "table 'PATH/t.csv' has a column 'group' but no column 'user'; add a column user, or rename the column",
         ),
         case(
             "path,label\n0.png,cat\nsub/9.png,dog\n",
             "line 3 of 'PATH/t.csv' lists the image 'PATH/sub/9.png', which does not exist; correct the path (relative "
-            "ones start at the table's folder), or take the line out",
+            "ones start at the table's folder), or remove the line",
         ),
         case(
             "path,label\n0.png,cat\n/dev/zero,dog\n",
-            "image '/dev/zero', which line 3 of 'PATH/t.csv' lists, is a device; name an ordinary file, or take it out",
+            "image '/dev/zero', which line 3 of 'PATH/t.csv' lists, is a device; name an ordinary file, or remove it",
         ),
         case(
             "path,label\n0.png,\u202egod\n1.png,a\n",
@@ -648,7 +647,7 @@ all_refused(
         ),
         case(
             "path,label\n0.png,cat,\n1.png,cat, black\n",
-            "line 3 of 'PATH/t.csv' has more fields than the first line; put texts that hold commas in quotation marks",
+            "line 3 of 'PATH/t.csv' has more fields than the first line; put texts with commas in quotation marks",
         ),
         case(
             f"path,label\n0.png,{'a' * 200_000}\n",
@@ -662,13 +661,15 @@ all_refused(
 # users, and one file under two names
 
 
-@refused("user's folder 'PATH/dog/bob' holds no image; add images, or take the folder away")
+@refused("user's folder 'PATH/dog/bob' holds no image; add images, or remove the folder")
 def empty_users_folder(path):
     (path / "dog" / "bob").mkdir(parents=True)
     return folder(path, "cat/ann", "dog/ann"), {"user_from": "folder"}
 
 
-@refused("user_from=class makes each class one user, and label_columns give an image several; leave one of them out")
+@refused(
+    "user_from=class makes each class one user, but label_columns give an image several classes; leave one of them out"
+)
 def several_classes_as_users_in_a_table(path):
     known = {"user_from": "class", "label_columns": ["ann", "bob"], "open_set": True}
     return listing(path, "path,ann,bob\n0.png,1,0\n1.png,1,1\n"), known
@@ -682,8 +683,8 @@ def user_in_two_groups(path):
 
 
 @refused(
-    "line 3 of 'PATH/t.csv' lists 'soft.png', which line 2 lists already; list each image once, since a promise for "
-    "one record covers one line"
+    "line 3 of 'PATH/t.csv' lists 'soft.png', which line 2 lists already; list each image once: the guarantee for one "
+    "record covers one line"
 )
 def image_and_a_link_to_it(path):
     (path / "soft.png").symlink_to("0.png")
@@ -691,15 +692,15 @@ def image_and_a_link_to_it(path):
 
 
 @refused(
-    "line 3 of 'PATH/t.csv' lists 'hard.png', which line 2 lists already; list each image once, since a promise for "
-    "one record covers one line"
+    "line 3 of 'PATH/t.csv' lists 'hard.png', which line 2 lists already; list each image once: the guarantee for one "
+    "record covers one line"
 )
 def image_with_two_names(path):
     os.link(image(path / "0.png"), path / "hard.png")
     return listing(path, "path,label\n0.png,cat\nhard.png,dog\n"), {}
 
 
-@refused("table 'PATH/t.csv' is a pipe; name an ordinary file, or take it out")
+@refused("table 'PATH/t.csv' is a pipe; name an ordinary file, or remove it")
 def pipe_as_table(path):
     os.mkfifo(path / "t.csv")
     return f"csv:{path}/t.csv", {}
@@ -755,10 +756,10 @@ def test_what_may_not_be_read_is_said_so(spec, tmp_path, key, monkeypatch):
 
     monkeypatch.setattr(Path, "open", denied)
     monkeypatch.setattr(decoding, "open", denied, raising=False)
-    with pytest.raises(SfumatoError, match="may not be read; give yourself permission to read it"):
+    with pytest.raises(SfumatoError, match="may not be read; check its permissions"):
         open_source(spec.format(tmp_path), owner_key=key)
     monkeypatch.setattr(os, "scandir", denied)
-    with pytest.raises(SfumatoError, match="give yourself permission to read it"):
+    with pytest.raises(SfumatoError, match="check its permissions"):
         open_source(spec.format(tmp_path), owner_key=key)
 
 
@@ -770,7 +771,7 @@ def test_what_may_not_be_looked_at_is_no_folder_left_out(tmp_path, key, monkeypa
 
     spec = folder(tmp_path, "cat", "dog")
     monkeypatch.setattr(paths, "status", denied)
-    with pytest.raises(SfumatoError, match=r"cat' cannot be looked at \(Permission denied\); correct that, or take"):
+    with pytest.raises(SfumatoError, match=r"cat' cannot be accessed \(Permission denied\); correct that, or remove"):
         open_source(spec, owner_key=key)
 
 
@@ -789,7 +790,7 @@ def test_arrays_are_refused_by_their_sizes_before_any_is_unpacked(tmp_path, key,
     open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
     monkeypatch.setattr(archives, "memory_limit", lambda: size - 1)
     monkeypatch.setattr(archives, "_array", unpacked)
-    with pytest.raises(SfumatoError, match=r"unpacks to more than the memory that there is, x_train alone to 0\.0 GB"):
+    with pytest.raises(SfumatoError, match=r"unpacks to more than the available memory, x_train alone to 0\.0 GB"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
 
 
@@ -798,7 +799,7 @@ def test_an_archive_that_the_free_memory_cannot_hold_is_not_called_broken(tmp_pa
         raise MemoryError
 
     monkeypatch.setattr(archives, "_array", full)
-    with pytest.raises(SfumatoError, match=r"a\.npz' unpacks to more than the memory that is free; free some"):
+    with pytest.raises(SfumatoError, match=r"a\.npz' unpacks to more than the free memory; free some"):
         open_source(archive(tmp_path, **four()), owner_key=key)
 
 

@@ -218,5 +218,5 @@ def test_dates_and_numbers_do_not_go_together():
         SfumatoError, match="time stamps are dates, and start 0 is a number; give start and period as a"
     ):
         Clock(start="0", period="1").steps_of(DATES)
-    with pytest.raises(SfumatoError, match="time stamps are numbers, and start 2026-01-01 is a date"):
+    with pytest.raises(SfumatoError, match="time stamps are numbers, but start 2026-01-01 is a date"):
         Clock(start="2026-01-01", period="1d").steps_of(NUMBERS)

@@ -27,5 +27,5 @@ def test_facts_and_parts_say_the_same(key):
 
 
 def test_what_is_no_fact_is_refused_and_a_near_one_named(key):
-    with pytest.raises(SfumatoError, match="bitdepth is no field of Declared; did you mean bit_depth"):
+    with pytest.raises(SfumatoError, match="bitdepth is not a field of Declared; did you mean bit_depth"):
         open_source("digits", owner_key=key, bitdepth=12)

@@ -107,7 +107,7 @@ def test_a_cache_that_was_cut_says_what_is_missing_and_goes_on(tmp_path):
     (tmp_path / "c" / "train-00001.safetensors").unlink()
     cache = Cache(tmp_path / "c")
     assert cache.missing("train") == [("train-00001.safetensors", range(8, 16))]
-    with pytest.raises(SfumatoError, match="is not complete: 1 of its pieces are missing; give the command"):
+    with pytest.raises(SfumatoError, match="is incomplete: 1 of its pieces are missing; give the command"):
         cache.records("train")
     made(tmp_path / "c", what)
     assert (tmp_path / "c" / "train-00001.safetensors").read_bytes() == before
@@ -119,7 +119,7 @@ def test_a_cache_that_was_cut_says_what_is_missing_and_goes_on(tmp_path):
 )
 def test_it_goes_on_only_as_what_it_was(tmp_path, change, words):
     made(tmp_path / "c", contents())
-    with pytest.raises(SfumatoError, match=f"began as something else: {words}; give the command"):
+    with pytest.raises(SfumatoError, match=f"was started with other settings: {words}; give the command"):
         Cache(tmp_path / "c").begin(replace(contents(), **change))
 
 
@@ -127,7 +127,7 @@ def test_the_same_pixels_from_other_files_are_other_images(tmp_path):
     what = contents()
     made(tmp_path / "c", what)
     for facts in ({"material": "0" * 64}, {"material": "0" * 64, "fingerprint": "0" * 64}):
-        with pytest.raises(SfumatoError, match="began as something else: its images or labels were others;"):
+        with pytest.raises(SfumatoError, match="was started with other settings: its images or labels have changed;"):
             Cache(tmp_path / "c").begin(replace(what, source=SOURCE | facts))
 
 
@@ -137,7 +137,7 @@ def test_damage_is_refused_by_name(tmp_path):
     piece = tmp_path / "c" / "train-00000.safetensors"
     whole = piece.read_bytes()
     piece.write_bytes(whole[:-4])
-    with pytest.raises(SfumatoError, match=r"train-00000.* is cut short"):
+    with pytest.raises(SfumatoError, match=r"train-00000.* is truncated"):
         Cache(tmp_path / "c").records("train")
     piece.write_bytes(b"nonsense" * 9)
     with pytest.raises(SfumatoError, match=r"train-00000.* is damaged"):
@@ -194,7 +194,7 @@ def test_a_piece_that_shrinks_while_it_is_read_is_refused(tmp_path):
     made(tmp_path / "c", contents())
     records = Cache(tmp_path / "c").records("train")
     os.truncate(tmp_path / "c" / "train-00000.safetensors", 200)
-    with pytest.raises(SfumatoError, match="cut short"):
+    with pytest.raises(SfumatoError, match="truncated"):
         records.take(slice(None))
 
 

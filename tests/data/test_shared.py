@@ -190,11 +190,11 @@ def test_whose_images_they_are_is_known_again(tmp_path):
 def test_an_empty_name_is_nobodys_only_where_that_is_written(tmp_path):
     Image.fromarray(IMAGES[0]).save(tmp_path / "0.png")
     (tmp_path / "t.csv").write_text("path,label,user\n0.png,a,\n")
-    with pytest.raises(SfumatoError, match=r"has no user; fill in its user, or take the line out; or write ; alone"):
+    with pytest.raises(SfumatoError, match=r"has no user; fill in its user, or remove the line; or write ; alone"):
         opened(f"csv:{tmp_path}/t.csv")
     np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS, users=np.array(["", *SPELT[1:]]))
     with pytest.raises(
-        SfumatoError, match="no name for image 0; give it one, or take the image out; write ; alone if it belongs"
+        SfumatoError, match="no name for image 0; give it one, or remove the image; write ; alone if it belongs"
     ):
         opened(f"npz:{tmp_path}/a.npz")
 

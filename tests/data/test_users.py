@@ -308,7 +308,7 @@ def test_a_nameless_folder_is_refused_with_the_command_that_would_work(files, co
     expected = LAYOUTS[files][command != "embed"]
     with pytest.raises(SfumatoError) as found:
         refuse_without_users("folder:my people", command)
-    assert str(found.value).startswith("folder:my people does not say whose image each one is; ")
+    assert str(found.value).startswith("folder:my people does not name the user of each image; ")
     if expected is not None:
         source = "'folder:my people/train'" if "{p}/train" in expected else "'folder:my people'"
         expected = expected.replace("folder:{p}/train", source).replace("folder:{p}", source)
@@ -402,7 +402,7 @@ def test_users_in_both_parts_and_in_two_sources_are_counted(tmp_path):
 def test_without_users_nothing_is_known_of_them():
     source = open_source("digits", owner_key=KEY)
     assert (source.users, source.facts_read, user_codes(source.train, KEY)) == (None, (), None)
-    with pytest.raises(SfumatoError, match="the source does not say whose record each one is; give a table"):
+    with pytest.raises(SfumatoError, match="the source does not name the user of each record; give a table"):
         by_user(source.train)
 
 

@@ -64,7 +64,7 @@ def test_a_round_s_sum_moves_by_exactly_what_the_canaries_add(source, further):
     for name, value in sums[0].items():
         expected = added.get(name, torch.zeros(value.shape)).double() * with_them.plan.max_norm
         torch.testing.assert_close(value - sums[1][name], expected, rtol=0, atol=1e-5)
-    assert all(name.startswith(part.inside) for name in added), "the head is not released"
+    assert all(name.startswith(part.prefix) for name in added), "the head is not released"
 
 
 def test_real_users_are_drawn_as_they_were_and_the_promise_stays(source):

@@ -75,7 +75,7 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_pat
     assert statement["sentence"].startswith("This model promises nothing")
     assert "Clipping alone protects nobody" in statement["sentence"]
     assert "differentially private" not in (run.directory / "report.html").read_text("utf-8")
-    with pytest.raises(SfumatoError, match="trained without privacy and promises nothing"):
+    with pytest.raises(SfumatoError, match="trained without privacy and has no guarantee"):
         verify(run.directory)
     with pytest.raises(SfumatoError, match="was trained without privacy; resume it with sfumato embed"):
         from_record.job_from_record(str(run.directory), trust_code=False)
@@ -99,10 +99,10 @@ def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, met
     clients = {"clients": None} if method == "dpsgd" else {}
     zero = asked(method=method, noise_multiplier=0, **clients)
     with pytest.raises(
-        SfumatoError, match=f"adds no noise, and without noise nothing is promised.* with method {named}"
+        SfumatoError, match=f"adds no noise, and without noise there is no guarantee.* with method {named}"
     ):
         begin(zero, source, RunDirectory(tmp_path / "run"), progress=NoProgress())
-    with pytest.raises(SfumatoError, match="has no plan: it promises nothing"):
+    with pytest.raises(SfumatoError, match="has no plan and no guarantee"):
         asked().decide(source)
     assert not (tmp_path / "run").exists()
 
@@ -126,7 +126,7 @@ def test_its_name_takes_no_plan_either(source: Source):
 )
 def test_whatever_belongs_to_a_promise_is_refused(source: Source, promised: dict[str, Any]):
     (name,) = promised
-    with pytest.raises(SfumatoError, match=f"adds no noise and promises nothing, but {name}=.* is given"):
+    with pytest.raises(SfumatoError, match=f"adds no noise and has no guarantee, but {name}=.* is given"):
         job_of(asked(**promised), source)
 
 

@@ -143,7 +143,7 @@ def round_of(
         kept = source.train.users != without
     if group is not None:
         kept = source.train.groups != group
-    smaller = replace(source, train=source.train.select(kept))  # N is declared, and stays
+    smaller = replace(source, train=source.train.select(kept))  # N is declared, but stays
     asked = EmbeddingExperiment(
         **{**ALONE, "steps": 1, "batch_size": further.pop("batch_size", 20), "noise_multiplier": 0.5, **further}
     )
@@ -222,18 +222,18 @@ def test_central_training_is_for_public_data_alone(source, tmp_path):
     run = begin(asked, public, RunDirectory(tmp_path / "b"), device="cpu", threads=1, progress=NoProgress())
     assert run.figures["recall"] >= 0
     assert load(run.directory).embed(np.zeros((8, 8, 1), np.uint8)).shape == (1, 8)
-    with pytest.raises(SfumatoError, match="promises nothing, but a budget is given"):
+    with pytest.raises(SfumatoError, match="has no guarantee, but a budget is given"):
         begin(replace(asked, epsilon=3.0), public, RunDirectory(tmp_path / "c"), progress=NoProgress())
 
 
 def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_path):
-    with pytest.raises(SfumatoError, match="the source does not say whose record each one is"):
+    with pytest.raises(SfumatoError, match="the source does not name the user of each record"):
         embed(arrays, directory=tmp_path / "run", **QUICK)
     shared = replace(source, test=source.train)
     with pytest.raises(SfumatoError, match="24 of the 24 training users also have records in the test part"):
         job_of(EmbeddingExperiment(**ALONE), shared)
     nobody = replace(source, train=replace(source.train, groups=None))
-    with pytest.raises(SfumatoError, match="does not say which group each user belongs to"):
+    with pytest.raises(SfumatoError, match="does not name the group of each user"):
         job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None}), nobody)
     with pytest.raises(
         SfumatoError, match="the plan keeps at most 2 records of each user, but a user of the source has 6"
@@ -331,11 +331,11 @@ def test_runs_for_users_who_were_told_apart_otherwise_are_not_composed(people, s
     second = embed(
         f"npz:{tmp_path}/halves.npz", directory=tmp_path / "b", model="linear", dimension=8, progress=Told(), **QUICK
     )
-    assert (first.uses, second.uses, second.together) == (1, 1, None)
+    assert (first.uses, second.uses, second.joint_cost) == (1, 1, None)
     assert any("told apart otherwise" in line for line in told)
     third = embed(people, directory=tmp_path / "c", model="linear", dimension=8, **QUICK)
     assert third.uses == 2
-    assert third.together is not None
+    assert third.joint_cost is not None
 
 
 @pytest.mark.parametrize("method", ["fedemb", "dpsgd"])

@@ -72,7 +72,7 @@ def trained(people, place, method, **more):
         sfumato.embed(source, **given, directory=place, threads=1, device="cpu")
 
 
-@pytest.mark.parametrize("method", ["fedemb", "dpsgd"])
+@pytest.mark.parametrize("method", ["fedemb", pytest.param("dpsgd", marks=pytest.mark.slow)])
 def test_a_choice_that_is_given_changes_the_result_or_is_refused(people, tmp_path, method):
     train = partial(trained, people, method=method)
     for name, words in refused(train, CHANGED, tmp_path, recorded=RECORDED).items():

@@ -53,7 +53,7 @@ def source(people) -> Source:
 
 
 def released(source: Source, monkeypatch, *, without: str | None = None, **further) -> dict[str, torch.Tensor]:
-    """The noisy sum over users times N, as it leaves the private step; N is declared, and stays."""
+    """The noisy sum over users times N, as it leaves the private step; N is declared, but stays."""
     if without is not None:
         source = replace(source, train=source.train.select(source.train.users != without))
     job, _ = job_of(EmbeddingExperiment(**{**WHITEN, **further}), source, start=Start(**HOW))

@@ -1,4 +1,4 @@
-"""Several labels that may all be true: figures against plain counting, and what must not be done with them."""
+"""Several independent labels: figures against plain counting, and what must not be done with them."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def test_each_label_is_learnt_and_kept(run, source, spec):
     assert [one["positives"] for one in figures["labels"]] == source.test.labels.sum(0).tolist()
     assert all(one["auc"][0] > 0.95 for one in figures["labels"])
     assert verify(run.directory).holds
-    assert [name for name, _ in run.main_figures] == ["right decisions", "mean area under ROC", "exact match"]
+    assert [name for name, _ in run.main_figures] == ["accuracy of labels", "mean area under ROC", "exact match"]
     loaded = run.load()
     assert loaded.loss == "multilabel"
     assert loaded.classes == NAMES
     found = loaded.predict(source.test.images)
     assert ((found >= 0.5).numpy() == source.test.labels).mean() == pytest.approx(figures["accuracy"])
     assert found.sum(1).max() > 1.5  # not a distribution over the labels
-    again = loaded.opened(spec)
+    again = loaded.open_source(spec)
     assert again.classes == NAMES
     loaded.module_for(again)
 
@@ -151,10 +151,10 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
     assert not (tmp_path / "run").exists()
     with pytest.raises(SfumatoError, match="label 0 means '0' in the source and 'westward' in the model"):
         run.load().module_for(digits)
-    with pytest.raises(SfumatoError, match="digits has one label for each image, but the model predicts several"):
-        run.load().opened("digits")
+    with pytest.raises(SfumatoError, match="digits has one label per image, but the model predicts several"):
+        run.load().open_source("digits")
     one_each = Records(images=source.test.images, labels=source.test.labels.argmax(1))
-    with pytest.raises(SfumatoError, match="the source has one label for each record, but the model predicts several"):
+    with pytest.raises(SfumatoError, match="the source has one label per record, but the model predicts several"):
         run.load().module_for(replace(source, train=one_each, test=one_each))
 
 

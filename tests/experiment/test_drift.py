@@ -75,7 +75,7 @@ def test_or_the_own_group_where_the_source_has_a_column_of_them(spots, arrays, t
     groups = np.array(["night", "day", "noon"])[np.arange(200) % 3]
     source = of(spots, np.ones(200, bool), groups)
     assert second_group(source, drifting(("night", "noon"))).tolist() == (groups != "day").tolist()
-    with pytest.raises(SfumatoError, match=r"drift_groups names 2, which is no group of the source"):
+    with pytest.raises(SfumatoError, match=r"drift_groups names 2, which is not a group of the source"):
         second_group(source, drifting())
     everyone = np.arange(240).astype(str)
     archive = tmp_path / "grouped.npz"
@@ -118,21 +118,21 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
     assert not any("each of the two alternating groups has" in line for line in run.statement.not_covered)
     assert not any("declared to have" in line for line in reasons)
     far = replace(asked, drift_size=140).decide(source).reasons
-    assert any("declared to have 60 and 140 examples, and the data hold 100 and 100" in line for line in far)
+    assert any("declared to have 60 and 140 examples, but the data hold 100 and 100" in line for line in far)
 
 
 @pytest.mark.parametrize(
     ("asked", "examples", "problem"),
     [
         ({"drift_groups": None}, None, "the drift's second group has no name"),
-        ({"drift_groups": ("2", "7")}, None, "drift_groups names 7, which is no class of the source"),
+        ({"drift_groups": ("2", "7")}, None, "drift_groups names 7, which is not a class of the source"),
         ({"drift_groups": ("0", "1", "2", "3")}, None, "drift_groups names all of the training records"),
         ({}, 200, "drift_size is missing, and the number of examples is declared as 200"),
         ({"drift_size": 200}, 200, "drift_size must be below the 200 examples, got 200"),
         ({"drift_size": 40}, 200, "batch_size must not exceed the smaller of the two groups, got 50 for 160 and 40"),
         ({"mechanism": "blt"}, None, "no theorem here covers blt noise under drifting participation"),
-        ({"participation": "poisson"}, None, "drift 4 is of participation drifting, and participation is poisson"),
-        ({"drift": None}, None, r"drift_groups \('2', '3'\) is of participation drifting"),
+        ({"participation": "poisson"}, None, "drift 4 is for participation drifting, but participation is poisson"),
+        ({"drift": None}, None, r"drift_groups \('2', '3'\) is for participation drifting"),
     ],
 )
 def test_what_cannot_be_is_refused(arrays, asked, examples, problem):

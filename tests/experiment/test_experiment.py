@@ -82,11 +82,11 @@ def test_a_plan_that_comes_above_the_bound_is_refused(spots):
 
 
 def test_fields_that_are_none_are_refused():
-    with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
+    with pytest.raises(SfumatoError, match="learning_rat is not a field of Settings; did you mean learning_rate"):
         from_choices(Settings, {"learning_rat": 1.0})
     with pytest.raises(
         SfumatoError,
-        match=r"beta2 is no field of Experiment; leave it out: an optimizer has no options but momentum",
+        match=r"beta2 is not a field of Experiment; leave it out: an optimizer has no options but momentum",
     ):
         from_choices(Experiment, {"optimizer": "lamb", "beta2": 0.98})
     with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
@@ -106,6 +106,20 @@ def test_every_part_of_a_budget_is_heard(spots):
     largest = Experiment(epsilon=0.5, noise_multiplier=3.0, steps=1, delta=1e-4).decide(spots).plan
     assert largest.expected_batch_size < 200
     assert 0.4 < largest.epsilon() <= 0.5
+
+
+def test_a_plan_meets_its_budget_by_the_accountant_that_was_asked_for(spots):
+    sizes = {"steps": 7, "batch_size": 50, "delta": 1e-4}
+    decided = Experiment(epsilon=2.0, accountant="rdp", **sizes).decide(spots)
+    assert 1.99 < decided.plan.epsilon(accountant="rdp") <= 2.0
+    assert decided.plan.noise_multiplier > Experiment(epsilon=2.0, **sizes).decide(spots).plan.noise_multiplier
+    assert "note: the plan meets epsilon 2 by Renyi DP; the guarantee, by PLD, is smaller" in decided.reasons
+    bounds = {"epsilon": 2.0, "noise_multiplier": decided.plan.noise_multiplier - 0.02, **sizes}
+    assert Experiment(**bounds).decide(spots).plan.epsilon() < 2.0
+    with pytest.raises(SfumatoError, match=r"give epsilon 2\.\d+ by Renyi DP, above epsilon 2"):
+        Experiment(**bounds, accountant="rdp").decide(spots)
+    with pytest.raises(SfumatoError, match="accountant 'rdp' is given, and no epsilon that a plan should meet"):
+        Experiment(noise_multiplier=1.0, accountant="rdp", **sizes).decide(spots)
 
 
 def test_a_momentum_that_sgd_has_none_of_is_refused(spots):
@@ -132,7 +146,7 @@ def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
 @pytest.mark.parametrize("planned", [False, True])
 def test_an_unknown_keyword_of_train_is_refused_with_the_one_that_was_meant(spots, tmp_path, given, meant, planned):
     plan = PrivacyPlan.calibrate(examples=spots.examples, batch_size=20, steps=2, epsilon=3.0, delta=1e-5)
-    with pytest.raises(SfumatoError, match=f"^{given} is no field of Experiment; did you mean {meant}$"):
+    with pytest.raises(SfumatoError, match=f"^{given} is not a field of Experiment; did you mean {meant}$"):
         train("linear", spots, plan if planned else None, directory=tmp_path / "run", **{given: 1})
     assert not (tmp_path / "run").exists()
 

@@ -21,7 +21,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedOrder, TruncatedPoisson, User, user_rule
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.privacy.statements.other_units import of_person
+from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.training import steps
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.steps import UserInputs
@@ -72,11 +72,11 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     most = Counter(people.train.users.tolist()).most_common(1)[0][1]
     assert told is not None
     assert f"the person with the most, {most} of them, epsilon is " in told
-    assert rounded_up(of_person(plan, most)[1]) in told
+    assert rounded_up(person_guarantee(plan, most)[1]) in told
     nobody_knows = replace(people, train=replace(people.train, users=None), users=None)
     told = users.person_note(nobody_knows, plan)
     assert told is not None
-    assert rounded_up(of_person(plan, 2)[1]) in told
+    assert rounded_up(person_guarantee(plan, 2)[1]) in told
     assert "a private figure" not in told
 
 
@@ -356,14 +356,14 @@ def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     sizes = {"users": count, "records": per_user, "population": kept}
     rule = user_rule(gradients=size, steps=1, epsilon=8.0, delta=1e-5, **sizes)
     drawn = rule.users.plan.expected_batch_size
-    assert drawn == defaults.users_like(size, kept, count)
+    assert drawn == defaults.users_for_batch(size, kept, count)
     by_rule = defaults.user_rules({"batch_size": defaults.Rule(size, "")}, kept, count)
     assert drawn == by_rule["batch_size"].value
     assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
 
 
 def test_plan_recommends_what_train_takes(people, capsys, monkeypatch):
-    """The same batch for what sfumato plan compares and sfumato train then decides."""
+    """The same batch for the output of sfumato plan compares and sfumato train then decides."""
     size = 61
     monkeypatch.setattr(
         "sfumato.privacy.plan.calibration.least_within", lambda *_, **__: 2.0

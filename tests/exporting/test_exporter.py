@@ -21,12 +21,12 @@ from sfumato.data import Tokens, Transform
 from sfumato.exporting import exporter
 from sfumato.exporting.formats import torch_export
 from sfumato.models.registry import create_for_texts
-from sfumato.privacy import NoPromise
+from sfumato.privacy import NoGuarantee
 
 CLASSES = ("cat", "dog", "owl")
 SHARES, USED = {"cat": 0.2, "dog": 0.3, "owl": 0.5}, {"cat": 0.6, "dog": 0.3, "owl": 0.1}
 READ = {"temperature": 1.7, "shares": SHARES, "prevalence": USED}
-"""How scores are moved: none of it is left out of a graph unnoticed."""
+"""How scores are shifted: none of it is left out of a graph unnoticed."""
 
 
 def model(folder: Path, name: str, *, channels: int = 1, size: int = 8, **about) -> Path:
@@ -110,7 +110,7 @@ def test_what_it_says_of_itself(tmp_path):
     made = sfumato.export(model(tmp_path, "linear"), to="torch-export")
     said = json.loads((made.path / "preprocessing.json").read_text("utf-8"))
     assert said["classes"] == list(CLASSES)
-    assert said["statement"] == json.loads(json.dumps(NoPromise(published=False).to_dict()))
+    assert said["statement"] == json.loads(json.dumps(NoGuarantee(published=False).to_dict()))
     assert said["input"] == {"name": "records", "dtype": "uint8", "shape": ["n", 8, 8, 1]}
     assert said["within"]["temperature"] == 1.7
     inside = {torch_export.ABOUT: ""}
@@ -119,7 +119,10 @@ def test_what_it_says_of_itself(tmp_path):
     assert "promises nothing" in (made.path / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("name", "channels", "size"), [("dictionary", 3, 16), ("wrn-10-1,form=de2022", 3, 8)])
+@pytest.mark.parametrize(
+    ("name", "channels", "size"),
+    [("dictionary", 3, 16), pytest.param("wrn-10-1,form=de2022", 3, 8, marks=pytest.mark.slow)],
+)
 def test_models_for_images(tmp_path, name, channels, size):
     assert sfumato.export(model(tmp_path, name, channels=channels, size=size), to="torch-export").difference <= 1e-6
 

@@ -53,13 +53,13 @@ ODD = {
 @pytest.fixture
 def exactly(monkeypatch):
     """The places of examples that were computed again."""
-    places, right = [], BatchRunner._exactly
+    places, right = [], BatchRunner._exact_sum
 
     def spied(self, rows, *rest):
         places.extend(rows.tolist())
         return right(self, rows, *rest)
 
-    monkeypatch.setattr(BatchRunner, "_exactly", spied)
+    monkeypatch.setattr(BatchRunner, "_exact_sum", spied)
     return places
 
 
@@ -202,13 +202,13 @@ class TestQueued(Waiting):
         model, (x, y) = MODELS["standardised"](), batch()
         ODD[odd](x[2])
         runs: list[int] = []
-        once = BatchRunner._at_once
+        once = BatchRunner._sum_at_once
 
         def counted(self, *given, **how):
             runs.append(1)
             return once(self, *given, **how)
 
-        monkeypatch.setattr(BatchRunner, "_at_once", counted)
+        monkeypatch.setattr(BatchRunner, "_sum_at_once", counted)
         gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
         gradient(x, y).gradients  # noqa: B018
         assert len(runs) == wholly

@@ -75,8 +75,7 @@ def test_each_optimizer_has_a_formula_and_mistakes():
     assert set(NAMES) == set(formulas.OPTIMIZERS) == set(formulas.MISTAKES)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize(("dtype", "decay"), [(torch.float64, 0.0), (torch.float64, 0.01), (torch.float32, 0.01)])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_optimizer_is_its_formula_and_none_of_its_mistakes(name, decay, dtype):
     given = problem(0)

@@ -488,7 +488,7 @@ def repeated(case):
     runs = tuple(SimpleNamespace(figures={"accuracy": value}) for value in case)
     several = Repeated(
         runs=runs,  # type: ignore[arg-type]
-        standing=len(case),
+        stored_runs=len(case),
         epsilon_of_all=1.0,
         delta=1e-5,
         epsilon_of_all_uses=1.0,

@@ -89,6 +89,7 @@ FORMULAS = [
     ),
     Formula(
         where="appendix A.2, phase II: the lower bound",
+        cases=10,
         says="ln((1 - beta - delta) / alpha) in either direction, alpha and beta by Clopper and Pearson's intervals",
         code="audit/two_worlds.py: two_worlds",
         draw=scores_of_two_worlds,

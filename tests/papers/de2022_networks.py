@@ -285,6 +285,7 @@ def skipinits(case):
 FORMULAS = [
     Formula(
         where="appendix C.1, weight standardisation",
+        cases=10,
         says="(W - mean) / (std sqrt(fan-in)), over each output unit's fan-in",
         code="models/normalisation/norms.py: standardise",
         draw=a_filter,

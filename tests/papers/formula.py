@@ -38,7 +38,7 @@ class Formula:
     formula: Callable[[Case], Any]
     mistakes: Mapping[str, Callable[[Case], Any]] = field(default_factory=dict)
     within: float = 1e-6
-    cases: int = 10
+    cases: int = 4
 
     def pairs(self) -> list[tuple[Case, np.ndarray]]:
         """Random cases, the same in every run of the tests, and what the package computes of each."""

@@ -507,7 +507,11 @@ def together(case):
     return case["sigma"] / math.sqrt(case["steps"])
 
 
-ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+ORDERS = (
+    *(1 + hundredth / 100 for hundredth in range(2, 100)),
+    *(tenth / 10 for tenth in range(20, 110)),
+    *(*range(11, 65), 128, 256, 512, 1024),
+)
 
 
 def photographs_with_copies(rng):
@@ -893,6 +897,7 @@ FORMULAS = [
     ),
     Formula(
         where="appendix B, the default Renyi accountant, of full batches",
+        cases=10,
         says="min over orders of a T / (2 sigma^2) + log((a - 1) / a) - log(delta a) / (a - 1)",
         code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=a_budget,

@@ -451,7 +451,7 @@ FORMULAS = [
     Formula(
         where="definition 2.2, equation 2",
         says="D_a(M(D) || M(D')) = (1 / (a - 1)) log E[(P / Q)^a], of T sampled Gaussian releases",
-        code="privacy/loss.py: Loss, renyi_accountant",
+        code="privacy/loss.py: Loss.renyi",
         draw=lambda rng: plan_of(rng, sampled=bool(rng.integers(2))),
         runs=lambda plan: plan.loss.renyi(ORDERS),
         formula=lambda plan: divergences(plan, ORDERS),
@@ -686,6 +686,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL: the joint law of all prefixes' noise",
+        cases=10,
         says="N_t = w_t z, w_t the best linear unbiased estimate from the nodes of each complete subtree; restarts",
         code="randomness/noise/tree.py: TreeNoise",
         draw=tree_case,
@@ -717,6 +718,7 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL: sensitivity of trees",
+        cases=10,
         says="S^2 = max over units, every gap-th step, of the sum over complete nodes of (steps below)^2",
         code="privacy/theorems/tree_aggregation.py: squared_sensitivity",
         draw=tree_case,

@@ -721,7 +721,7 @@ FORMULAS = [
     Formula(
         where="section 4, epsilon of zCDP",
         says="min over a of rho a + log((a - 1) / a) - (log delta + log a) / (a - 1)",
-        code="privacy/loss.py: renyi_accountant",
+        code="privacy/loss.py: Loss",
         draw=tree_plan,
         runs=lambda plan: plan.epsilon(accountant="rdp"),
         formula=epsilon_of_zcdp,

@@ -35,6 +35,7 @@ def test_a_fine_grid_that_never_has_enough_is_a_refusal():
     assert MOST_NOISE == 1e7
 
 
+@pytest.mark.slow
 def test_truncated_sampling_at_the_smallest_delta_is_planned_in_few_compositions():
     """It took 195, and 43 seconds; their epsilons on the fine grid fall by no rule there."""
     loss._epsilon.cache_clear()
@@ -49,3 +50,13 @@ def test_truncated_sampling_at_the_smallest_delta_is_planned_in_few_compositions
     )
     assert loss._epsilon.cache_info().misses < 50
     assert 0.99 < plan.epsilon() <= 1.0
+
+
+@pytest.mark.parametrize("unknown", ["noise_multiplier", "steps", "batch_size"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_what_is_found_is_the_best_that_meets_epsilon_by_the_accountant(unknown, accountant):
+    given = {"noise_multiplier": 2.0, "steps": 400, "batch_size": 100}
+    del given[unknown]
+    found = PrivacyPlan.calibrate(examples=2000, epsilon=3.0, delta=1e-5, accountant=accountant, **given)
+    assert 2.96 < found.epsilon(accountant=accountant) <= 3.0
+    assert found.epsilon() <= 3.0

@@ -88,10 +88,10 @@ def test_shares_and_quantiles_are_inverse(shape):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"mean": 1}, "mean must lie above 1"),
-        ({"mean": 501}, "at most at 500, got 501"),
+        ({"mean": 1}, "mean must be above 1"),
+        ({"mean": 501}, "at most 500, got 501"),
         ({"mean": math.inf}, "mean must be a finite number"),
-        ({"mean": 10, "shape": 1001}, "shape must lie above -1 and at most at 1000"),
+        ({"mean": 10, "shape": 1001}, "shape must be above -1 and at most 1000"),
         ({"mean": 10, "shape": math.nan}, "shape must be a finite number"),
         ({"mean": 10, "shape": -0.9}, "a few extremely long searches among many with one candidate"),
     ],

@@ -52,7 +52,7 @@ def test_a_holder_that_is_alive_is_not_disturbed(path):
         with pytest.raises(SfumatoError, match=f"another process is writing the run in .*: process {os.getpid()} on"):
             Ledger(path, notify=told.append)
         ledger.append("release", {"step": 1})
-    assert ["watching for 1 s whether it is alive" in line for line in told] == [True]
+    assert ["waiting 1 s to see whether it is alive" in line for line in told] == [True]
     assert [entry.body.get("step") for entry in read(path)] == [None, 0, 1]
 
 
@@ -128,7 +128,7 @@ def test_what_another_machine_left_is_watched_first(path, content):
     told, began = [], time.monotonic()
     Ledger(path, notify=told.append).close()
     assert time.monotonic() - began >= leases.WATCH
-    assert ["watching" in told[0], "taking over" in told[1]] == [True, True]
+    assert ["waiting" in told[0], "taking over" in told[1]] == [True, True]
 
 
 def test_a_file_system_without_locks_is_no_refusal(path, monkeypatch):

@@ -123,7 +123,7 @@ def test_a_full_disk_loses_nothing(path, monkeypatch):
         monkeypatch.setattr(ledgers.os, "write", first_part_then_full)
         with pytest.raises(SfumatoError, match=r"cannot be extended .No space left") as error:
             ledger.append("release", {"step": 4})
-        assert "the run continues where it stopped" in error.value.remedy
+        assert "the run resumes where it stopped" in error.value.remedy
         assert path.read_bytes() == before
         monkeypatch.setattr(ledgers.os, "write", real)
         ledger.append("release", {"step": 4})

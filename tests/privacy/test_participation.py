@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.privacy import (
+    Allocated,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
@@ -32,6 +33,7 @@ RULES: list[Participation] = [
     CyclicPoisson(batch_size=30, groups=5),
     TruncatedPoisson(batch_size=30, largest=60),
     DriftingPoisson(batch_size=30, period=8, sizes=(700, 300)),
+    Allocated(batch_size=30),
 ]
 
 
@@ -76,8 +78,8 @@ def test_by_time_the_steps_end_with_the_bins():
 
 
 ADJACENCIES = {
-    "add-or-remove": (True, True, True, False, True, True, False, True),
-    "zero-out": (True,) * 8,
+    "add-or-remove": (True, True, True, False, True, True, False, True, True),
+    "zero-out": (True,) * 9,
 }
 
 
@@ -91,7 +93,7 @@ def test_what_moves_others_holds_for_zero_out_alone(rule, adjacency):
     assert "use zero-out adjacency, or use " in no.value.remedy
 
 
-@pytest.mark.parametrize("name", [*UNPROVEN, "Shuffled", "without_replacement", "random-allocation"])
+@pytest.mark.parametrize("name", [*UNPROVEN, "Shuffled", "without_replacement", "min-sep"])
 def test_what_has_no_theorem_is_refused_with_what_comes_nearest(name):
     with pytest.raises(SfumatoError, match=f"no theorem here covers the participation '{name}': ") as error:
         refuse_unproven(name)
@@ -110,6 +112,10 @@ def test_what_has_no_theorem_is_refused_with_what_comes_nearest(name):
         (lambda: TruncatedPoisson(batch_size=30, largest=29), "largest must be at least the batch size, got 29 for 30"),
         (lambda: plan(CyclicPoisson(batch_size=30, groups=34)), "batch_size times groups must not exceed"),
         (lambda: plan(FixedOrder(batch_size=1001)), "batch_size must not exceed the number of examples"),
+        (
+            lambda: plan(Allocated(batch_size=1001)),
+            "batch_size must not exceed the number of examples, got 1001 of 1000",
+        ),
         (lambda: plan(TruncatedPoisson(batch_size=1000, largest=1000)), "batch_size must be below the number"),
     ],
 )

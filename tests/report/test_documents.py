@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
-from sfumato.privacy import Circumstances, NoPromise
+from sfumato.privacy import Circumstances, NoGuarantee
 from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.report.documents import BLANK
 
@@ -17,7 +17,7 @@ PLAN = PrivacyPlan(
     delta=1e-5,
 )
 SAID = Statement(plan=PLAN, circumstances=Circumstances(kept=(40, 50))).to_dict()
-OWNER = {"heading": {}, "together": (), "kept_files": ("settings.json",), "signed": False}
+OWNER = {"heading": {}, "joint_costs": (), "kept_files": ("settings.json",), "signed": False}
 
 
 def facts(**parts) -> DocumentFacts:
@@ -42,7 +42,7 @@ def test_a_card_has_front_matter_and_says_the_promise_and_how_to_check_it():
     assert "metrics" not in front
     for words in (SAID["sentence"], *SAID["not_covered"], "$ sfumato verify FOLDER", r"# Spots & \<blots\>", r"a\_b"):
         assert words in body
-    assert "Not published: figures of private data are the owner's alone." in body
+    assert "Not published: figures of private data are for the owner only." in body
     for false, true in SAID["true_positives"].items():
         assert f"| {float(false):.1%} | at most {true:.2%} |" in body
 
@@ -58,7 +58,7 @@ def test_a_card_says_how_to_use_the_model_and_nothing_of_a_gap_that_there_is_not
 
 
 def test_a_card_of_a_model_without_a_promise_promises_nothing():
-    card = model_card(facts(statement=NoPromise(published=True).to_dict()))
+    card = model_card(facts(statement=NoGuarantee(published=True).to_dict()))
     assert "This model promises nothing" in card
     assert "differential-privacy" not in card.split("---")[1]
     assert "attacker" not in card
@@ -79,7 +79,7 @@ def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
     filled = assessment(facts(), **OWNER | {"heading": {"purpose": "a trial", "owner": "Ward 3", "date": "2026-03-01"}})
     assert filled.count(BLANK) == 7
     assert "Ward 3" in filled
-    more = assessment(facts(persons=["Of two."]), **OWNER | {"together": ["Two runs."], "signed": True})
+    more = assessment(facts(person_lines=["Of two."]), **OWNER | {"joint_costs": ["Two runs."], "signed": True})
     for words in ("- Two runs.", "- Of two.", "`signature.json` says who vouches"):
         assert words in more
 

@@ -9,7 +9,7 @@ import pytest
 
 from sfumato.report import Evaluation, page
 
-PRIVATE = "Private: not covered by the promise"
+PRIVATE = "Private: not covered by the guarantee"
 
 
 def section(text: str, part: str) -> str:
@@ -35,7 +35,7 @@ class Resources(HTMLParser):
 
 
 def test_the_summary_comes_first_and_the_parts_follow_in_their_order(facts):
-    text = page(facts(owner={"owner": "Ward 3"}, together=["Both come to 4.464."]))
+    text = page(facts(owner={"owner": "Ward 3"}, joint_costs=["Both come to 4.464."]))
     order = [
         "<h1>folder, cnn</h1>",
         "81.2%",
@@ -90,12 +90,12 @@ def test_every_private_part_is_marked(facts):
 
 def test_the_owner_s_part_is_private_and_never_on_a_public_page(facts):
     written = {"owner": "Ward 3", "date": "2026-03-01", "purpose": "a trial"}
-    told = facts(owner=written, together=["Both come to 4.464."], public_test=True)
+    told = facts(owner=written, joint_costs=["Both come to 4.464."], public_test=True)
     own = section(page(told), "owner")
     for words in (*written.values(), "Both come to 4.464.", "left out of the public version"):
         assert words in own
     assert page(told, public=True) == page(facts(public_test=True), public=True)
-    assert page(facts(owner=written, together=["Both"]), public=True) == page(facts(), public=True)
+    assert page(facts(owner=written, joint_costs=["Both"]), public=True) == page(facts(), public=True)
     assert 'id="owner"' not in page(facts())
 
 
@@ -202,7 +202,9 @@ def test_hostile_names_stay_text(facts):
 def test_a_seeded_run_is_warned_of_before_anything_is_promised(facts):
     text = page(facts(statement=by_a_seed(facts), attack=None))
     assert (
-        text.index("Warning: made from a seed, promises nothing") < text.index("81.2%") < text.index("What is promised")
+        text.index("Warning: made from a seed, no guarantee")
+        < text.index("81.2%")
+        < text.index("The guarantee, and who")
     )
     assert "It is an experiment. Its plan, run under a secret key, would be (3.000, 1e-05)-differentially" in text
     assert '<p class="lead">' not in text

@@ -86,7 +86,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "other.safetensors"
     path.write_bytes(to_bytes({"a": torch.zeros(1)}, {"format": "pt"}))
     assert read_safetensors(path)[1] == {"format": "pt"}
-    with pytest.raises(SfumatoError, match="is no checkpoint"):
+    with pytest.raises(SfumatoError, match="is not a checkpoint"):
         Checkpoint.load(path)
 
 
@@ -99,7 +99,7 @@ def test_a_step_that_is_no_whole_number_is_refused(tmp_path):
     for name in ("step", "noise"):
         about = json.loads(metadata["sfumato"]) | {name: 2.0}
         path.write_bytes(to_bytes(tensors, {"sfumato": json.dumps(about)}))
-        with pytest.raises(SfumatoError, match="is no checkpoint"):
+        with pytest.raises(SfumatoError, match="is not a checkpoint"):
             Checkpoint.load(path)
 
 

@@ -53,7 +53,7 @@ def test_verify_names_the_field(copy):
     path.write_text(json.dumps(changed(record, ("settings", "learning_rate"))))
     verdict = verify(copy)
     assert not verdict.holds
-    assert "settings.json differs from what the ledger began with in settings.learning_rate" in verdict.line
+    assert "settings.json differs from the beginning of the ledger in settings.learning_rate" in verdict.line
 
 
 @pytest.mark.parametrize("name", ["settings", "candidate"])

@@ -99,7 +99,7 @@ def test_a_signature_by_another_is_refused(signed, tmp_path):
 
 
 def test_no_signature_is_none(copy, key):
-    assert "nobody has signed it" in line_of(copy, key)
+    assert "it is not signed" in line_of(copy, key)
 
 
 def test_a_run_that_does_not_verify_is_not_signed(copy, key):
@@ -115,7 +115,7 @@ def test_keys_that_are_none_or_that_others_may_read_are_refused(copy, key, tmp_p
         sign(copy, key)
     with pytest.raises(SfumatoError, match=r"does not exist; make one"):
         sign(copy, tmp_path / "absent")
-    with pytest.raises(SfumatoError, match=r"does not exist; ask whoever signed for the \.pub file"):
+    with pytest.raises(SfumatoError, match=r"does not exist; ask the signer for the \.pub file"):
         verify(copy, signer=tmp_path / "absent")
     (tmp_path / "owner.key").write_text("00" * 32)
     (tmp_path / "owner.key").chmod(0o600)

@@ -18,7 +18,7 @@ from sfumato.runs.owner.data_identity import DataIdentity
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with an archive of images and two runs on it, and the owner's directory that knows of them."""
+    """Writes a folder with an archive of images and two runs on it, and the owner's directory that knows of them."""
     root = tmp_path_factory.mktemp("glance")
     rng = np.random.default_rng(0)
     np.savez(root / "people.npz", x=rng.integers(0, 255, (120, 8, 8), np.uint8), y=np.arange(120) % 2)
@@ -94,7 +94,7 @@ def test_data_that_have_gone_are_known_by_their_place(at, capsys):
         (at / "away.npz").rename(at / "people.npz")
     shown = capsys.readouterr()
     assert "2 runs, together" in shown.out
-    assert "these are the runs on what lay at this place" in shown.err
+    assert "only runs on data at this path are listed" in shown.err
     assert main(["spent", "npz:nowhere.npz"]) == 1
 
 
@@ -103,8 +103,8 @@ def test_data_that_no_run_is_known_to_have_used(at, tmp_path, capsys):
     np.savez(tmp_path / "others.npz", x=images, y=np.arange(40) % 2)
     main(["spent", f"npz:{tmp_path / 'others.npz'}"])
     shown = capsys.readouterr()
-    assert "no run of yours is known to have used" in shown.out
-    assert "a set that was changed, be it by one image, and lies elsewhere for another one" in shown.err
+    assert "no known run of yours used" in shown.out
+    assert "a set that was both moved and changed, even by one image, counts as another one" in shown.err
 
 
 def test_what_is_no_run(at, monkeypatch, tmp_path, capsys):

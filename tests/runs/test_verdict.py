@@ -82,8 +82,8 @@ DAMAGE = {
     "sentence changed": (lambda copy: edit_json(copy / "statement.json", sentence="It is private."), "in sentence"),
     "a seed hidden": (hidden_seed, "differs from what plan and ledger give"),
     "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json is missing"),
-    "plan changed": (lambda copy: edit_json(copy / "plan.json", steps=11), "it began with another plan"),
-    "plan of another run": (better_plan, "it began with another plan than plan.json"),
+    "plan changed": (lambda copy: edit_json(copy / "plan.json", steps=11), "it started with another plan"),
+    "plan of another run": (better_plan, "it started with another plan than plan.json"),
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "zeros and more in the ledger": (zeros, "its last line is incomplete"),
@@ -96,7 +96,7 @@ DAMAGE = {
         lambda copy: rewrite(copy, lambda events: [*events[:3], events[2], *events[3:]]),
         "entry 3 is not step 2",
     ),
-    "ledger without an end": (lambda copy: rewrite(copy, lambda events: events[:-1]), "from a beginning to an end"),
+    "ledger without an end": (lambda copy: rewrite(copy, lambda events: events[:-1]), "has no beginning or no end"),
     "ledger of more steps": (
         lambda copy: rewrite(
             copy, lambda events: [*events[:-1], ("release", {**events[-2][1], "step": 12}), events[-1]]
@@ -121,7 +121,7 @@ DAMAGE = {
         "entry 1 is not step 0",
     ),
     "an end before the first step": (lambda copy: ended_after(copy, -1), "it ends after -1 steps, but records 12"),
-    "an end within a step": (lambda copy: ended_after(copy, 1.5), "it ends after 1.5 steps, which is no whole number"),
+    "an end within a step": (lambda copy: ended_after(copy, 1.5), "it ends after 1.5 steps, which is not an integer"),
 }
 
 
@@ -147,7 +147,7 @@ def test_damage_is_found_and_named(copy, damage):
 def test_a_key_that_cannot_be_deleted_is_named(copy, monkeypatch):
     (copy / "dice.key").write_text("00")
     monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError()))
-    assert "whoever has it can subtract the noise" in verify(copy).line
+    assert "anyone who has it can subtract the noise" in verify(copy).line
     monkeypatch.undo()
     assert verify(copy).holds
 

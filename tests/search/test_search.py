@@ -145,10 +145,10 @@ def test_seeds_count_on_and_cost_together(tmp_path):
     assert seeds == [3, 4]
     plan = found.runs[0].statement.plan
     assert found.epsilon_of_all == pytest.approx(plan.epsilon(steps=2 * plan.steps), rel=1e-3)
-    assert (found.standing, found.median) == (2, sum(found.values) / 2)
+    assert (found.stored_runs, found.median) == (2, sum(found.values) / 2)
     assert found.epsilon_of_all_uses == found.epsilon_of_all
     again = search.repeat(PRIVATE, seeds=1, directory=tmp_path / "n")
-    assert (again.values, again.standing) == (found.values[:1], 2)
+    assert (again.values, again.stored_runs) == (found.values[:1], 2)
 
 
 def test_budgets_have_a_run_each(tmp_path):
@@ -209,6 +209,12 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
                 replace(PUBLIC, experiment=replace(EXPERIMENT, adjacency="zero-out")), RATES, directory=place
             ),
             "got adjacency zero-out",
+        ),
+        (
+            lambda place: search.private_selection(
+                replace(PUBLIC, experiment=replace(EXPERIMENT, accountant="rdp")), RATES, directory=place
+            ),
+            "a private selection always plans by Renyi DP",
         ),
         (
             lambda place: search.private_selection(

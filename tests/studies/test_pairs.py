@@ -23,7 +23,7 @@ def pairs():
 
 
 def test_every_pair_has_a_plan_within_the_budget_or_a_reason(pairs):
-    assert len(pairs) == 9
+    assert len(pairs) == 10
     for pair in pairs:
         assert (pair.plan is None) == bool(pair.why)
         if pair.plan is not None:
@@ -102,7 +102,7 @@ def test_pairs_are_compared_within_the_order_that_the_data_have(order, study, ca
 def test_what_cannot_be_compared_is_refused(study, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = study(f"{NUMBERS} --steps 5 --plot x.png", status=2)
-    assert told == "error: --plot must end with .svg, got 'x.png'; name a file such as pairs.svg\n"
+    assert told == "error: --plot must end with .svg, got 'x.png'; give a file such as pairs.svg\n"
     assert "error: --examples must be at least 1, got 0" in study(
         "pairs --examples 0 --batch-size 1 --steps 1 --epsilon 1", status=1
     )

@@ -25,7 +25,7 @@ def test_it_is_trained_and_promises_nothing(study, workplace, capsys):
     ("options", "words"),
     [
         ("--loss sigmoid", "loss is not as in the printed algorithm; leave it out"),
-        ("--precision bfloat16", "--precision is given, and the printed algorithm does not read it"),
+        ("--precision bfloat16", "--precision is given, but the printed algorithm does not use it"),
     ],
 )
 def test_what_it_does_not_read_is_refused(options, words, workplace, study):

@@ -109,5 +109,5 @@ def test_what_the_paper_has_not_is_refused(digits, tmp_path, choices, refusal):
 
 
 def test_private_data_are_refused(digits, tmp_path):
-    with pytest.raises(SfumatoError, match="promises nothing, and this digits source is private; declare it public"):
+    with pytest.raises(SfumatoError, match="has no guarantee, but this digits source is private; declare it public"):
         trained(tmp_path / "run", replace(digits, public=False))

@@ -84,7 +84,7 @@ def planned(**pair) -> PrivacyPlan:
     [
         (planned(participation="truncated"), "participation is truncated"),
         (planned(mechanism="blt"), "mechanism is blt"),
-        (replace(LARGE, clipping=QuantileClipping(count_noise=200.0)), "this one adapts"),
+        (replace(LARGE, clipping=QuantileClipping(count_noise=200.0)), "this one is adaptive"),
     ],
 )
 def test_a_plan_that_the_law_does_not_speak_of_is_refused(plan, words):

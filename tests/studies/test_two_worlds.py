@@ -36,4 +36,4 @@ def test_both_phases_are_printed_beside_the_paper_s_figures(study, mnist, monkey
 
 
 def test_a_file_that_is_not_there_is_refused(study):
-    assert study("two_worlds none.npz", status=1) == "error: there is no file none.npz; name the file mnist.npz\n"
+    assert study("two_worlds none.npz", status=1) == "error: there is no file none.npz; give the file mnist.npz\n"

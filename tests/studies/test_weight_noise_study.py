@@ -83,7 +83,7 @@ def test_private_data_are_refused_unless_that_is_said_and_then_it_stands_everywh
     assert not place.exists()
     found = noise_study(arrays, "linear", directory=place, not_private=True, **SMALL)
     assert not found.public
-    said = "The data are private, and these figures are not covered by any promise."
+    said = "The data are private, and no guarantee covers these figures."
     for name in ("noise-study.json", "report.html"):
         assert said in (place / name).read_text()
     for file in place.iterdir():

@@ -50,7 +50,7 @@ def two(tmp_path, monkeypatch):
 
 
 def test_a_worker_that_is_long_at_something_is_waited_for(two):
-    two[0].wait_for(Work(1.5))
+    two[0].wait_for(Work(0.8))
 
 
 def test_one_that_shows_no_sign_of_life_is_named(two):

@@ -43,7 +43,7 @@ KEY = bytes(32)
 
 def backbone_for(size: int = 16) -> tuple[models.Backbone, models.ExpectedInput]:
     torch.manual_seed(0)
-    backbone = models.build_backbone(models.Architecture(name="wrn-10-1", size=size))
+    backbone = models.build_backbone(models.Architecture(name="lenet-300-100", size=size))
     return backbone, models.ExpectedInput(
         resolution=size, enlarged=size + 4, interpolation="bicubic", mean=(0.5,) * 3, std=(0.5,) * 3
     )
@@ -79,7 +79,7 @@ SHOWINGS = {
 def test_a_record_moves_its_own_row_alone(tmp_path, images, name):
     showing = SHOWINGS[name]
     whole = computed(tmp_path / "a", images, showing).records("train").take(slice(None))
-    assert whole.shape == (24, showing.views + (showing.crop == "inception"), 64)
+    assert whole.shape == (24, showing.views + (showing.crop == "inception"), 100)
     kept = np.arange(24) != 5
     train = Records(images=images.train.images[kept], labels=images.train.labels[kept])
     fewer = computed(tmp_path / "b", replace(images, train=train), showing).records("train").take(slice(None))
@@ -135,11 +135,11 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images
     source = open_source(f"features:{cache.path}", owner_key=KEY, public=True)
     smaller, validation = hold_out(source, KEY, 0.4)
     held_out = np.isin(source.train.codes, validation.codes).all(1)
-    transform = FeatureTransform(width=64)
+    transform = FeatureTransform(width=100)
     for records, middles in ((source.train, by_middle), (validation, by_middle[held_out])):
         shown = accuracy.logits(nn.Identity(), records, transform, torch.device("cpu"))
         np.testing.assert_allclose(shown, middles, atol=1e-5)
-    assert cache.records("test").take(slice(None)).shape == (6, 1, 64)
+    assert cache.records("test").take(slice(None)).shape == (6, 1, 100)
     windows = torch.from_numpy(smaller.train.take(slice(None)))[:, 1:]
     plan = PrivacyPlan(
         population=smaller.examples,
@@ -230,10 +230,10 @@ def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images)
 def test_another_backbone_or_source_is_refused(tmp_path, images):
     computed(tmp_path / "a", images)
     torch.manual_seed(1)
-    other = models.build_backbone(models.Architecture(name="wrn-10-1", size=16))
-    with pytest.raises(SfumatoError, match="began as something else: digest was"):
+    other = models.build_backbone(models.Architecture(name="lenet-300-100", size=16))
+    with pytest.raises(SfumatoError, match="was started with other settings: digest was"):
         computed(tmp_path / "a", images, backbone=other)
-    with pytest.raises(SfumatoError, match="began as something else: its images or labels were others;"):
+    with pytest.raises(SfumatoError, match="was started with other settings: its images or labels have changed;"):
         computed(tmp_path / "a", replace(images, fingerprint="0" * 64))
     with pytest.raises(SfumatoError, match="views was 1 and is 2, flip was False and is True;"):
         computed(tmp_path / "a", images, SHOWINGS["mirrored"])
@@ -247,7 +247,7 @@ class Mixing(nn.Module):
 
 
 def test_a_backbone_that_mixes_images_runs_on_one_at_a_time(tmp_path, images):
-    backbone = models.Backbone(Mixing(), models.Architecture(name="wrn-10-1", size=16))
+    backbone = models.Backbone(Mixing(), models.Architecture(name="lenet-300-100", size=16))
     assert not is_batch_independent(backbone, torch.randn(4, 3, 16, 16))
     cache = Cache(tmp_path / "a")
     contents = caching.contents_for(images, backbone, backbone_for()[1], caching.StoredViews())
@@ -259,8 +259,8 @@ def test_a_backbone_that_mixes_images_runs_on_one_at_a_time(tmp_path, images):
 @pytest.mark.parametrize("views", [1, 3])
 def test_the_clipped_gradient_on_features_is_that_of_the_whole_model(loss, views):
     backbone = backbone_for()[0]
-    head = models.create_head("head,norm=3", classes=3, width=64)
-    whole = models.create_head("head,norm=3", classes=3, width=64, backbone=backbone)
+    head = models.create_head("head,norm=3", classes=3, width=100)
+    whole = models.create_head("head,norm=3", classes=3, width=100, backbone=backbone)
     nn.init.normal_(head.head.weight)
     whole.head.load_state_dict(head.head.state_dict())
     images, targets = torch.randn(5, views, 3, 16, 16), torch.arange(5) % 3

@@ -109,12 +109,13 @@ with counting_device():
     for place, share in (("held", held.DEVICE_SHARE), ("read", 0.0)):
         held.DEVICE_SHARE = share
         options = "--views 2 --shift 1 --flip True --batch-size 64 --micro-batch 32 --steps 2 --seed 1"
-        assert not main(f"train digits --model cnn {{options}} --device counting --output {{place}}".split())
+        assert not main(f"train digits --model linear {{options}} --device counting --output {{place}}".split())
         found.add(hashlib.sha256(Path(place, "model.safetensors").read_bytes()).hexdigest())
 assert len(found) == 1, found
 """
 
 
+@pytest.mark.slow
 def test_a_run_on_a_device_comes_to_the_same_bytes_where_they_do_not_fit(tmp_path, forks):
     script = tmp_path / "script.py"
     script.write_text(WHOLE.format(root=str(RESULTS.parents[1]), place=str(tmp_path)))

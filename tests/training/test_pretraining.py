@@ -27,7 +27,8 @@ from sfumato.training.preparation.start import recorded_key, recorded_performanc
 from sfumato.training.steps import PublicSteps
 from sfumato.training.workers import Workers
 
-SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
+NETWORK = "lenet-300-100,norm=group"
+SETTINGS = Settings(model=NETWORK, optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_divergence_is_said(shown, training, tmp_path):
 
 def test_the_same_from_one_call(shown, pretrained, tmp_path):
     options = {"steps": 24, "batch_size": 50, "learning_rate": 0.05, "shift": 1, "averaging": EMA(0.9), "seed": 1}
-    run = pretrain("cnn", shown, directory=tmp_path / "one", threads=1, **options)
+    run = pretrain(NETWORK, shown, directory=tmp_path / "one", threads=1, **options)
     for name in ("model.safetensors", "statement.json"):
         assert (run.directory / name).read_bytes() == (pretrained.directory / name).read_bytes()
 
@@ -188,7 +189,7 @@ def test_the_same_from_one_call(shown, pretrained, tmp_path):
 def test_private_fine_tuning_starts_from_its_averaged_weights(pretrained, spots, plan, tmp_path, trainable):
     choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1}
     run = train(
-        "cnn",
+        NETWORK,
         spots,
         plan,
         directory=tmp_path / "fine",
@@ -223,12 +224,27 @@ def without_one(source):
 def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, plan, tmp_path):
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
     same = replace(keyed, public=True)
-    first = pretrain("cnn", same, directory=tmp_path / "a", **choices)
-    second = pretrain("cnn", shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices)
-    train("cnn", same, plan, directory=tmp_path / "d", pretrained=str(first.directory), learning_rate=0.1, threads=1)
+    first = pretrain(NETWORK, same, directory=tmp_path / "a", **choices)
+    second = pretrain(NETWORK, shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices)
+    train(
+        NETWORK,
+        same,
+        plan,
+        directory=tmp_path / "d",
+        pretrained=str(first.directory),
+        learning_rate=0.1,
+        threads=1,
+    )
     for weights in (first.directory, second.directory / "model.safetensors", tmp_path / "d"):
         with pytest.raises(SfumatoError, match="without privacy on 200 of these 240 private records"):
-            train("cnn", keyed, plan, directory=tmp_path / "c", pretrained=str(weights), learning_rate=0.1)
+            train(
+                NETWORK,
+                keyed,
+                plan,
+                directory=tmp_path / "c",
+                pretrained=str(weights),
+                learning_rate=0.1,
+            )
     assert not (tmp_path / "c").exists()
 
 
@@ -239,17 +255,17 @@ def test_a_single_record_that_the_weights_have_seen_is_enough(shown, keyed, tmp_
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
     codes = np.concatenate([keyed.train.codes[:seen], foreign(200 - seen)])
     public_set = replace(shown, train=replace(shown.train, codes=codes))
-    weights = str(pretrain("cnn", public_set, directory=tmp_path / "a", **choices).directory)
+    weights = str(pretrain(NETWORK, public_set, directory=tmp_path / "a", **choices).directory)
     fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
     with pytest.raises(SfumatoError, match=f"without privacy on {seen} of these 240 private records") as refused:
-        train("cnn", keyed, plan, directory=tmp_path / "c", **fine)
+        train(NETWORK, keyed, plan, directory=tmp_path / "c", **fine)
     assert "sfumato dedup" in refused.value.remedy
     assert not (tmp_path / "c").exists()
     tested = replace(keyed, train=replace(keyed.train, codes=foreign(200)), test=keyed.train)
     with pytest.raises(SfumatoError, match=f"on {seen} of these 400 private records"):
-        train("cnn", tested, plan, directory=tmp_path / "d", **fine)
+        train(NETWORK, tested, plan, directory=tmp_path / "d", **fine)
     unseen = replace(keyed, train=replace(keyed.train, codes=foreign(200)))
-    run = train("cnn", unseen, plan, directory=tmp_path / "e", **fine)
+    run = train(NETWORK, unseen, plan, directory=tmp_path / "e", **fine)
     assert run.statement.circumstances.origins == ("public run",)
 
 
@@ -258,17 +274,17 @@ def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_whe
 ):
     plan = PrivacyPlan.calibrate(examples=199, batch_size=50, steps=2, noise_multiplier=4.0, delta=1e-3)
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
-    weights = str(pretrain("cnn", replace(keyed, public=True), directory=tmp_path / "a", **choices).directory)
+    weights = str(pretrain(NETWORK, replace(keyed, public=True), directory=tmp_path / "a", **choices).directory)
     fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
     with pytest.raises(SfumatoError, match="on 199 of these 239 private records"):
-        train("cnn", without_one(keyed), plan, directory=tmp_path / "b", **fine)
+        train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", **fine)
     (listed,) = (home / "trained-on").glob("*.npy")
     assert listed.stat().st_mode & 0o777 == 0o600
     listed.write_bytes(b"")
     with pytest.raises(SfumatoError, match="is damaged"):
-        train("cnn", without_one(keyed), plan, directory=tmp_path / "b", **fine)
+        train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", **fine)
     listed.unlink()
-    train("cnn", without_one(keyed), plan, directory=tmp_path / "b", progress=heard, **fine)
+    train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", progress=heard, **fine)
     assert any("are not listed next to your key" in line for line in heard.lines)
 
 
@@ -281,22 +297,34 @@ def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, sho
 
 def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):
     choices = {"learning_rate": 0.1, "threads": 1}
-    first = train("cnn", spots, plan, directory=tmp_path / "a", **choices)
+    first = train(NETWORK, spots, plan, directory=tmp_path / "a", **choices)
     second = pretrain(
-        "cnn", shown, directory=tmp_path / "b", steps=2, batch_size=50, pretrained=str(first.directory), **choices
+        NETWORK,
+        shown,
+        directory=tmp_path / "b",
+        steps=2,
+        batch_size=50,
+        pretrained=str(first.directory),
+        **choices,
     )
     assert second.statement.to_dict()["origins"] == ["private run"]
     assert "A private run stands behind the weights" in second.statement.to_dict()["not_covered"][1]
     third = pretrain(
-        "cnn", shown, directory=tmp_path / "c", steps=2, batch_size=50, pretrained=str(second.directory), **choices
+        NETWORK,
+        shown,
+        directory=tmp_path / "c",
+        steps=2,
+        batch_size=50,
+        pretrained=str(second.directory),
+        **choices,
     )
-    last = train("cnn", spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices)
+    last = train(NETWORK, spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices)
     assert last.statement.circumstances.origins == ("private run", "public run")
     assert "epsilons add up" in last.statement.not_covered[0]
 
 
 def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, training, tmp_path):
-    train("cnn", spots, plan, directory=tmp_path / "a", learning_rate=0.1, threads=1)
+    train(NETWORK, spots, plan, directory=tmp_path / "a", learning_rate=0.1, threads=1)
     for name in ("done", "ledger.jsonl"):
         (tmp_path / "a" / name).unlink()
     with pytest.raises(SfumatoError, match="holds a private run"):
@@ -306,7 +334,7 @@ def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, traini
 def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp_path):
     with pytest.raises(SfumatoError, match="trainable norm leaves out the classifier, whose weights start at zero"):
         train(
-            "cnn",
+            NETWORK,
             spots,
             plan,
             directory=tmp_path / "fine",
@@ -340,7 +368,13 @@ def test_private_fine_tuning_starts_from_the_weights_that_are_named(
     (copied / f"{other}.safetensors").write_bytes(b"")
     choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1, "head": "pretrained", "seed": 1}
     run = train(
-        "cnn", spots, plan, directory=tmp_path / "a", pretrained=str(copied), pretrained_weights=which, **choices
+        NETWORK,
+        spots,
+        plan,
+        directory=tmp_path / "a",
+        pretrained=str(copied),
+        pretrained_weights=which,
+        **choices,
     )
     before, after = (load(one).module.state_dict() for one in (copied / f"{file}.safetensors", run.directory))
     for name, value in after.items():
@@ -367,15 +401,15 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
         transform={**about["transform"], "mean": [0.25]},
     )
     choices = {"learning_rate": 0.1, "threads": 1, "seed": 1, "pretrained": str(copied)}
-    of_last = Settings(model="cnn", learning_rate=0.1, pretrained=str(copied), pretrained_weights="last")
+    of_last = Settings(model=NETWORK, learning_rate=0.1, pretrained=str(copied), pretrained_weights="last")
     assert origins(spots, of_last) == ("public run", "timm")
     assert origins(spots, replace(of_last, pretrained_weights="ema")) == ("public run",)
     assert transform_for(nn.Identity(), spots, of_last).mean == (0.25,)
     assert transform_for(nn.Identity(), spots, replace(of_last, pretrained_weights=None)).mean == (0.5,)
     assert pretraining_digests(spots, of_last) == (spots.stored_digest,)
-    train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
+    train(NETWORK, spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
     with pytest.raises(SfumatoError, match="without privacy on"):
-        train("cnn", spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
+        train(NETWORK, spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
     assert not (tmp_path / "b").exists()
 
 
@@ -389,10 +423,18 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
         ({}, "pretrained_weights is last, but pretrained is not given"),
     ]:
         with pytest.raises(SfumatoError, match=words):
-            train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="last", learning_rate=0.1, **given)
+            train(
+                NETWORK,
+                spots,
+                plan,
+                directory=tmp_path / "a",
+                pretrained_weights="last",
+                learning_rate=0.1,
+                **given,
+            )
     with pytest.raises(SfumatoError, match="pretrained_weights must be"):
         train(
-            "cnn",
+            NETWORK,
             spots,
             plan,
             directory=tmp_path / "a",

@@ -22,7 +22,7 @@ from sfumato.training.steps import PublicSteps
 
 SIZE, SIDE = 10, 15
 SETTINGS = Settings(
-    model="cnn", optimizer="sgd", learning_rate=0.1, views=2, zoom=1.5, flip=True, crop_area=0.2, seed=3
+    model="linear", optimizer="sgd", learning_rate=0.1, views=2, zoom=1.5, flip=True, crop_area=0.2, seed=3
 )
 CROPS = SETTINGS.views
 
@@ -75,7 +75,7 @@ def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan
     def run(name: str, **changes):
         given = {name: SETTINGS.flat()[name] for name in ("learning_rate", "views", "zoom", "flip", "crop_area")}
         given |= {"seed": 3, "optimizer": "sgd", **changes}
-        return train("cnn", folder, plan, directory=tmp_path / name, **given)
+        return train("linear", folder, plan, directory=tmp_path / name, **given)
 
     run("whole")
     with killed_at(3) as patch:
@@ -88,7 +88,7 @@ def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan
     assert whole.keys() == cut.keys()
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     plain = pretrain(
-        "cnn", folder, directory=tmp_path / "p", steps=2, batch_size=8, learning_rate=0.1, public=True, crop_area=0.2
+        "linear", folder, directory=tmp_path / "p", steps=2, batch_size=8, learning_rate=0.1, public=True, crop_area=0.2
     )
     assert plain.steps == 2
 

@@ -74,6 +74,6 @@ def test_a_port_in_use_is_named(first_of_two, monkeypatch):
 @pytest.mark.parametrize(("name", "value"), [("MASTER_ADDR", ""), ("MASTER_PORT", "many")])
 def test_an_environment_without_address_or_port_is_refused(first_of_two, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
-    expected = f"WORLD_SIZE is 2, with MASTER_ADDR .*{value}.*; start the processes by"
+    expected = f"WORLD_SIZE is 2, with MASTER_ADDR .*{value}.*; start the processes with"
     with pytest.raises(SfumatoError, match=expected), launch.join_workers():
         pass

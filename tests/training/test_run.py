@@ -226,11 +226,11 @@ def test_batch_norm_is_refused_before_anything_is_spent(spots, plan, options, tm
 def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, options, tmp_path, home):
     first = train("linear", spots, plan, directory=tmp_path / "a", **options)
     second = train("linear", spots, plan, directory=tmp_path / "b", **options)
-    assert (first.uses, first.together) == (1, None)
+    assert (first.uses, first.joint_cost) == (1, None)
     assert second.uses == len(uses.earlier_uses(DataIdentity(spots.data_digests)).plans) == 2
-    assert second.together is not None
+    assert second.joint_cost is not None
     assert (first.adjacency, second.adjacency) == (None, "add-or-remove")
-    assert plan.epsilon() < second.together[0] < 2 * plan.epsilon()
+    assert plan.epsilon() < second.joint_cost[0] < 2 * plan.epsilon()
     public = replace(spots, public=True)
     assert train("linear", public, plan, directory=tmp_path / "c", **options).uses == 0
 
@@ -269,5 +269,5 @@ def test_data_that_changed_where_they_lie_are_known_again_from_python(arrays, tm
         np.savez(path, **content)
         run = train("linear", f"npz:{path}", plan, directory=tmp_path / f"{place}", learning_rate=0.5, threads=1)
     assert run.uses == 2
-    assert run.together is not None
-    assert run.together[0] > run.statement.epsilon
+    assert run.joint_cost is not None
+    assert run.joint_cost[0] > run.statement.epsilon

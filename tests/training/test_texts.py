@@ -172,12 +172,12 @@ def test_public_weights_are_refused_for_texts_that_are_read_otherwise(table, sou
 
 @pytest.mark.parametrize("choice", [{"views": 2}, {"flip": True}, {"shift": 1}, {"zoom": 1.5}])
 def test_views_are_refused(choice, source, tmp_path):
-    with pytest.raises(SfumatoError, match="is for images, and a text has no views"):
+    with pytest.raises(SfumatoError, match="is for images; texts have no views"):
         sfumato.train(None, source, directory=tmp_path / "r", epsilon=8.0, steps=1, **choice, **QUICK)
 
 
 def test_what_is_of_images_is_refused(source, tmp_path):
     from sfumato.training.caching import features
 
-    with pytest.raises(SfumatoError, match="for images, and the source holds texts"):
+    with pytest.raises(SfumatoError, match="for images, but the source holds texts"):
         features(source, "timm:resnet10t", directory=tmp_path / "c", weights=None)

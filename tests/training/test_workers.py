@@ -148,7 +148,7 @@ class TestTakingPart:
         job, run = unfinished
         (run / names.RUN_KEY).unlink()
         RunKey.fresh().save(run / names.RUN_KEY)
-        with pytest.raises(SfumatoError, match="was replaced meanwhile"):
+        with pytest.raises(SfumatoError, match="was replaced in the meantime"):
             take_part(job, run, Workers())
 
     def test_with_another_run_s_checkpoint_it_is_refused(self, unfinished):

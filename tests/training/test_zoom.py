@@ -21,7 +21,7 @@ from sfumato.training.scorers import Scorer
 from sfumato.training.steps import PublicSteps
 
 SIZE, SIDE, ZOOM = 10, 12, 1.2
-SETTINGS = Settings(model="cnn", optimizer="sgd", learning_rate=0.1, views=2, zoom=ZOOM, flip=True, seed=3)
+SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=0.1, views=2, zoom=ZOOM, flip=True, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
         raise KeyboardInterrupt
 
     def begin(source):
-        train("cnn", source, plan, directory=tmp_path / "run", learning_rate=0.1, views=2, zoom=ZOOM)
+        train("linear", source, plan, directory=tmp_path / "run", learning_rate=0.1, views=2, zoom=ZOOM)
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "take_steps", stop)
@@ -114,7 +114,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(run, "take_steps", stop)
         with pytest.raises(KeyboardInterrupt):
-            pretrain("cnn", folder, directory=tmp_path / "public", **about)
+            pretrain("linear", folder, directory=tmp_path / "public", **about)
     assert opened[2].zoomed.shape == opened[0].zoomed.shape
 
 

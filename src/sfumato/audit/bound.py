@@ -69,17 +69,17 @@ class Bound:
         if self.assumption:
             parts.append(f"assumes {self.assumption}")
         if self.at_most is not None and math.isfinite(self.at_most):
-            parts.append(f"at most {_down(self.at_most)} could have been shown")
+            parts.append(f"at most {_rounded_down(self.at_most)} could have been shown")
         if self.smallest_fault is not None:
             parts.append(f"noise of {_percent(self.smallest_fault)} of its scale would have been noticed")
-        return f"epsilon {verb} {_down(self.epsilon)} at delta {self.delta:g} ({'; '.join(parts)})"
+        return f"epsilon {verb} {_rounded_down(self.epsilon)} at delta {self.delta:g} ({'; '.join(parts)})"
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and the sentence as plain data."""
         return {**asdict(self), "proven": self.proven, "sentence": self.sentence}
 
 
-def _down(value: float) -> str:
+def _rounded_down(value: float) -> str:
     """Two decimals, rounded down, because a lower bound must not be rounded up."""
     return f"{math.floor(value * 100 + 1e-9) / 100:.2f}"
 

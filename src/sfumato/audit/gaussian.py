@@ -37,7 +37,7 @@ CELLS = 64
 
 
 def white_box(
-    observed_in: ArrayLike,
+    included: ArrayLike,
     observed_out: ArrayLike,
     *,
     delta: float,
@@ -50,7 +50,7 @@ def white_box(
     """Two bounds from the same observations: one that assumes a Gaussian curve, and one without an assumption.
 
     Args:
-        observed_in: (n,) observations of releases with a canary, independent of each other.
+        included: (n,) observations of releases with a canary, independent of each other.
         observed_out: (n',) observations of releases without the canary.
         delta: delta of the promise.
         confidence: confidence of each bound.
@@ -68,7 +68,7 @@ def white_box(
     **Guarantee.** Each bound exceeds the true epsilon with probability at most 1 - confidence: the second as for
     `two_worlds`, the first if a release is a Gaussian mechanism sampled with probability q, for every mu.
     """
-    values_in, values_out = np.asarray(observed_in, float), np.asarray(observed_out, float)
+    values_in, values_out = np.asarray(included, float), np.asarray(observed_out, float)
     candidates = np.unique(np.atleast_1d(np.asarray(thresholds, float)))
     plain = two_worlds(values_in, values_out, delta=delta, confidence=confidence, threshold=candidates)
     share, steps = (1 - fraction("confidence", confidence)) / len(candidates), positive_integer("steps", steps)

@@ -102,7 +102,7 @@ class NoiseAudit:
         """What was checked, what was found, and the smallest faults that would have been detected."""
         each = "the only parameter" if self.parameters == 1 else f"each of the {self.parameters:,} parameters"
         checked = (
-            f"The noise of {each} was checked in {_where(self.steps, self.first_steps)}: its scale, its largest "
+            f"The noise of {each} was checked in {_steps_text(self.steps, self.first_steps)}: its scale, its largest "
             f"values, and repeats between {'' if self.first_steps else 'steps, '}runs and parameters. Correct noise "
             f"fails this check with probability at most {self.false_alarm:g}."
         )
@@ -111,8 +111,8 @@ class NoiseAudit:
         )
         power = (
             f"The check would have noticed noise of {together} of its scale in all parameters, or of {single} in "
-            f"{self.weakest} alone, the smallest of them; and noise cut off at {_down(self.cut[1])} standard "
-            f"deviations in all parameters, or at {_down(self.cut[0])} in {self.weakest} alone."
+            f"{self.weakest} alone, the smallest of them; and noise cut off at {_rounded_down(self.cut[1])} standard "
+            f"deviations in all parameters, or at {_rounded_down(self.cut[0])} in {self.weakest} alone."
         )
         if not self.faults:
             return checked, f"No fault was found. {power}"
@@ -134,7 +134,7 @@ class NoiseAudit:
         return cls(**values)
 
 
-def _where(steps: int, first_steps: bool) -> str:
+def _steps_text(steps: int, first_steps: bool) -> str:
     return f"the first steps of {steps:,} runs" if first_steps else f"{steps:,} steps of two runs"
 
 
@@ -211,7 +211,7 @@ def _tails(one: ParameterNoise, alpha: float) -> Iterator[str]:
     below = -math.inf if beyond >= 1 else one.numbers * math.log1p(-beyond)
     what = f"{one.name}: the largest of {one.numbers:,} values is {one.largest:.2f} standard deviations"
     if below < math.log(alpha / 2):
-        yield f"{what}, but correct noise reaches at least {_down(_least_maximum(one.numbers, alpha))}"
+        yield f"{what}, but correct noise reaches at least {_rounded_down(_least_maximum(one.numbers, alpha))}"
     elif one.numbers * beyond < alpha / 2:
         yield f"{what}, which correct noise does not reach"
 
@@ -279,5 +279,5 @@ def _smallest(count: int, alpha: float) -> float | None:
     return smallest_fault(lambda factor: factor**2 * unlucky < 1 and _rejected(factor**2 * unlucky, count, alpha))
 
 
-def _down(value: float) -> str:
+def _rounded_down(value: float) -> str:
     return f"{math.floor(100 * value) / 100:.2f}"

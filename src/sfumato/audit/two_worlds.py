@@ -54,7 +54,7 @@ def two_worlds(
     delta, alpha = not_negative("delta", delta), 1 - fraction("confidence", confidence)
     if threshold is None:
         first = _reserved(choosing, min(len(world_in), len(world_out)))
-        tests = [_chosen(world_in[:first], world_out[:first], delta, alpha)]
+        tests = [_best_threshold(world_in[:first], world_out[:first], delta, alpha)]
         world_in, world_out = world_in[first:], world_out[first:]
     else:
         thresholds = np.unique(_scores("threshold", np.atleast_1d(np.asarray(threshold, float))))
@@ -136,7 +136,7 @@ def _bound(misses: Any, positives: int, false_alarms: Any, negatives: int, delta
     return bound if bound.ndim else float(bound)
 
 
-def _chosen(world_in: np.ndarray, world_out: np.ndarray, delta: float, alpha: float) -> tuple[float, bool]:
+def _best_threshold(world_in: np.ndarray, world_out: np.ndarray, delta: float, alpha: float) -> tuple[float, bool]:
     """The threshold and the direction with the largest bound on these scores."""
     thresholds = np.unique(np.concatenate([world_in, world_out]))
     low = np.searchsorted(np.sort(world_in), thresholds)

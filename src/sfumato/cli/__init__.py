@@ -13,7 +13,7 @@ from typing import Any
 
 PROGRAM = "sfumato"
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
-CALLED = {
+ALIASES = {
     "help": "--help",
     "version": "--version",
     "fit": "train",
@@ -38,9 +38,9 @@ CALLED = {
     "init": "doctor",
 }
 """Names that other programs use for these verbs."""
-ALL_VERBS = "begin with: sfumato train SOURCE, such as folder:pictures"
+ALL_VERBS = "start with: sfumato train SOURCE, such as folder:pictures"
 DESCRIPTION = (
-    "Train image classifiers under differential privacy, and say in one checkable sentence what was promised. "
+    "Train image classifiers under differential privacy, with a guarantee that can be verified. "
     "Begin with: sfumato train digits"
 )
 
@@ -70,7 +70,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 0
     for argument in given:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):  # surrogates: bytes that are not UTF-8
-            print(f"error: the argument {argument!r} is not UTF-8; rename what it names", file=sys.stderr)
+            print(f"error: the argument {argument!r} is not UTF-8; rename the file", file=sys.stderr)
             return 2
     verb: Any = None
     try:
@@ -92,10 +92,10 @@ def _main(arguments: Sequence[str] | None) -> int:
 
         if not is_out_of_memory(error):
             raise
-        print("error: memory was not enough; free some, or work on fewer or smaller images at once", file=sys.stderr)
+        print("error: out of memory; free some, or use fewer or smaller images at a time", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: an unfinished run goes on when the same command is given again", file=sys.stderr)
+        print("interrupted: repeat the command to resume an unfinished run", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()
@@ -124,8 +124,8 @@ def parse(arguments: Sequence[str]):
         return 0
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
-        remedy = f"perhaps you meant {CALLED.get(name) or near[0]}" if near or name in CALLED else ALL_VERBS
-        problem = f"no verb is called {name!r}" if name else "no verb is given"
+        remedy = f"perhaps you meant {ALIASES.get(name) or near[0]}" if near or name in ALIASES else ALL_VERBS
+        problem = f"unknown verb {name!r}" if name else "no verb is given"
         print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
         return 2
     if not {*HELP, HELP_ALL}.isdisjoint(rest):

@@ -128,7 +128,7 @@ def notes_on_parts(parts: Collection[str | None], where: str) -> tuple[str, ...]
     """
     if "validation" not in parts:
         return ()
-    role = "the test part" if test_part(parts) == "validation" else "left out: train and test are read"
+    role = "the test part" if test_part(parts) == "validation" else "ignored: only train and test are read"
     return (f"the validation part of {where} is {role}",)
 
 
@@ -163,7 +163,7 @@ def require_declared(label: object, classes: Collection[str], where: str, remove
     if label not in classes:
         raise UnknownClassError(
             f"{where} the label {label!r}",
-            "which is not among the declared classes",
+            "which is not a declared class",
             f"add it to the declared classes, or take {remove} out",
         )
 
@@ -173,8 +173,8 @@ def require_named(label: int, classes: int, where: str, *, first: int) -> None:
     if label >= classes + first:
         raise UnknownClassError(
             f"{where} the label {label}",
-            f"and {classes} classes are named",
-            f"name every class in the order of the labels, which count from {first}",
+            f"but {classes} classes are named",
+            f"name every class in the order of the labels, starting with {first}",
         )
 
 
@@ -215,7 +215,7 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
             raise SfumatoError(f"{what} names {name!r} twice", f"name each{of} once")
     if len(names) < 2:
         if what == "classes":
-            problem, remedy = "at least two classes", "name every class, each by itself"
+            problem, remedy = "at least two classes", "name every class once"
         else:
             problem, remedy = "at least two", "name every label; a single one is two classes, in a column called label"
         raise SfumatoError(f"{what} must name {problem}, got {list(names)!r}", remedy)
@@ -300,7 +300,7 @@ def check_counts(
             )
         if (total == 1 or (parted and learnt == 1)) and not listed and all(map(_is_decimal, classes)):
             raise SfumatoError(
-                f"labels of {where} look like measurements ({name!r} and others), not like classes",
+                f"labels of {where} look like measurements ({name!r} and others), not classes",
                 "group them into a few classes, or train a regression in your own loop (sfumato.private_steps)",
             )
         if total == 1 or (parted and learnt == 1):
@@ -310,7 +310,7 @@ def check_counts(
                 f"add {record}s of this class, or remove the class",
             )
         if total and not learnt:
-            why = "" if parted else f" after the split by keyed hash, which put all {total} of them in the test part"
+            why = "" if parted else f" after the split by keyed hash, which assigned all {total} to the test part"
             raise SfumatoError(
                 f"class {name!r} of {where} has no training {record}{why}",
                 f"add {record}s of this class, or make the train and test parts yourself",

@@ -61,10 +61,10 @@ def _duration(text: str) -> float | np.timedelta64:
     return length
 
 
-def _written(period: timedelta) -> str:
+def _duration_text(period: timedelta) -> str:
     """A duration in the largest unit of which it is a whole number.
 
-    >>> _written(timedelta(days=1)), _written(timedelta(hours=36)), _written(timedelta(days=14))
+    >>> _duration_text(timedelta(days=1)), _duration_text(timedelta(hours=36)), _duration_text(timedelta(days=14))
     ('1d', '36h', '2w')
     """
     seconds = period.total_seconds()
@@ -98,7 +98,7 @@ class Clock:
         try:
             start = time_stamp(self.start)
             problem = f"period must be a duration or a number above 0, got {self.period!r}"
-            remedy = "give one such as 1d, 12h or 30m, or a number where the start is one"
+            remedy = "give one such as 1d, 12h or 30m, or a number if start is a number"
             period = _duration(self.period)
         except ValueError:
             raise SfumatoError(problem, remedy) from None
@@ -116,8 +116,8 @@ class Clock:
             return None
         if start is None or period is None:
             given, absent = ("start", "period") if period is None else ("period", "start")
-            raise SfumatoError(f"{given} is given without {absent}", f"give `{absent}` as well, or neither")
-        return cls(start=str(start), period=_written(period) if isinstance(period, timedelta) else str(period))
+            raise SfumatoError(f"{given} is given without {absent}", "give both or neither")
+        return cls(start=str(start), period=_duration_text(period) if isinstance(period, timedelta) else str(period))
 
     def to_dict(self) -> dict[str, str]:
         """The fields as plain data."""

@@ -50,7 +50,7 @@ class Labels:
         "NAME [NAME ...]",
         "one label per image",
         only="`label_columns` are for csv:, npz:, parquet: and webdataset:",
-        remedy="leave them out, or write a table",
+        remedy="leave them out, or give a table",
     )
     """Columns of 0 and 1 of a table, or of an archive's y, for images with several labels: none, one or many may be
     true."""
@@ -86,7 +86,7 @@ class Pixels:
             check_size(_checks.positive_integer("size", self.size))
         if self.channels not in (None, 1, 3):
             raise SfumatoError(
-                f"channels must be 1 or 3, got {self.channels!r}", "declare 1 for grey images and 3 for colour"
+                f"channels must be 1 or 3, got {self.channels!r}", "declare 1 for grey or 3 for colour images"
             )
         levels = self.levels
         return self if levels is None or levels.window is None else replace(self, window=levels.window)
@@ -189,7 +189,7 @@ class People:
         "the user column, if there is one",
         of="images",
         only="`user_from={}` is for folder:",
-        remedy="leave it out: a table has a column user, an archive the arrays users_train and users_test",
+        remedy="leave it out; tables have a column user, archives the arrays users_train and users_test",
     )
     """How to find the person behind each image. class: every class is one person. folder: the layout is
     PATH/CLASS/USER/IMAGE. dicom: the patient identifier. Or a regular expression for file names, such as
@@ -278,10 +278,10 @@ class Declared(NestedChoices):
         for name, value in reversed(self.given.items()):
             about = choices_of(Declared)[name].metadata
             if "only" in about and not {name, f"{name}={value}"} & set(understood):
-                raise SfumatoError(f"{about['only'].format(value)}, and the source is {spec}", about["remedy"])
+                raise SfumatoError(f"{about['only'].format(value)}, but the source is {spec}", about["remedy"])
         if self.labels.label_columns is not None and self.labels.classes is not None:
             problem = "`classes` and `label_columns` are both given"
-            raise SfumatoError(problem, "name several labels as `label_columns` alone")
+            raise SfumatoError(problem, "for several labels give `label_columns` alone")
 
     def refuse_of_other_form(self, spec: str, holds: str) -> None:
         """Refuse what says nothing of such records.

@@ -105,7 +105,7 @@ class Contents:
     @property
     def identity(self) -> str:
         """SHA-256 of all fields except the `PLACES`. Every piece contains it."""
-        return hashlib.sha256(json.dumps(_anywhere(self.to_dict()), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(_without_locations(self.to_dict()), sort_keys=True).encode()).hexdigest()
 
     def pieces(self, part: str) -> list[tuple[str, range]]:
         """The files of a part, and the range of its records in each."""
@@ -153,7 +153,8 @@ class Cache:
             index = parse_json(regular_file(self.path / FEATURES).read_text("utf-8"))
             if index["format"] != _FORMAT:
                 raise SfumatoError(
-                    f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"
+                    f"cache {str(self.path)!r} was made by another version of sfumato",
+                    "compute it again in another directory",
                 )
             return Contents.from_dict(index)
         except SfumatoError:
@@ -167,20 +168,23 @@ class Cache:
             raise SfumatoError(f"cache {str(self.path)!r} cannot be read ({error.strerror})", "check it") from None
         except (ValueError, TypeError, KeyError):
             place = self.path / FEATURES
-            raise SfumatoError(f"{place} is damaged", "restore it from a copy, or compute anew") from None
+            raise SfumatoError(f"{place} is damaged", "restore it from a copy, or compute it again") from None
 
     def begin(self, contents: Contents) -> None:
         """Creates a cache, or resumes one with the same contents. Other contents are refused with their differences."""
         if self.exists:
-            was, now = _anywhere(self.contents.to_dict()), _anywhere(json.loads(json.dumps(contents.to_dict())))
+            was, now = (
+                _without_locations(self.contents.to_dict()),
+                _without_locations(json.loads(json.dumps(contents.to_dict()))),
+            )
             if odd := _differences(was, now):
                 raise SfumatoError(
-                    f"cache {str(self.path)!r} began as something else: {', '.join(odd)}",
-                    "give the command that it began with, or another `directory`",
+                    f"cache {str(self.path)!r} was started with other settings: {', '.join(odd)}",
+                    "repeat the original command, or give another `directory`",
                 )
             return
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise SfumatoError(f"{str(self.path)!r} exists and holds no features", "give a new `directory`")
+            raise SfumatoError(f"{str(self.path)!r} exists but holds no features", "give a new `directory`")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(self.path / FEATURES, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
 
@@ -244,8 +248,8 @@ class Cache:
         missing = [name for part in PARTS for name, _ in self.missing(part)]
         if missing:
             raise SfumatoError(
-                f"cache {str(self.path)!r} is not complete: {len(missing)} of its pieces are missing",
-                "give the command of sfumato features again: it goes on where it was cut",
+                f"cache {str(self.path)!r} is incomplete: {len(missing)} of its pieces are missing",
+                "repeat the command of sfumato features to resume it",
             )
         pieces = [self._piece(part, name, rows) for name, rows in contents.pieces(part)]
         with ThreadPoolExecutor() as pool:
@@ -260,7 +264,7 @@ class Cache:
         return Piece.read(self.path / name, cache=contents.identity, dtype=DTYPES[contents.dtype], shape=shape)
 
 
-def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
+def _without_locations(contents: dict[str, Any]) -> dict[str, Any]:
     """A cache's description without the places of its records."""
     return {**contents, "source": {name: value for name, value in contents["source"].items() if name != PLACES}}
 
@@ -271,6 +275,6 @@ def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for (*_, name), before, after in nested_differences(was, now):
         words = f"{name} was {shortened(before)} and is {shortened(after)}"
         if name in ("fingerprint", "material", "pixels"):
-            words = "its images or labels were others"
+            words = "its images or labels have changed"
         (following if name in _FOLLOWING else chosen).append(words)
     return list(dict.fromkeys(chosen or following))

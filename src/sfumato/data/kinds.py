@@ -47,7 +47,7 @@ def torchvision_sets() -> dict[str, type]:
 
     found = {name: getattr(datasets, name) for name in datasets.__all__}
     kinds = {name: kind for name, kind in found.items() if isinstance(kind, type)}
-    return {name: kind for name, kind in kinds.items() if _has_classes(name, _required(parameters(kind)))}
+    return {name: kind for name, kind in kinds.items() if _has_classes(name, _required_parameters(parameters(kind)))}
 
 
 def torchvision_names() -> list[str]:
@@ -63,7 +63,7 @@ def _has_classes(name: str, known: Mapping[str, bool]) -> bool:
     return name not in _OTHERS and alone and "target_transform" in known and not joint
 
 
-def _required(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
+def _required_parameters(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
     return {name: parameter.default is parameter.empty for name, parameter in known.items()}
 
 
@@ -90,7 +90,7 @@ def torchvision_set(name: str) -> tuple[str, type]:
         remedy = f"did you mean torchvision:{near[0]}" if near else _SUCH_AS
         raise SfumatoError(f"{'torchvision:' + name!r} is not known", remedy)
     remedy = _OTHERS.get(other) or _SUCH_AS
-    raise SfumatoError(f"torchvision:{other} is no data set of images with one class each", remedy)
+    raise SfumatoError(f"torchvision:{other} is not a data set of images with one class each", remedy)
 
 
 def signatures() -> dict[str, Mapping[str, bool]]:
@@ -109,10 +109,10 @@ def signatures() -> dict[str, Mapping[str, bool]]:
     except (OSError, SyntaxError):
         return {}
     classes = {one.name: one for body in parsed for one in body if isinstance(one, ast.ClassDef)}
-    return {name: dict(_arguments(name, classes)) for name in _offered(listed) if name in classes}
+    return {name: dict(_arguments(name, classes)) for name in _exported_names(listed) if name in classes}
 
 
-def _offered(body: list[ast.stmt]) -> list[str]:
+def _exported_names(body: list[ast.stmt]) -> list[str]:
     """The names in `__all__`."""
     values = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__"]
     return [*ast.literal_eval(values[-1])] if values else []
@@ -252,14 +252,14 @@ def parse(spec: str) -> tuple[str, str]:
         elif spec.lower().endswith((".zip", ".tar.gz", ".tgz")):
             remedy = "unpack it, and name what is in it, such as folder:PATH"
         elif Path(spec).suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff"):
-            remedy = "an image is no data set: name the folder that holds the class folders, folder:PATH"
+            remedy = "an image is not a data set: give the folder that holds the class folders, folder:PATH"
         elif Path(spec).suffix == ".tar":
             remedy = f"write webdataset:{spec} for this file"
         elif Path(spec).suffix in (".npz", ".csv", ".parquet"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
-        raise SfumatoError(f"source {spec!r} is of no known kind", remedy)
+        raise SfumatoError(f"source {spec!r} is of an unknown kind", remedy)
     if kind.argument is None and colon:
-        raise SfumatoError(f"source {spec!r} takes nothing after its name", f"write {name}")
+        raise SfumatoError(f"source {spec!r} takes no argument", f"write {name}")
     if kind.argument is not None and not argument:
         raise SfumatoError(f"source {spec!r} lacks its {kind.argument}", f"write {name}:{kind.argument}")
     return name, argument

@@ -42,7 +42,7 @@ def path_errors(name: str, absent: str, folder: str = "") -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise SfumatoError(f"{name} does not exist", absent) from None
     except PermissionError:
-        raise SfumatoError(f"{name} may not be read", "give yourself permission to read it") from None
+        raise SfumatoError(f"{name} may not be read", "check its permissions") from None
     except OSError as problem:
         if folder and isinstance(problem, IsADirectoryError):
             raise SfumatoError(f"{name} is a folder", folder) from None
@@ -125,5 +125,5 @@ def too_large(name: str) -> SfumatoError:
     """The error for an image with too many pixels."""
     return SfumatoError(
         f"{name} would unpack to more than {LARGEST_IMAGE:,} pixels",
-        "make it smaller, or take it out",
+        "make it smaller, or remove it",
     )

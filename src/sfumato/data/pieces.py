@@ -197,11 +197,11 @@ class Piece:
             own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
-            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None
+            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and repeat the command") from None
         if own != {"cache": cache, "piece": path.name}:
-            raise SfumatoError(f"{path} belongs to another cache", "delete it and give the command again")
+            raise SfumatoError(f"{path} belongs to another cache", "delete it and repeat the command")
         if not fits:
-            raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
+            raise SfumatoError(f"{path} is truncated or of another shape", "delete it and repeat the command")
         at = {name: 8 + length + start for name, (start, _) in places.items()}
         return cls(path=path, dtype=dtype, at=at, shapes=shapes, sha256=sha256)
 
@@ -252,7 +252,7 @@ class Piece:
             while rest:
                 count = read_at(descriptor, rest, offset)
                 if not count:
-                    raise SfumatoError(f"{self.path} is cut short", "delete it and compute the features again")
+                    raise SfumatoError(f"{self.path} is truncated", "delete it and compute the features again")
                 rest, offset = rest[count:], offset + count
         finally:
             os.close(descriptor)

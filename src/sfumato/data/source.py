@@ -161,7 +161,7 @@ class Source(NestedChoices):
         figures = [("to train on", f"{self.examples:,}"), ("classes", f"{len(self.classes):,}")]
         if self.users is not None:
             figures.append(("users", f"{self.users:,}"))
-        read = ("Read from the data, and not covered by a promise", self.facts_read)
+        read = ("Read from the data, and not covered by the guarantee", self.facts_read)
         return card(f"Source ({'public' if self.public else 'private'})", figures, repr(self), more=read)
 
     @property
@@ -222,8 +222,7 @@ class Source(NestedChoices):
             )
         if self.multilabel:
             raise SfumatoError(
-                f"{what} needs one class for each record, and the source has {len(self.classes)} labels that may all "
-                "be true",
+                f"{what} needs one class per record, but the source has {len(self.classes)} independent labels",
                 "leave it out, or give a source with one label for each image",
             )
 
@@ -265,7 +264,7 @@ class Source(NestedChoices):
     def require_images(self, what: str) -> None:
         """Refuses texts for a feature that needs images, such as "sfumato features"."""
         if self.tokens is not None:
-            raise SfumatoError(f"{what} is for images, and the source holds texts", "give a source of images")
+            raise SfumatoError(f"{what} is for images, but the source holds texts", "give a source of images")
 
     def images_for(self, views: Views) -> Part:
         """The training records with the images from which these views are cut: of `size`, or the larger ones.

@@ -43,9 +43,9 @@ def refuse_without_users(spec: str = "", command: str = "embed") -> NoReturn:
     """
     kind, _, argument = spec.partition(":")
     if kind == "folder":
-        raise SfumatoError(f"{spec} does not say whose image each one is", _remedy_of_folder(argument, command))
+        raise SfumatoError(f"{spec} does not name the user of each image", _remedy_of_folder(argument, command))
     raise SfumatoError(
-        "the source does not say whose record each one is",
+        "the source does not name the user of each record",
         "give a table with the column user, an archive with users_train, or a folder with `user_from`; where each "
         "class is one user, `user_from=class` says so of all three",
     )
@@ -98,7 +98,7 @@ def refuse_shared_records() -> NoReturn:
     """Refuses records with several users, or none, for a feature that needs one user per record."""
     raise SfumatoError(
         "records of the source have several users, or none, but sampling whole users needs one user per record",
-        "train a classifier by `unit=user` with `drawn=examples`, or name one user for each record",
+        "train a classifier with `unit=user` and `drawn=examples`, or name one user for each record",
     )
 
 
@@ -108,9 +108,9 @@ def count_users(declared: int | None, train: Part, where: str) -> int | None:
         return len(user_graph_of(train).names) if declared is None else declared
     if declared is not None:
         raise SfumatoError(
-            f"`users={declared}` is declared, and {where} does not say whose record each one is",
+            f"`users={declared}` is declared, but {where} does not name the user of each record",
             "leave it out, or give a table's column user, an archive's users_train, a folder's `user_from`, or "
-            "`user_from=class` where each class is one user",
+            "`user_from=class` if each class is one user",
         )
     return None
 
@@ -207,7 +207,7 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
     if not stays.any() or not held_out.any():
         raise SfumatoError(
             f"validation {share:g} holds out {'none' if stays.any() else 'all'} of the training examples",
-            "give a share that leaves some on both sides",
+            "give a share that leaves some in both parts",
         )
     rest, validation = train.select(stays), train.select(held_out)
     smaller = replace(

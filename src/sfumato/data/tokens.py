@@ -81,10 +81,10 @@ class Tokens:
         if self.vocabulary <= FIRST:
             raise SfumatoError(
                 f"vocabulary must be more than {FIRST}, got {self.vocabulary}",
-                "count the numbers 0 (no word) and 1 (unknown) as well",
+                "include the numbers 0 (no word) and 1 (unknown)",
             )
         if (self.tokenizer == "words") != (self.words is not None):
-            raise TypeError("words are for the tokenizer of that name")
+            raise TypeError("words are for the tokenizer words")
         if self.words is not None:
             object.__setattr__(self, "words", _checked(self.words))
             if self.vocabulary != (own := len(self.words) + FIRST + self.further):
@@ -107,7 +107,7 @@ class Tokens:
                 raise SfumatoError("words are given, but the texts are already numbers", "leave `words` out")
             if vocabulary is None:
                 raise SfumatoError(
-                    "the texts are numbers, and the size of their vocabulary is not declared",
+                    "the texts are numbers, but the size of their vocabulary is not declared",
                     "declare `vocabulary`, such as 30522: the largest number in private texts would reveal them",
                 )
             return cls(length=own, vocabulary=vocabulary, tokenizer="numbers")
@@ -115,7 +115,8 @@ class Tokens:
             return cls(length=own, vocabulary=VOCABULARY if vocabulary is None else vocabulary)
         if vocabulary is not None:
             raise SfumatoError(
-                f"vocabulary {vocabulary} and a list of words are both given", "give one of them: a list has its length"
+                f"vocabulary {vocabulary} and a list of words are both given",
+                "give one of them; a list has its own length",
             )
         listed = _listed(words) if isinstance(words, str) else tuple(words)
         return cls(length=own, vocabulary=len(listed) + FIRST + cls.further, tokenizer="words", words=listed)
@@ -173,7 +174,7 @@ class Tokens:
         tensor = torch.from_numpy(np.require(tokens, requirements="W")) if isinstance(tokens, np.ndarray) else tokens
         if tensor.is_floating_point() or tuple(tensor.shape[1:]) != self.shape:
             raise SfumatoError(
-                f"texts must be whole numbers (n, {self.length}), got {tensor.dtype} {tuple(tensor.shape)}",
+                f"texts must be integers (n, {self.length}), got {tensor.dtype} {tuple(tensor.shape)}",
                 "convert texts with the method read",
             )
         return tensor.long()
@@ -201,7 +202,7 @@ class Tokens:
         odd = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
         if odd.size:
             raise SfumatoError(
-                f"{where} holds the number {odd.flat[0]}, and the vocabulary has {self.vocabulary:,}",
+                f"{where} holds the number {odd.flat[0]}, but the vocabulary has {self.vocabulary:,}",
                 "declare a larger `vocabulary`, or correct the numbers",
             )
 
@@ -258,7 +259,7 @@ def _checked(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         if not isinstance(word, str) or not WORD.fullmatch(word.lower()) or word != word.lower():
             raise SfumatoError(
-                f"words holds {word!r}, which no text can contain",
+                f"words holds {word!r}, which cannot occur in a text",
                 "list lower-case words of letters, digits and inner apostrophes, one per line",
             )
     if len(set(words)) < len(words):

@@ -24,8 +24,8 @@ NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
 WHITEN, UNTRAINED = "whiten", "untrained"
 AT_FEATURES = (WHITEN, UNTRAINED)
 """Fixed public features: a linear map of them is measured once, by a plan; or nothing is trained, without any data."""
-OF_FEATURES = ("method", "model", "pretrained", "pretrained_weights", "dimension", "far", "per_user", "seed")
-OF_WHITENING = ("epsilon", "delta", "noise_multiplier", "max_norm", "noise")
+FEATURE_OPTIONS = ("method", "model", "pretrained", "pretrained_weights", "dimension", "far", "per_user", "seed")
+WHITENING_OPTIONS = ("epsilon", "delta", "noise_multiplier", "max_norm", "noise")
 """What may be asked for of these methods; and of the former besides."""
 WITHOUT_PLAN = ("central", *NOISELESS, UNTRAINED)
 """Methods that promise nothing."""
@@ -36,18 +36,18 @@ MAPPED = 32
 """K, how many directions of the features a map is measured of: docs/embeddings.md."""
 FEATURES_DIMENSION = 512
 """D by rule, where an embedding begins at fixed features: so many random directions keep their similarities."""
-OF_LOCAL_HEADS = ("head_scale", "client_head", "client_temperature", "reconstruction_steps")
+LOCAL_HEAD_OPTIONS = ("head_scale", "client_head", "client_temperature", "reconstruction_steps")
 """What is read of a client's own head alone: fedemb's, with the loss softmax."""
-OF_LOCAL_TRAINING = (
+LOCAL_TRAINING_OPTIONS = (
     *("client_rate", "client_momentum", "client_epochs", "client_batch_size", "client_examples", "client_loss"),
-    *("shuffle_buffer", *OF_LOCAL_HEADS),
+    *("shuffle_buffer", *LOCAL_HEAD_OPTIONS),
 )
 """What is read of a client's training."""
 _UNREAD: dict[str, tuple[str, ...]] = {
-    "fedavg": OF_LOCAL_HEADS,
-    "fedavg-noiseless": OF_LOCAL_HEADS,
-    "dpsgd": ("clients", "grouping", "quantile", *OF_LOCAL_TRAINING),
-    "central": ("clients", "grouping", "quantile", "max_norm", *OF_LOCAL_TRAINING),
+    "fedavg": LOCAL_HEAD_OPTIONS,
+    "fedavg-noiseless": LOCAL_HEAD_OPTIONS,
+    "dpsgd": ("clients", "grouping", "quantile", *LOCAL_TRAINING_OPTIONS),
+    "central": ("clients", "grouping", "quantile", "max_norm", *LOCAL_TRAINING_OPTIONS),
 }
 EVEN = "even"
 """The grouping into clients of one size, which zero-out adjacency alone allows."""
@@ -68,7 +68,7 @@ def unused_choices(method: str | None, client_loss: str | None = None) -> tuple[
     True
     """
     if client_loss not in (None, "softmax") and method not in _UNREAD:
-        return OF_LOCAL_HEADS
+        return LOCAL_HEAD_OPTIONS
     return _UNREAD.get(method or METHODS[0], ())
 
 

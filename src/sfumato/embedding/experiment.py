@@ -11,18 +11,18 @@ from sfumato._choices import choices_of
 from sfumato.embedding.choices import (
     AT_FEATURES,
     DECAY,
+    FEATURE_OPTIONS,
     GROUPINGS,
     LARGEST_SMALL_IMAGE,
     LOCAL_HEAD,
     METHODS,
     NOISELESS,
-    OF_FEATURES,
-    OF_WHITENING,
     ROUNDS,
     UNTRAINED,
     USERS_PER_CLIENT,
     USERS_PER_ROUND,
     WHITEN,
+    WHITENING_OPTIONS,
     WITHOUT_PLAN,
     BudgetOfRounds,
     ClientChoices,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
 
 
-OF_CLIENTS = {
+CLIENT_OPTIONS = {
     **{f"client_{name}": name for name in ("momentum", "epochs", "batch_size", "examples", "loss", "temperature")},
     **{name: name for name in ("head_scale", "shuffle_buffer", "reconstruction_steps")},
     "client_rate": "learning_rate",
@@ -110,7 +110,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
-            raise SfumatoError(f"method {self.chosen} has no plan: it promises nothing", "use method fedemb")
+            raise SfumatoError(f"method {self.chosen} has no plan and no guarantee", "use method fedemb")
         self.refuse_clocks()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
@@ -139,7 +139,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         self._refuse_unread(method)
         if method not in AT_FEATURES:
             return
-        known = (*OF_FEATURES, *(OF_WHITENING if method == WHITEN else ()))
+        known = (*FEATURE_OPTIONS, *(WHITENING_OPTIONS if method == WHITEN else ()))
         odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in known), None)
         if odd is not None and method == UNTRAINED:
             raise SfumatoError(
@@ -171,7 +171,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         if self.noise_multiplier == 0:
             noiseless = f"{self.chosen}-noiseless"
             raise SfumatoError(
-                "`noise_multiplier=0` adds no noise, and without noise nothing is promised",
+                "`noise_multiplier=0` adds no noise, and without noise there is no guarantee",
                 f"give a positive number; or train without noise, on public data alone, with method "
                 f"{noiseless if noiseless in NOISELESS else NOISELESS[0]}",
             )
@@ -229,7 +229,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
                 raise SfumatoError(
                     f"`{name}={value}` is for records in the order of a file or of time, but here users take part, who "
                     "have neither a place in the file nor a single time",
-                    f"leave {name} out; a fixed order of users is by secret draws (participation fixed-order)",
+                    f"leave {name} out; a fixed order of users is drawn at random (participation fixed-order)",
                 )
 
     def clients_of(self, **others: Any) -> Clients:
@@ -242,7 +242,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         """The settings of a client's training."""
         from sfumato.embedding.local import LOSSES, TEMPERATURE, LocalSGD
 
-        given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in CLIENT_OPTIONS if getattr(self, name) is not None}
         for name, value in given.items():
             if name in ("client_rate", "head_scale", "client_temperature"):
                 positive(name, value)
@@ -254,7 +254,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         by_rule = {"learning_rate": 0.005, "examples": 2048, "first_head": first}
         if first == "prototype":
             by_rule |= {"head_scale": 1.0, "temperature": TEMPERATURE}
-        known = {OF_CLIENTS[name]: value for name, value in given.items()}
+        known = {CLIENT_OPTIONS[name]: value for name, value in given.items()}
         head = "global" if self.method in ("fedavg", "fedavg-noiseless") else "local"
         return LocalSGD(**{**by_rule, **known}, head=head)
 
@@ -335,7 +335,7 @@ def known_groups(source: Source) -> np.ndarray:
     """The group of each training record's user, text (N,). Refuses a source without groups."""
     if source.train.groups is None:
         raise SfumatoError(
-            "grouping is by groups, but the source does not say which group each user belongs to",
+            "grouping is by groups, but the source does not name the group of each user",
             "give a table with the column group, or an archive with groups_train; or use random grouping",
         )
     return source.train.groups

@@ -20,7 +20,7 @@ from sfumato.embedding.method import ROUND, NoiselessRounds
 from sfumato.embedding.rounds import ClippedUpdates
 from sfumato.embedding.whitening import ClippedScatters
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import ClippedWithoutNoise, NothingPrivate
+from sfumato.privacy import ClippedWithoutNoise, NoPrivateData
 from sfumato.randomness import RunKey
 from sfumato.training import launch
 from sfumato.training.job import PrivateJob, PublicJob
@@ -57,11 +57,11 @@ class EmbeddingMixin:
     Args:
         clients: how the users of a round become a sum of updates. For methods without clients only the dimension, the
             method and the false accept rate count.
-        beginning: all initial weights of the model. The result is compared with them.
+        initial_weights: all initial weights of the model. The result is compared with them.
     """
 
     clients: Clients
-    beginning: Mapping[str, Tensor]
+    initial_weights: Mapping[str, Tensor]
 
     @property
     def step_facts(self) -> dict[str, Any]:
@@ -143,10 +143,10 @@ class UntrainedJob(EmbeddingMixin, PublicJob):
     uses_data = False
 
     @property
-    def statement(self) -> NothingPrivate:
+    def statement(self) -> NoPrivateData:
         """The statement that no private data were used."""
         read = tuple(fact for fact in self.source.facts_read if fact != "classes")
-        return NothingPrivate(**self.statement_facts, test_public=self.source.public, read=read)
+        return NoPrivateData(**self.statement_facts, test_public=self.source.public, read=read)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
@@ -212,7 +212,7 @@ def seconds(job: AnyJob) -> float | None:
     None for central training, which has neither clients nor noise.
     """
     if isinstance(job, (UntrainedJob, WhiteningJob)):
-        return _of_features(job)
+        return _feature_seconds(job)
     if isinstance(job, DpsgdJob):
         return of_steps.estimate(job).seconds
     if isinstance(job, CentralJob):
@@ -232,7 +232,7 @@ def seconds(job: AnyJob) -> float | None:
     return job.steps * (-(-count // processes) * client + of_steps.seconds_of_noise(job) / processes)
 
 
-def _of_features(job: UntrainedJob | WhiteningJob) -> float:
+def _feature_seconds(job: UntrainedJob | WhiteningJob) -> float:
     """Seconds to compute the features of the test part and, for whitening, of the training part."""
     images = torch.randn(AT_ONCE, *job.source.shape, device=job.device)
     records = len(job.source.test) + (len(job.source.train) if isinstance(job, WhiteningJob) else 0)

@@ -272,7 +272,7 @@ class LocalTraining:
             if settings.has_local_head:
                 self._with_local_head(own, inputs, labels, order, generator)
             else:
-                self._without(own, inputs, labels, order)
+                self._train_plain(own, inputs, labels, order)
         return trained_parameters(own)
 
     def _with_local_head(
@@ -312,7 +312,7 @@ class LocalTraining:
         targets[seen] = rows
         return targets, prototypes(found, rows, len(classes)).requires_grad_()
 
-    def _without(self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray]) -> None:
+    def _train_plain(self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray]) -> None:
         optimizer = self._optimizer(own.parameters())
         loss = functional.cross_entropy if self.settings.head == "global" else PAIRED[self.settings.loss]
         for rows in map(torch.from_numpy, order):

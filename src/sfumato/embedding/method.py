@@ -97,7 +97,7 @@ def decide_central(experiment: EmbeddingExperiment, source: Source) -> PublicDec
     """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
     if not (experiment.epsilon is experiment.noise_multiplier is experiment.noise is None):
-        raise SfumatoError("method central promises nothing, but a budget is given", "leave the budget out")
+        raise SfumatoError("method central has no guarantee, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
     steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
@@ -121,7 +121,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     for name, value in given.items():
         if (name, value) != ("participation", "poisson"):
             raise SfumatoError(
-                f"method {method} adds no noise and promises nothing, but `{name}={value}` is given",
+                f"method {method} adds no noise and has no guarantee, but `{name}={value}` is given",
                 f"leave {name} out, or use method {method.removesuffix('-noiseless')}",
             )
     population = experiment.population(source)
@@ -225,7 +225,7 @@ def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Embeddi
     plan = _plan(users, delta=delta, max_norm=norm, at_most=experiment.per_user, **given)
     if experiment.delta is None:
         reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
-    settings, clients = _of_features(experiment, source, reasons, features=FEATURES)
+    settings, clients = _decide_features(experiment, source, reasons, features=FEATURES)
     share = plan.noise_multiplier / users
     if share > WORTH:
         reasons.append(
@@ -240,7 +240,7 @@ def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> PublicD
     experiment.population(source)
     reasons: list[str] = []
     features = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
-    settings, clients = _of_features(experiment, source, reasons, features=features)
+    settings, clients = _decide_features(experiment, source, reasons, features=features)
     return PublicDecision(settings=settings, clients=clients, batch_size=1, steps=0, reasons=reasons)
 
 
@@ -267,7 +267,7 @@ def _plan(
     )
 
 
-def _of_features(
+def _decide_features(
     experiment: EmbeddingExperiment, source: Source, reasons: list[str], *, features: str
 ) -> tuple[Settings, Clients]:
     """Settings and clients of an embedding on fixed features, by rule on `features`."""

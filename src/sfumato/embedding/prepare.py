@@ -138,7 +138,7 @@ def prepare(
         kind, micro_batch = (NOTHING, 1) if clients.method == UNTRAINED else (kinds.CENTRAL, MICRO_BATCH)
     known = common_setup(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
     known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
-    known["beginning"] = copy_weights(known["module"])
+    known["initial_weights"] = copy_weights(known["module"])
     if not isinstance(decided, NoiselessRounds):
         return (UntrainedJob if clients.method == UNTRAINED else CentralJob)(**known)
     return NoiselessJob(**known, gradient=_updates(known, decided.clipping.max_norm, clients), rounds=decided)
@@ -174,7 +174,7 @@ def _private(
     else:
         query = _updates(known, plan.max_norm, clients)
     known |= private_setup(known, plan, query, parts, start, alone=True, **facts)  # one user or client after the other
-    known |= {"beginning": copy_weights(known["module"]), "clients": clients, "input_shape": source.shape}
+    known |= {"initial_weights": copy_weights(known["module"]), "clients": clients, "input_shape": source.shape}
     return (WhiteningJob if whitens else EmbeddingJob)(**known)
 
 
@@ -197,7 +197,7 @@ def _dpsgd_job(
     parts = for_backbone(job.parts, clients)
     known["parts"] = tuple(part.with_model(job.module, job.transform) for part in parts)
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
-    return DpsgdJob(**known, clients=clients, beginning=copy_weights(job.module))
+    return DpsgdJob(**known, clients=clients, initial_weights=copy_weights(job.module))
 
 
 def decide(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision | PublicDecision:

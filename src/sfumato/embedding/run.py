@@ -142,8 +142,8 @@ def notes_of(job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[s
     held = len(by_user(job.source.train)[1])
     if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
         reasons.append(
-            f"note: {plan.users} users are declared, but the data hold {held}; the promise holds as stated, but rounds "
-            "have fewer or more users than planned, while sums are divided by the planned number"
+            f"note: {plan.users} users are declared, but the data hold {held}; the guarantee holds as stated, but "
+            "rounds have fewer or more users than planned, while sums are divided by the planned number"
         )
     if isinstance(job, WhiteningJob):
         return reasons

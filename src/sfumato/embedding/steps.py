@@ -162,7 +162,7 @@ class EmbeddingScorer:
 
     def __init__(self, job: AnyJob, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
-        self._rows = _some(job.source.test.users, job.source.test.labels)
+        self._rows = _sample_rows(job.source.test.users, job.source.test.labels)
 
     def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Embeddings (n, D) of length 1 of some test images, on the CPU."""
@@ -186,7 +186,7 @@ class EmbeddingScorer:
         test, rows = self._job.source.test, self._rows
         vectors = {
             PIXELS: pixel_vectors(test, rows),
-            BEGINNING: self._embedded(self._job.beginning, rows),
+            BEGINNING: self._embedded(self._job.initial_weights, rows),
             RESULT: embeddings[torch.from_numpy(rows)],
         }
         return compare_recall(vectors, test.labels[rows], far=self._job.clients.far)
@@ -285,7 +285,7 @@ def _neighbours(embeddings: Tensor, records: Part, classes: tuple[str, ...]) -> 
     ]
 
 
-def _some(users: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+def _sample_rows(users: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
     """At most `SAMPLED` rows, of whole users chosen by a fixed shuffle of their names."""
     if len(labels) <= SAMPLED:
         return np.arange(len(labels))

@@ -61,7 +61,7 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
                 raise SfumatoError(
                     f"label sets {path} end before image {max(indices) + 1}", "give the sets of all images"
                 )
-            label_lists = [_by_name(_checked_list(data[index], path), classes, path) for index in indices]
+            label_lists = [_numbers_to_names(_checked_list(data[index], path), classes, path) for index in indices]
         elif not parted:
             raise SfumatoError(
                 f"label sets {path} are a list, but these records were split by a hash and have no order",
@@ -111,7 +111,7 @@ def _names(files: Sequence[Path], data: Mapping[str, Any], path: str) -> list[st
     return names
 
 
-def _by_name(labels: list[Any], classes: Sequence[str], path: str) -> list[Any]:
+def _numbers_to_names(labels: list[Any], classes: Sequence[str], path: str) -> list[Any]:
     """Translates ImageNet's class numbers to names: by the rank of the WordNet numbers, or the numbers themselves."""
     if all(isinstance(label, str) for label in labels):
         return labels

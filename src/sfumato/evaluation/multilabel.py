@@ -30,7 +30,7 @@ def predict_labels(outputs: Tensor, threshold: float = THRESHOLD) -> Tensor:
 
 def score_of(outputs: Tensor, labels: Tensor) -> dict[str, Any]:
     """Accuracy (the fraction of correct decisions at 0.5) and loss of logits (N, L) for labels (N, L) of 0 and 1."""
-    _same(outputs, labels)
+    _check_shapes(outputs, labels)
     loss = multilabel_cross_entropy(outputs.double(), labels).item()
     return {
         "accuracy": (predict_labels(outputs) == labels.bool()).double().mean().item(),
@@ -49,7 +49,7 @@ def evaluation(
     the decisions on one example are correlated.
     """
     fraction("threshold", threshold, remedy=REMEDY)
-    _same(outputs, labels)
+    _check_shapes(outputs, labels)
     if labels.shape != (len(outputs), len(names)) or not len(names) or not len(labels):
         raise SfumatoError(
             f"labels of shape {tuple(labels.shape)} don't match {len(names)} names",
@@ -93,7 +93,7 @@ def _mean(shares: Tensor) -> FigureInterval:
     return FigureInterval(shares.mean().item(), *wilson(shares.sum().item(), len(shares)))
 
 
-def _same(outputs: Tensor, labels: Tensor) -> None:
+def _check_shapes(outputs: Tensor, labels: Tensor) -> None:
     """Refuses shapes that would broadcast, such as class labels (N,)."""
     if outputs.shape != labels.shape or outputs.dim() != 2:
         raise TypeError(f"labels must be {tuple(outputs.shape)} of 0 and 1, got {tuple(labels.shape)}")

@@ -109,14 +109,14 @@ def recall_at_far(
     def pairs() -> Iterator[tuple[Tensor, Tensor]]:
         return _pairs(embeddings, codes, minibatch, side)
 
-    coarse = _counted(((steps >> _HALF, same) for steps, same in pairs()), _UPPER, embeddings.device)
+    coarse = _value_counts(((steps >> _HALF, same) for steps, same in pairs()), _UPPER, embeddings.device)
     different, same = (int(count) for count in coarse.sum(1))
     _refuse_without(same, different, len(embeddings), minibatch)
     # `rank` pairs of different classes may be accepted. The threshold lies above the similarity of the next one.
     ranks = [_allowed(far, different) for far in rates]
     uppers = [_place(coarse[_DIFFERENT], rank) if rank < different else -1 for rank in ranks]
     needed = sorted({upper for upper in uppers if upper >= 0})
-    fine = _counted(_lower_halves(pairs(), needed, embeddings.device), len(needed) * _LOWER, embeddings.device)
+    fine = _value_counts(_lower_halves(pairs(), needed, embeddings.device), len(needed) * _LOWER, embeddings.device)
     fine = fine.reshape(2, len(needed), _LOWER)
     points = tuple(
         _point(far, rank, upper, coarse, fine[:, needed.index(upper)])
@@ -233,7 +233,7 @@ def _lower_halves(
         yield (index[selected] << _HALF) + (steps[selected] & (_LOWER - 1)), same[selected]
 
 
-def _counted(pairs: Iterator[tuple[Tensor, Tensor]], values: int, device: torch.device) -> Tensor:
+def _value_counts(pairs: Iterator[tuple[Tensor, Tensor]], values: int, device: torch.device) -> Tensor:
     """Counts how often each value occurs: int64 (2, values), for pairs of different classes and of one class."""
     counts = torch.zeros(2 * values, dtype=torch.int64, device=device)
     one = torch.ones((), dtype=torch.int64, device=device)

@@ -50,7 +50,9 @@ class PublicCalibration:
         model.load_state_dict(weights)
         outputs, labels = [], []
         for part in (self.source.train, self.source.test):
-            chosen = _spread(part, math.ceil(MOST * len(part) / (len(self.source.train) + len(self.source.test))))
+            chosen = _evenly_spaced(
+                part, math.ceil(MOST * len(part) / (len(self.source.train) + len(self.source.test)))
+            )
             outputs.append(accuracy.logits(model, chosen, transform, torch.device(device)))
             labels.append(torch.from_numpy(chosen.labels))
         return fit_temperature(torch.cat(outputs), torch.cat(labels), loss=loss)
@@ -68,7 +70,7 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
     if source.next_words:
         source.require_classes("`calibrate_on`")
     spec = given if isinstance(given, str) else None
-    opened = _opened(given, source, transform) if isinstance(given, str) else given
+    opened = _open(given, source, transform) if isinstance(given, str) else given
     named = f"calibrate_on {spec}" if spec else "calibrate_on"
     if tuple(opened.classes) != tuple(source.classes):
         raise SfumatoError(
@@ -98,7 +100,7 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
     return PublicCalibration(source=opened, spec=spec)
 
 
-def _opened(spec: str, source: Source, transform: Preparation) -> Source:
+def _open(spec: str, source: Source, transform: Preparation) -> Source:
     if spec.startswith("features:"):
         return open_source(spec, owner_key=owner_key())
     if source.tokens is not None:
@@ -110,7 +112,7 @@ def _opened(spec: str, source: Source, transform: Preparation) -> Source:
     return open_source(spec, owner_key=owner_key(), public=True, **source.class_arguments, **declared)
 
 
-def _spread(part: Part, most: int) -> Part:
+def _evenly_spaced(part: Part, most: int) -> Part:
     """At most `most` records of a part, evenly spaced."""
     if len(part) <= most:
         return part

@@ -76,25 +76,25 @@ def plan_rules(
 def user_rules(rules: Mapping[str, Rule], examples: int, users: int, request: Request | None = None) -> dict[str, Rule]:
     """The rules if users are sampled: enough users for the same number of gradients in a step."""
     size = rules["batch_size"]
-    drawn = users_like(size.value, examples, users, request)
+    drawn = users_for_batch(size.value, examples, users, request)
     what = f"all {users} users"
     if drawn < users:
         what = f"these users have about {drawn * examples / users:.0f} examples"
     return {**rules, "batch_size": Rule(drawn, f"{what}; {size.reason}")}
 
 
-def users_like(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
+def users_for_batch(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
     """The number of users who have about `batch_size` examples, within what the participation allows."""
     asked = None if request is None else request.participation
     most = None if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
-    return unit.users_like(batch_size, records=examples, users=users, most=most)
+    return unit.users_for_gradients(batch_size, records=examples, users=users, most=most)
 
 
-def _rules_of_turns(examples: int, asked: Participation) -> dict[str, Rule]:
+def _rules_of_turns(examples: int, participation: Participation) -> dict[str, Rule]:
     small = examples <= FULL_BATCH_UP_TO
     steps = STEPS_FULL_BATCH if small else STEPS_SAMPLED
     part = -(-examples // 4) if small else LARGE_BATCH
-    size = max(1, min(part, asked.largest_batch(examples, steps)))
+    size = max(1, min(part, participation.largest_batch(examples, steps)))
     why = "a quarter of the examples" if small and size == part else "large batches"
     return {
         "batch_size": Rule(size, f"{why}: larger batches have less noise"),

@@ -25,10 +25,10 @@ def second_group(source: Source, plan: PrivacyPlan) -> np.ndarray | None:
     rule = plan.participation
     if not isinstance(rule, DriftingPoisson):
         return None
-    return in_groups(source, rule.named)
+    return group_mask(source, rule.named)
 
 
-def in_groups(source: Source, names: Sequence[str]) -> np.ndarray:
+def group_mask(source: Source, names: Sequence[str]) -> np.ndarray:
     """Whether each training record's group, or its class if the source has no groups, is one of `names`: bool (N,)."""
     groups, labels = source.train.groups, source.train.labels
     if not names:
@@ -42,7 +42,7 @@ def in_groups(source: Source, names: Sequence[str]) -> np.ndarray:
     if odd := sorted(set(names) - known):
         what = "class" if groups is None else "group"
         raise SfumatoError(
-            f"`drift_groups` names {shortened(odd[0])}, which is no {what} of the source",
+            f"`drift_groups` names {shortened(odd[0])}, which is not a {what} of the source",
             f"name one of {shortened(', '.join(sorted(known)))}",
         )
     if groups is not None:
@@ -62,7 +62,7 @@ def counted_size(source: Source, names: Sequence[str]) -> int:
             "would reveal what the declaration hides",
             "declare `drift_size`, the number of examples in the groups of `drift_groups`, or leave out both",
         )
-    size = int(in_groups(source, names).sum())
+    size = int(group_mask(source, names).sum())
     if not 0 < size < source.examples:
         raise SfumatoError(
             f"`drift_groups` names {'all' if size else 'none'} of the training records",
@@ -82,12 +82,12 @@ def size_note(source: Source, plan: PrivacyPlan) -> str | None:
     rule = plan.participation
     if not isinstance(rule, DriftingPoisson) or not rule.named:
         return None
-    second = int(in_groups(source, rule.named).sum())
+    second = int(group_mask(source, rule.named).sum())
     counts = (len(source.train) - second, second)
     if all(0.8 * size <= planned <= 1.25 * size for planned, size in zip(rule.sizes, counts, strict=True)):
         return None
     return (
-        f"the drift's groups are declared to have {rule.sizes[0]} and {rule.sizes[1]} examples, and the data hold "
+        f"the drift's groups are declared to have {rule.sizes[0]} and {rule.sizes[1]} examples, but the data hold "
         f"{counts[0]} and {counts[1]}; the guarantee holds as stated, but batches are larger or smaller by the same "
         f"factor, and their sums are still divided by {plan.expected_batch_size}"
     )

@@ -130,7 +130,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if unit.drawn == "users":
             population, sizes = units, defaults.user_rules(sizes, source.examples, units, request)
             if self.drawn is None and batch_size is not None:
-                batch_size = defaults.users_like(batch_size, source.examples, units, request)
+                batch_size = defaults.users_for_batch(batch_size, source.examples, units, request)
         elif self.unit == "user" and self.drawn is None and batch_size is not None:
             batch_size = min(batch_size, population)  # at most one gradient per example
         plan = make_plan(
@@ -144,16 +144,18 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         )
         given = {name: solved[name] or getattr(self, name) or None for name in sizes}
         reasons = [*why, *defaults.reasons(sizes, given)]
+        by = {None: "", "pld": "", "rdp": " by Renyi DP"}[self.accountant]
         if bounded:
-            if plan.epsilon() > positive("epsilon", epsilon):
+            cost = plan.epsilon(accountant=self.accountant or "pld")
+            if cost > positive("epsilon", epsilon):
                 raise SfumatoError(
                     f"noise multiplier {noise:g}, {steps} steps and batch size {batch_size} give epsilon "
-                    f"{rounded_up(plan.epsilon())}, above epsilon {epsilon:g}",
+                    f"{rounded_up(cost)}{by}, above epsilon {epsilon:g}",
                     "give more noise, fewer steps or a smaller batch",
                 )
-            reasons.append(
-                f"note: noise multiplier {noise:g} gives epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
-            )
+            reasons.append(f"note: noise multiplier {noise:g} gives epsilon {rounded_up(cost)}{by}, within {epsilon:g}")
+        elif by:
+            reasons.append(f"note: the plan meets epsilon {epsilon:g}{by}; the guarantee, by PLD, is smaller")
         return plan, reasons
 
     def sizes_by_rule(self, source: Source, request: Request | None = None) -> dict[str, Rule]:
@@ -234,7 +236,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 f"{plan.expected_batch_size}",
             }
             notes.append(
-                f"{plan.population} {what} are declared, and the data hold {counted}; the guarantee holds as stated, "
+                f"{plan.population} {what} are declared, but the data hold {counted}; the guarantee holds as stated, "
                 + sizes.get(
                     order or "",
                     f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and sums are divided by "

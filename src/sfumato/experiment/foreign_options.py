@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sfumato._checks import SfumatoError
-from sfumato._choices import CALLED, choices_of, nearest, refuse_unknown
+from sfumato._choices import SYNONYMS, choices_of, nearest, refuse_unknown
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Budget, PairOfRecords, Units
 
@@ -24,11 +24,11 @@ class Hint(NamedTuple):
 
     Args:
         needs: the answer helps where one of these options exists; empty if it helps everywhere.
-        words: the answer, with arguments in backticks.
+        text: the answer, with arguments in backticks.
     """
 
     needs: tuple[str, ...]
-    words: str
+    text: str
 
 
 EPOCHS = "epochs"
@@ -149,7 +149,7 @@ def foreign_hint(name: str, known: Collection[str], *, given: str | float | None
     """
     meant = ALIASES.get(name, name)
     if meant == EPOCHS and EPOCHS not in known and "steps" in known:
-        return _in_steps(given, **sizes)
+        return _steps_hint(given, **sizes)
     if meant in ANSWERS and not is_alias(name, known):
         needs, words = ANSWERS[meant]
         return words if not needs or not set(needs).isdisjoint(known) else None
@@ -164,17 +164,17 @@ def is_foreign(name: str) -> bool:
 
 def is_alias(name: str, known: Collection[str]) -> bool:
     """Whether other tools use this name for one of the options in `known`."""
-    return any(own in known and name in others.split() for own, others in CALLED.items())
+    return any(own in known and name in others.split() for own, others in SYNONYMS.items())
 
 
-def _in_steps(epochs: Any, examples: Any = None, batch_size: Any = None) -> str:
+def _steps_hint(epochs: Any, examples: Any = None, batch_size: Any = None) -> str:
     """How to give epochs as steps.
 
-    >>> _in_steps("3", 1438, 103)
+    >>> _steps_hint("3", 1438, 103)
     'give `steps=42`: 3 epochs of 1438 examples are 42 steps of batch size 103'
-    >>> _in_steps(3, 1438)
+    >>> _steps_hint(3, 1438)
     'give `steps`: 3 epochs of 1438 examples are 4314 divided by the batch size'
-    >>> _in_steps(None)
+    >>> _steps_hint(None)
     'give `steps`: an epoch is N divided by the batch size'
     """
     try:
@@ -191,13 +191,13 @@ def _in_steps(epochs: Any, examples: Any = None, batch_size: Any = None) -> str:
 
 Kind = TypeVar("Kind")
 
-OF_PLANS = [one.name for kind in (Budget, PairOfRecords, Units) for one in fields(kind)]
-OF_SOURCES = frozenset(
+PLAN_OPTIONS = [one.name for kind in (Budget, PairOfRecords, Units) for one in fields(kind)]
+SOURCE_OPTIONS = frozenset(
     {"classes", "size", "channels", "bit_depth", "window", "test_fraction", "examples", "public", "label_columns"}
     | {"user_from", "skip_unreadable", "text_column", "root", "download"}
 )
 """Facts that are declared when a source is opened. They are no fields of an experiment."""
-OF_OPTIMIZERS = frozenset(
+OPTIMIZER_OPTIONS = frozenset(
     {"beta1", "beta2", "betas", "adam_beta1", "adam_beta2", "adam_epsilon", "adam_eps", "epsilon_root"}
     | {"nesterov", "dampening", "amsgrad", "always_adapt", "trust_clip", "grad_averaging", "decoupled_decay"}
 )
@@ -210,8 +210,8 @@ def experiment_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Experiment:
     """The experiment of a call without a plan, from `Settings` or their fields, and the budget among the choices."""
-    budget = {name: value for name, value in choices.items() if name in OF_PLANS}
-    others = {name: value for name, value in choices.items() if name not in OF_PLANS}
+    budget = {name: value for name, value in choices.items() if name in PLAN_OPTIONS}
+    others = {name: value for name, value in choices.items() if name not in PLAN_OPTIONS}
     if settings is not None:
         return from_choices(Experiment, {**settings_of(settings, model, averaging, others).flat(), **budget})
     return from_choices(Experiment, {**_averages(averaging, others), "model": model, **others, **budget})
@@ -219,7 +219,7 @@ def experiment_of(
 
 def refuse_budget(choices: Mapping[str, Any]) -> None:
     """Refuses parts of a budget together with a plan, which already has one."""
-    if both := [name for name in OF_PLANS if name in choices]:
+    if both := [name for name in PLAN_OPTIONS if name in choices]:
         raise SfumatoError(f"a plan and {', '.join(both)} are both given", "give the plan, or a budget without it")
 
 
@@ -272,11 +272,11 @@ def refuse_others(
 
 
 def _remedy(name: str, known: Collection[str], given: Mapping[str, Any], examples: int | None) -> str | None:
-    if name in OF_OPTIMIZERS:
+    if name in OPTIMIZER_OPTIONS:
         return f"leave it out: {THEIR_OWN.format('momentum', 'weight_decay', 'learning_rate')}"
-    declared = name if name in OF_SOURCES else nearest(name, OF_SOURCES)
+    declared = name if name in SOURCE_OPTIONS else nearest(name, SOURCE_OPTIONS)
     remedy = foreign_hint(name, known, given=given[name], examples=examples, batch_size=given.get("batch_size"))
-    if declared is not None and (name in OF_SOURCES or is_alias(name, OF_SOURCES) or remedy is None):
+    if declared is not None and (name in SOURCE_OPTIONS or is_alias(name, SOURCE_OPTIONS) or remedy is None):
         return f"open the source yourself, and pass it in place of its name: open_source(..., {declared}=...)"
     return remedy
 

@@ -62,6 +62,9 @@ class Budget:
     """Probability with which the epsilon bound may fail."""
     noise_multiplier: float | None = optional_choice("SIGMA", "the least that meets epsilon")
     """Standard deviation of the noise divided by the clipping norm."""
+    accountant: str | None = optional_choice("pld|rdp", "pld")
+    """How noise, steps or batch size are found that meet epsilon: by privacy loss distributions (pld), or by Renyi DP
+    (rdp), as most papers did. rdp takes more noise; the statement's epsilon is then below the budget."""
     batch_size: int | None = optional_choice("B")
     """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps."""
     steps: int | None = optional_choice("T")
@@ -77,12 +80,13 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair(all_optional(by_name.Pair, without=by_name.OF_PARTICIPATIONS["drifting"])):
+class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["drifting"])):
     """Options of participation and mechanism. None if not given."""
 
-    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
+    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated|allocated")
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
-    one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
+    one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or each in one random step of
+    every epoch (allocated)."""
 
     def request(self, examples: int, *, momentum: float | None = None) -> by_name.Request:
         """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.
@@ -127,25 +131,32 @@ class NoiseMade:
     fixed clipping norm."""
 
 
-def make_plan(asked: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
+def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
     """The plan of a request: what is None of batch size, steps, noise and epsilon follows from the others.
 
     Args:
-        asked: what holds these and `delta`, which follows a rule where it is None.
+        budget: what holds these and `delta`, which follows a rule where it is None.
         population: how many records or users are drawn from.
-        given: what is taken in place of what `asked` holds.
+        given: what is taken in place of what `budget` holds.
 
-    Errors: `SfumatoError` where not exactly one of the four is None, and where no plan meets the others.
+    Errors: `SfumatoError` where not exactly one of the four is None, where no plan meets the others, and for an
+    accountant without an epsilon to meet.
     """
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
 
+    if budget.accountant is not None and budget.epsilon is None and budget.noise_multiplier is not None:
+        raise SfumatoError(
+            f"accountant {budget.accountant!r} is given, and no epsilon that a plan should meet by it",
+            "give epsilon, or leave accountant out: both accountants' epsilons are always shown",
+        )
     numbers = ("batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
     return PrivacyPlan.calibrate(
         examples=population,
         unit=unit,
-        delta=default_delta(unit.count(population)) if asked.delta is None else asked.delta,
-        **{**{name: getattr(asked, name) for name in numbers}, **given},
+        delta=default_delta(unit.count(population)) if budget.delta is None else budget.delta,
+        accountant=budget.accountant or "pld",
+        **{**{name: getattr(budget, name) for name in numbers}, **given},
         **request._asdict(),
     )
 

@@ -81,11 +81,11 @@ def _options(spec: SourceSpec, source: Mapping[str, Any], given: tuple[Any, ...]
     for one in given:
         values = {each.name: getattr(one, each.name) for each in fields(one)} if is_dataclass(one) else dict(one)
         named |= {name: value for name, value in values.items() if value is not None}
-    spelt = {name: _spelt(name, value) for name, value in {"source": source["spec"], **named}.items()}
+    spelt = {name: _toml_value(name, value) for name, value in {"source": source["spec"], **named}.items()}
     return None if named.get("model") == OWN or None in spelt.values() else spelt
 
 
-def _spelt(name: str, value: Any) -> Any:
+def _toml_value(name: str, value: Any) -> Any:
     """A value as written in a recipe; None for an object."""
     match value:
         case str() if name in PATHS and os.path.exists(expanded(value)):

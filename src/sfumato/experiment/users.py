@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
 from sfumato.privacy.planning.by_name import Request
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.privacy.statements.other_units import of_person
+from sfumato.privacy.statements.other_units import person_guarantee
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -109,12 +109,12 @@ def person_note(source: Source, plan: PrivacyPlan) -> str | None:
         most = int(user_graph_of(source.train).records_per_user.max(initial=0))
         if most <= 1:
             return None
-        images, epsilon = of_person(plan, most)
+        images, epsilon = person_guarantee(plan, most)
         return (
             f"the guarantee covers single {what}: for the person with the most, {images} of them, epsilon is "
             f"{rounded_up(epsilon)} (a private figure); --unit user covers each person as a whole"
         )
-    would = [of_person(plan, images) for images in SEVERAL if images <= plan.population]
+    would = [person_guarantee(plan, images) for images in SEVERAL if images <= plan.population]
     listed = ", ".join(f"{rounded_up(epsilon)} for {images}" for images, epsilon in would)
     return (
         f"the guarantee covers single {what}: a person with several of them has a larger epsilon ({listed}); if the "
@@ -143,7 +143,7 @@ def cap_for_plan(source: Source, plan: PrivacyPlan) -> Source:
     return cap_records(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
 
 
-def _either(request: Request) -> bool:
+def _both_have_theorems(request: Request) -> bool:
     """Whether both sampling of examples and sampling of users have a theorem."""
     one_by_one = request.participation is None or isinstance(request.participation, (Poisson, FullBatch))
     return one_by_one and isinstance(request.mechanism, Gaussian)
@@ -151,7 +151,7 @@ def _either(request: Request) -> bool:
 
 def check_rule(request: Request, noise_multiplier: float | None) -> None:
     """Refuses a noise multiplier if `choose_drawn` has to compare the noise at equal epsilon."""
-    if noise_multiplier is not None and _either(request):
+    if noise_multiplier is not None and _both_have_theorems(request):
         raise SfumatoError(
             f"noise_multiplier {noise_multiplier:g} is given without drawn: the rule for drawn compares the noise at a "
             "given epsilon",
@@ -171,7 +171,7 @@ def choose_drawn(
 ) -> tuple[str, list[str]]:
     """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients."""
     check_rule(request, noise_multiplier)
-    if not _either(request):
+    if not _both_have_theorems(request):
         return "users", ["by rule: drawn users (for this participation and noise, only users have a theorem)"]
     users = source.users or 1
     rule = user_rule(

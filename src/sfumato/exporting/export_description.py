@@ -58,7 +58,7 @@ def preprocessing_rules(served: Served) -> list[str]:
     if isinstance(transform, FeatureTransform):
         return [f"records are {transform.width} features of a fixed backbone, which is not part of this model"]
     if isinstance(transform, Tokens):
-        return _of_texts(transform)
+        return _text_lines(transform)
     size = transform.size
     first, levels = "the first frame of the file, of 8 bits", []
     if transform.levels is not None:
@@ -82,7 +82,7 @@ def preprocessing_rules(served: Served) -> list[str]:
     ]
 
 
-def _of_texts(tokens: Tokens) -> list[str]:
+def _text_lines(tokens: Tokens) -> list[str]:
     if tokens.tokenizer == "numbers":
         return [f"the first {tokens.length} numbers of each text, each below {tokens.vocabulary}, then zeros"]
     number = (
@@ -98,7 +98,7 @@ def _of_texts(tokens: Tokens) -> list[str]:
     ]
 
 
-OF_LEVELS = """```python
+LEVELS_CODE = """```python
 import numpy as np
 import pydicom  # 3 or later, for DICOM
 from PIL import Image, ImageOps
@@ -123,7 +123,7 @@ def opened(path):
 
 """
 """Code for files of more than eight bits with declared values of black and white."""
-OF_IMAGES = """```python
+IMAGE_CODE = """```python
 import numpy as np
 from PIL import Image, ImageOps
 
@@ -166,8 +166,8 @@ def use(served: Served, code: str, **filled: Any) -> str:
         opened = "Image.open" if transform.levels is None else "opened"
         if transform.levels is not None:
             low, high = transform.levels.black_and_white
-            first = OF_LEVELS.format(low=low, high=high)
-        first += OF_IMAGES.format(opened=opened, size=size, twice=2 * size, mode=mode, channels=channels) + "\n\n"
+            first = LEVELS_CODE.format(low=low, high=high)
+        first += IMAGE_CODE.format(opened=opened, size=size, twice=2 * size, mode=mode, channels=channels) + "\n\n"
     return (
         f"Before the model:\n\n{listing}\n\n{first}The model:\n\n{code}\n\n"
         f"Output: {_meaning(served)}. `{FILE}` has the same in machine-readable form, with the ordered classes and the "

@@ -84,7 +84,7 @@ class BatchRunner:
         trained = tuple(p.requires_grad for module in modules for p in module._parameters.values() if p is not None)
         return signature(batch), tuple(module.training for module in modules), trained
 
-    def in_pieces(self, batch: Examples, key: tuple, *keys_weights: Tensor | None) -> ClippedSum:
+    def sum_in_pieces(self, batch: Examples, key: tuple, *keys_weights: Tensor | None) -> ClippedSum:
         """Sums the batch in pieces that stay in the processor's cache, and are large enough not to cost time.
 
         Args:
@@ -96,7 +96,7 @@ class BatchRunner:
         return reduce(
             ClippedSum.merge,
             (
-                self._sum_of_piece(tree_map(itemgetter(piece), batch), key, *_at(piece, keys_weights))
+                self._sum_of_piece(tree_map(itemgetter(piece), batch), key, *_select_rows(piece, keys_weights))
                 for piece in starmap(slice, pairwise(bounds))
             ),
         )
@@ -119,7 +119,7 @@ class BatchRunner:
         def part(rows: Any) -> ClippedSum:
             synchronize = self.paths[key].conditional or not self._asynchronous(batch)
             rows_batch = tree_map(itemgetter(rows), batch)
-            return self._at_once(rows_batch, key, *_at(rows, (keys, weights)), synchronize=synchronize)
+            return self._sum_at_once(rows_batch, key, *_select_rows(rows, (keys, weights)), synchronize=synchronize)
 
         parts = run_by_branch(part, examples)
         places, total = next(parts)
@@ -133,20 +133,20 @@ class BatchRunner:
         """Whether reading a value makes the host wait for a device."""
         return tree_tensors(batch)[0].device.type != "cpu"
 
-    def _at_once(
+    def _sum_at_once(
         self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, *, synchronize: bool = True
     ) -> ClippedSum:
         """Sums examples that take the same branches. Unless `synchronize`, a device may still compute the sum."""
         path = self.paths[key]
         try:
             if synchronize or path.draws or self.captures is None:
-                total, doubtful, some = self._first(batch, weights, key=key, keys=keys, synchronize=synchronize)
+                total, doubtful, some = self._fast_sum(batch, weights, key=key, keys=keys, synchronize=synchronize)
             else:
-                first = partial(self._first, key=key, keys=None, synchronize=False)
+                first = partial(self._fast_sum, key=key, keys=None, synchronize=False)
                 total, doubtful, some = self.captures.sums(key, batch, weights, path.synthetic, first)
         except DependsOnExample:
             self.paths[key] = replace(path, conditional=True)
-            return self._at_once(batch, key, keys, weights)
+            return self._sum_at_once(batch, key, keys, weights)
         except (SfumatoError, Disagreement, torch.OutOfMemoryError):
             raise
         except Exception:
@@ -157,7 +157,7 @@ class BatchRunner:
             return QueuedSum(total, some, self._completion(total, doubtful, batch, key, keys, weights))
         return self._completed(total, doubtful, batch, key, keys, weights) if some else total
 
-    def _first(
+    def _fast_sum(
         self, batch: Examples, weights: Tensor | None, *, key: tuple, keys: Tensor | None, synchronize: bool
     ) -> tuple[ClippedSum, Tensor, bool | Tensor]:
         """The result of `fast_sum` for the batch."""
@@ -172,14 +172,14 @@ class BatchRunner:
         rows = doubtful.nonzero()[:, 0]
         size = sum(parameter.numel() for parameter in trainable_parameters(self._objective.model).values())
         pieces = slices(len(rows), size, on=rows.device)
-        exact = (self._exactly(rows[piece], batch, key, *keys_weights) for piece in pieces)
+        exact = (self._exact_sum(rows[piece], batch, key, *keys_weights) for piece in pieces)
         return total.add_missing(rows, reduce(ClippedSum.merge, exact))
 
-    def _exactly(
+    def _exact_sum(
         self, rows: Tensor, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None
     ) -> ClippedSum:
         """The exact sum of the examples `rows`, from instantiated per-example gradients."""
-        keys, weights = _at(rows, (keys, weights))
+        keys, weights = _select_rows(rows, (keys, weights))
         run = self._run(tree_map(itemgetter(rows), batch), key, keys, weights, exact=True)
         return exact_sum(run, trainable_parameters(self._objective.model), self._max_norm, weights)
 
@@ -223,7 +223,7 @@ class BatchRunner:
             with torch.enable_grad(), precision:
                 if few and all(bool(value.isfinite().all()) for value in total.gradients.values()):
                     return self._completed(total, doubtful, batch, key, *keys_weights)
-                return self._at_once(batch, key, *keys_weights)
+                return self._sum_at_once(batch, key, *keys_weights)
 
         return complete
 
@@ -232,6 +232,6 @@ class BatchRunner:
         return sequential.clipped_sum(self._objective, *batch, max_norm=self._max_norm, weights=weights)
 
 
-def _at(rows: Any, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+def _select_rows(rows: Any, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
     """The given rows of each tensor that is not None."""
     return [None if tensor is None else tensor[rows] for tensor in tensors]

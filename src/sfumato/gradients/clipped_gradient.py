@@ -205,7 +205,7 @@ class ClippedGradient(BoundedSum):
         with torch.enable_grad():
             batch, runs = tree_map(_plain, (inputs, targets)), self._batches
             key, path = runs.path(batch)
-            total = runs.in_pieces(batch, key, keys, weights) if path.fast else runs.sum_one_by_one(batch, weights)
+            total = runs.sum_in_pieces(batch, key, keys, weights) if path.fast else runs.sum_one_by_one(batch, weights)
         return total if weights is None else total.hide_padding(weights)
 
     def explain(self, inputs: Tree, targets: Tree | None = None) -> Explanation:

@@ -120,7 +120,7 @@ class Captures:
             with self._same_randomness(device):
                 expected = _devices.run_on_side_stream(eager, device)
             others = [graph.recording for graph in self._graphs.values()]
-            recording, outputs = _devices.capture_graph(recorded, device, beside=others)
+            recording, outputs = _devices.capture_graph(recorded, device, earlier=others)
             graph = _Graph(*static, outputs, recording, tuple(reads.read.values()))
             with self._same_randomness(device):
                 replayed = graph(*static)

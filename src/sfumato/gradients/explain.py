@@ -66,7 +66,7 @@ class Explanation:
         lines = [("parameters", "site", "shape", "method", "ms", "time", "MiB", "memory")]
         lines += [
             (
-                _named(row.parameters),
+                _parameter_names(row.parameters),
                 row.kind,
                 row.shape,
                 row.method,
@@ -83,7 +83,7 @@ class Explanation:
         return "\n".join([f"B={self.examples}, K={self.views}: {1e3 * self.seconds:.1f} ms", *text])
 
 
-def _named(parameters: tuple[str, ...]) -> str:
+def _parameter_names(parameters: tuple[str, ...]) -> str:
     """The names, with a common module named once."""
     modules = {name.rpartition(".")[0] for name in parameters}
     text = ", ".join(parameters) or "-"

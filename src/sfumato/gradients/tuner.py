@@ -66,7 +66,7 @@ class Tuner:
         """
         key = _key(site, kernel, g)
         if key not in self.methods and _devices.has_device_forms(x.device):
-            self.methods[key] = _by_rule(kernel, x, g, derived=derived)
+            self.methods[key] = _choose_by_rule(kernel, x, g, derived=derived)
         if key not in self.methods:
             arithmetic = kernel.views * g[0].numel() * kernel.fan_in()
             place = (key, str(x.device), x.dtype, torch.get_num_threads())
@@ -92,7 +92,7 @@ def _key(site: str, kernel: Kernel, g: Tensor) -> str:
     return f"{site}, {f'{kernel.views} x ' if kernel.views > 1 else ''}{places}"
 
 
-def _by_rule(kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
+def _choose_by_rule(kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
     """The rule for devices: moves fewer numbers, and keeps gradients only if there is room. Nothing is timed."""
     of_tokens = kernel.joins and not derived and products.working_dtype(x, g) in token_gram.TOLERANCES
     if of_tokens and kernel.positions(g) ** 2 < kernel.gradient_elements():

@@ -101,7 +101,8 @@ class UserGradient(BoundedSum):
             return self._sum(inputs, targets, shares, keys)
         user_slices = [slice(user, user + 1) for user in range(users)]
         sums = [
-            self._in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u]) for u in user_slices
+            self._sum_in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u])
+            for u in user_slices
         ]
         return reduce(ClippedSum.merge, sums)
 
@@ -114,7 +115,7 @@ class UserGradient(BoundedSum):
         examples = inputs.reshape(users, *([views] if views > 1 else []), *shape)
         return self._for_records(records, clipped=clipped)(examples, (targets, shares.to(torch.float32)), keys)
 
-    def _in_pieces(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None) -> ClippedSum:
+    def _sum_in_pieces(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None) -> ClippedSum:
         """The clipped sum of one user (1, R, ...), whose gradient is added up in float64 before it is clipped."""
         gradients = {name: value.double() for name, value in self.zeros().items()}
         losses = torch.zeros(1, device=inputs.device)
@@ -149,7 +150,7 @@ class UserGradient(BoundedSum):
             first = self._by_records.get((1, True))
             self._by_records[records, clipped] = ClippedGradient(
                 self._model,
-                partial(_of_records, self._loss, records),
+                partial(_user_loss, self._loss, records),
                 max_norm=self._max_norm if clipped else _UNCLIPPED,
                 views=records * self._views,
                 methods=self._methods if first is None else first.methods,
@@ -177,7 +178,7 @@ class UserGradient(BoundedSum):
         return targets[places % len(targets)].unflatten(0, (-1, records)), shares
 
 
-def _of_records(
+def _user_loss(
     loss: Callable[[Any, Any], Tensor], records: int, outputs: Tensor, targets: tuple[Tensor, Tensor]
 ) -> Tensor:
     """Returns a user's loss from the losses of their records.

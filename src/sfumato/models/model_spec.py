@@ -112,8 +112,8 @@ def create_custom(name: str, options: Mapping[str, Any], **facts: Any) -> nn.Mod
     except SfumatoError:
         raise
     except Exception as error:
-        if not isinstance(error, TypeError) or _reached(error):
-            raise SfumatoError(f"model {name!r} {_raised(error)}", "fix it there") from error
+        if not isinstance(error, TypeError) or _raised_within(error):
+            raise SfumatoError(f"model {name!r} {_error_text(error)}", "fix it there") from error
         arguments = ", ".join(f"{key}={value!r}" for key, value in {**facts, **options}.items())
         call = f"{name.partition(':')[2]}({arguments})"
         raise SfumatoError(
@@ -157,12 +157,12 @@ def away_from_working_directory() -> Iterator[None]:
         sys.path[:] = before
 
 
-def _reached(error: Exception) -> bool:
+def _raised_within(error: Exception) -> bool:
     """Whether the error was raised within the function; otherwise the arguments did not match its signature."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
-def _raised(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """The error and its location, on one line. The message of a `SyntaxError` has the location."""
     message = " ".join(str(error).split())
     problem = f"raised {type(error).__name__}{f': {message}' if message else ''}"
@@ -188,7 +188,9 @@ def _import(name: str, module_name: str):
             "install it, or start from the folder that contains it; sfumato's own models have no colon",
         ) from error
     except Exception as error:
-        raise SfumatoError(f"model {name!r}: the module {module_name!r} {_raised(error)}", "fix it there") from error
+        raise SfumatoError(
+            f"model {name!r}: the module {module_name!r} {_error_text(error)}", "fix it there"
+        ) from error
     finally:
         if added:
             sys.path.remove(here)

@@ -132,9 +132,9 @@ class MappedFeatures(nn.Module):
         """Maps images (N, C, H, W) to z, (N, D) of length 1: the embedding before training."""
         return nn.functional.normalize(self.backbone(images), dim=1)
 
-    def apply_map(self, begun: Tensor) -> Tensor:
+    def apply_map(self, partial_sum: Tensor) -> Tensor:
         """Maps z to embeddings (N, D)."""
-        return torch.cat([self.map(begun[:, : self.mapped]), begun[:, self.mapped :]], dim=1)
+        return torch.cat([self.map(partial_sum[:, : self.mapped]), partial_sum[:, self.mapped :]], dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps images (N, C, H, W) to embeddings (N, D) of any length."""

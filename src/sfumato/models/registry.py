@@ -50,8 +50,8 @@ _SMALLEST = MappingProxyType(
     }
 )
 """Smallest side of the images in pixels, and the model to suggest for smaller images."""
-OF_TEXTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
-OF_NEXT_WORDS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"lstm": NextWordLSTM})
+TEXT_MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
+NEXT_WORD_MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"lstm": NextWordLSTM})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
@@ -112,7 +112,7 @@ def is_prior(spelling: str) -> bool:
 
 def refuse_text_model(spelling: str, base: str) -> None:
     """Refuses a model of texts for images."""
-    if base in OF_TEXTS or base in OF_NEXT_WORDS:
+    if base in TEXT_MODELS or base in NEXT_WORD_MODELS:
         raise SfumatoError(
             f"model {spelling!r} is for texts, but these are images", "choose another, such as cnn or wrn-16-4"
         )
@@ -143,7 +143,7 @@ def create_for_texts(
     Raises:
         SfumatoError: as for `create`.
     """
-    named = OF_NEXT_WORDS if next_words else OF_TEXTS
+    named = NEXT_WORD_MODELS if next_words else TEXT_MODELS
     facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
     if base in named:

@@ -12,6 +12,7 @@ from .mechanism import Gaussian as Gaussian
 from .mechanism import Mechanism as Mechanism
 from .mechanism import Tree as Tree
 from .noisy_table import NoisyTable as NoisyTable
+from .participation import Allocated as Allocated
 from .participation import CyclicPoisson as CyclicPoisson
 from .participation import DriftingPoisson as DriftingPoisson
 from .participation import FixedOrder as FixedOrder
@@ -30,8 +31,8 @@ from .statements.curve import gaussian_true_positive_rates as gaussian_true_posi
 from .statements.curve import true_positive_rates as true_positive_rates
 from .statements.no_guarantee import ClippedWithoutNoise as ClippedWithoutNoise
 from .statements.no_guarantee import DisprovedClaim as DisprovedClaim
-from .statements.no_guarantee import NoPromise as NoPromise
-from .statements.no_guarantee import NothingPrivate as NothingPrivate
+from .statements.no_guarantee import NoGuarantee as NoGuarantee
+from .statements.no_guarantee import NoPrivateData as NoPrivateData
 from .statements.other_units import PersonEpsilon as PersonEpsilon
 from .statements.other_units import group_epsilon as group_epsilon
 from .statements.other_units import group_privacy as group_privacy

@@ -232,6 +232,7 @@ class Draft:
     clipping: Clipping
     participation: Participation | None
     mechanism: Mechanism | OptimalToeplitz
+    accountant: str
 
     def plan(self, **found: Any) -> Any:
         """The plan, with the missing number in `found`."""
@@ -256,7 +257,7 @@ class Draft:
     def _least_noise(self, epsilon: float) -> Any:
         plan = self.plan(noise_multiplier=1.0)
         noise_multiplier = least_within(
-            lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
+            lambda sigma, grid: plan.with_noise(sigma).cost(accountant=self.accountant, grid=grid),
             epsilon,
             # Outside these bounds dp-accounting finds no number, or warns.
             guess=_noise_like(plan, gaussian_mu(min(max(epsilon, 1e-6), 1e6), self.delta)),
@@ -271,13 +272,15 @@ class Draft:
         longest = MAX_STEPS if isinstance(self.mechanism, Mechanism) else self.mechanism.longest
         limit = min(one.participation.most_steps(self.examples) or MAX_STEPS, longest)
         fixed = isinstance(self.mechanism, Mechanism)
-        most = (one if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(epsilon)
+        most = (one if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(
+            epsilon, accountant=self.accountant
+        )
         if most and not fixed:  # the noise differs for each number of steps
             turn = one.participation.gap(self.examples)
             ends = None if turn is None else partial(ends_of_turns, turn=turn)
             cost = self._cost_by("steps")
             most = largest_within(cost, epsilon, limit, guess=most, beyond=ends)
-        return self.plan(steps=_at_least_one(most, one.epsilon(), epsilon, "step"))
+        return self.plan(steps=_at_least_one(most, one.cost(accountant=self.accountant), epsilon, "step"))
 
     def _largest_batch(self, epsilon: float) -> Any:
         rule, steps = self.participation, self.steps or 1
@@ -293,7 +296,7 @@ class Draft:
 
     def _cost_by(self, number: str) -> Callable[[int], float]:
         """Epsilon of the plan as a function of the missing number."""
-        return lambda value: self.plan(**{number: value}).epsilon()
+        return lambda value: self.plan(**{number: value}).cost(accountant=self.accountant)
 
 
 def _noise_like(plan: Any, mu: float) -> float:

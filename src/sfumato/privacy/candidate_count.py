@@ -44,12 +44,12 @@ class CandidateCount:
         remedy = "give the number of candidates to expect, such as 10"
         positive("mean", self.mean, remedy=remedy)
         if not 1 < self.mean <= MOST_ON_AVERAGE:
-            raise SfumatoError(f"mean must lie above 1 and at most at {MOST_ON_AVERAGE}, got {self.mean!r}", remedy)
+            raise SfumatoError(f"mean must be above 1 and at most {MOST_ON_AVERAGE}, got {self.mean!r}", remedy)
         if self.is_poisson:
             return
         remedy = "give a shape such as 0 (logarithmic) or 1 (geometric); infinity means Poisson"
         if not -1 < number("shape", self.shape, remedy=remedy) <= LARGEST_SHAPE:
-            raise SfumatoError(f"shape must lie above -1 and at most at {LARGEST_SHAPE}, got {self.shape!r}", remedy)
+            raise SfumatoError(f"shape must be above -1 and at most {LARGEST_SHAPE}, got {self.shape!r}", remedy)
         if _mean(self.shape, math.log(LONGEST_TAIL)) < self.mean:
             raise SfumatoError(
                 f"a mean of {self.mean:g} at shape {self.shape:g} comes from a few extremely long searches among many "

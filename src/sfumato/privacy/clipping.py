@@ -8,7 +8,7 @@ from typing import Self
 
 from sfumato._checks import SfumatoError, fraction, number, positive
 
-_NORM = "give the clipping norm, 1.0 if there is no reason for another"
+_NORM = "give the clipping norm, such as 1.0"
 
 
 @dataclass(frozen=True)

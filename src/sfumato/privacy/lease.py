@@ -33,7 +33,7 @@ WATCH = 90.0
 """Seconds after which an unchanged lease is taken over."""
 
 
-def _silent(line: str) -> None:
+def _discard(line: str) -> None:
     """Discards the line."""
 
 
@@ -50,7 +50,7 @@ class Lease:
     Errors: `SfumatoError` if another process holds it.
     """
 
-    def __init__(self, path: Path, notify: Callable[[str], None] = _silent):
+    def __init__(self, path: Path, notify: Callable[[str], None] = _discard):
         self.path, self._token, self._beats = path, secrets.token_hex(16), 0
         self._identity = {"process": os.getpid(), "host": socket.gethostname(), "machine": _process_scope()}
         self._stopped = threading.Event()
@@ -100,7 +100,7 @@ class Lease:
         if _has_ended(before):
             return
         notify(
-            f"{_describe(before)} holds the run in {self.path.parent}: watching for {WATCH:.0f} s whether it is alive"
+            f"{_describe(before)} holds the run in {self.path.parent}: waiting {WATCH:.0f} s to see whether it is alive"
         )
         while time.monotonic() < deadline:
             time.sleep(min(0.2, WATCH / 10))

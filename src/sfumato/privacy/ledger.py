@@ -169,7 +169,7 @@ class Ledger:
             self._descriptor = open_bytes(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SfumatoError(
-                f"the ledger {self.path} cannot be written ({error.strerror})", "choose a directory that can be written"
+                f"the ledger {self.path} cannot be written ({error.strerror})", "choose a writable directory"
             ) from None
         try:
             self._lock()
@@ -220,7 +220,7 @@ class Ledger:
             os.ftruncate(self._descriptor, self._length)
             raise SfumatoError(
                 f"the ledger {self.path} cannot be extended ({error.strerror})",
-                "free some space and start the same command again: the run continues where it stopped",
+                "free some space and repeat the command: the run resumes where it stopped",
             ) from None
         self._length += len(line)
         self._entries.append(entry)
@@ -238,7 +238,7 @@ class Ledger:
         if os.path.getsize(self.path) != self._length:
             raise SfumatoError(
                 f"another process has written to the ledger {self.path}",
-                "stop it, and start the same command again: the run continues where it stopped",
+                "stop it, and repeat the command: the run resumes where it stopped",
             )
 
     def close(self) -> None:

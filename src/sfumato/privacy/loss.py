@@ -19,6 +19,13 @@ FINE_GRID = 1e-4
 COARSE_GRID = 1e-3
 ACCOUNTANTS = ("pld", "rdp")
 MOST_CHOICES = 64
+RENYI_ORDERS = (
+    *(1 + hundredth / 100 for hundredth in range(2, 100)),
+    *(tenth / 10 for tenth in range(20, 110)),
+    *range(11, 65),
+    *(128, 256, 512, 1024),
+)
+"""dp-accounting's, and more of them between 1 and 2, where the best order of a large epsilon lies."""
 
 
 Repeats = Sequence[tuple[Any, int]]
@@ -49,6 +56,14 @@ class Part(ABC):
     def event(self) -> Any:
         """dp-accounting's event of all its steps, for Renyi divergences; None if there is none."""
         return None
+
+    def renyi(self, orders: Sequence[float]) -> Any | None:
+        """The Renyi divergence of all its steps at each order, of shape (orders,); None if none is known."""
+        if (event := self.event()) is None:
+            return None
+        accountant = renyi_accountant(orders)
+        accountant.compose(event)
+        return accountant.rdp
 
     def epsilon(self, delta: float) -> float | None:
         """Epsilon at delta of this part alone, by a closed form; None if there is none."""
@@ -127,7 +142,7 @@ class Loss:
 
     def renyi(self, orders: Sequence[float]) -> Any:
         """The Renyi divergence of each order, an array of shape (orders,)."""
-        return renyi_accountant(self.parts, orders)._rdp
+        return _renyi(self.parts, orders)
 
 
 def _merged(parts: list[Part], other: Part) -> list[Part]:
@@ -141,8 +156,10 @@ def _merged(parts: list[Part], other: Part) -> list[Part]:
 def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float) -> float:
     """Cached: a pure function of frozen data that many parts of a run evaluate to print epsilon."""
     if accountant == "rdp":
+        from dp_accounting import rdp
+
         with quiet_absl():
-            return float(renyi_accountant(parts).get_epsilon(delta))
+            return float(rdp.compute_epsilon(RENYI_ORDERS, _renyi(parts, RENYI_ORDERS), delta)[0])
     if len(parts) == 1 and (exact := parts[0].epsilon(delta)) is not None:
         return exact
     least = 0.0
@@ -151,13 +168,13 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
         if least == math.inf:
             raise SfumatoError(
                 f"delta {delta:g} is below the resolution of the privacy loss distribution accountant for these "
-                f"releases, which is {_above(one.lost):g}",
-                f"give a delta of at least {_above(one.lost):g}, or fewer steps",
+                f"releases, which is {_twice_rounded_up(one.lost):g}",
+                f"give a delta of at least {_twice_rounded_up(one.lost):g}, or fewer steps",
             )
     return least
 
 
-def _above(lost: float) -> float:
+def _twice_rounded_up(lost: float) -> float:
     """A number with one significant digit that is at least twice this."""
     lost = max(lost, 1e-300)
     power = 10.0 ** math.floor(math.log10(2 * lost))
@@ -175,30 +192,35 @@ def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
         yield from compositions([one for repeats in choice for one in repeats], width)
 
 
-def renyi_accountant(parts: Sequence[Part], orders: Sequence[float] | None = None) -> Any:
-    """dp-accounting's accountant with all parts composed. By default with its own orders."""
+def _renyi(parts: Sequence[Part], orders: Sequence[float]) -> Any:
+    """The Renyi divergences of all parts, which add up. Refuses a part without one."""
+    return sum(_known(part.renyi(orders)) for part in parts)
+
+
+def renyi_accountant(orders: Sequence[float]) -> Any:
+    """dp-accounting's accountant with nothing composed."""
     import dp_accounting
     from dp_accounting import rdp
 
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = rdp.RdpAccountant(orders, neighboring_relation=relation)
-    with quiet_absl():
-        accountant.compose(event_of(parts))
-    return accountant
+    return rdp.RdpAccountant(orders, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
 
 
 def event_of(parts: Sequence[Part]) -> Any:
     """dp-accounting's event of all parts. Refuses a part without a Renyi divergence."""
     import dp_accounting
 
-    events = [part.event() for part in parts]
-    if None in events:
+    return dp_accounting.ComposedDpEvent([_known(part.event()) for part in parts])
+
+
+def _known(found: Any) -> Any:
+    """What was found of a part. Refuses None."""
+    if found is None:
         raise SfumatoError(
-            "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling, nor "
-            "for users whose records are sampled independently)",
+            "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling and "
+            "random allocation, nor for users whose records are sampled independently)",
             "account by privacy loss distributions (pld), or use Poisson sampling of the units, without truncation",
         )
-    return dp_accounting.ComposedDpEvent(events)
+    return found
 
 
 @contextlib.contextmanager

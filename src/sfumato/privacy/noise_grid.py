@@ -71,7 +71,7 @@ def refuse_without_grid(mechanism: Mechanism | OptimalToeplitz, clipping: Clippi
     if not isinstance(mechanism, Gaussian):
         raise SfumatoError(
             "noise is secure, but the mechanism adds up noise of several steps in floating point",
-            "give mechanism gaussian, with a participation that samples afresh or takes all, or noise standard",
+            "give mechanism gaussian, with Poisson or full-batch participation, or noise standard",
         )
     if isinstance(clipping, QuantileClipping):
         raise SfumatoError(

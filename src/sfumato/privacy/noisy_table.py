@@ -75,7 +75,7 @@ class NoisyTable:
         edges = tuple(self.edges)
         object.__setattr__(self, "edges", edges)
         if len(edges) < 2 or edges[0] != 0 or edges[-1] != 1 or list(edges) != sorted(set(edges)):
-            raise SfumatoError(f"edges must increase from 0 to 1, got {edges}", "give some such as (0, 0.5, 1)")
+            raise SfumatoError(f"edges must increase from 0 to 1, got {edges}", "give edges such as (0, 0.5, 1)")
 
     @classmethod
     def by_rule(cls, epsilon: float, *, classes: int, records: int) -> NoisyTable:

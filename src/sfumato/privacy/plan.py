@@ -14,7 +14,7 @@ from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_i
 from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
 from sfumato.privacy.clipping import Clipping, FixedClipping, QuantileClipping
-from sfumato.privacy.loss import FINE_GRID, Loss
+from sfumato.privacy.loss import ACCOUNTANTS, FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
 from sfumato.privacy.planning.by_name import OptimalToeplitz
@@ -95,6 +95,7 @@ class PrivacyPlan:
         participation: Participation | None = None,
         mechanism: Mechanism | OptimalToeplitz | None = None,
         adjacency: Adjacency = "add-or-remove",
+        accountant: str = "pld",
     ) -> PrivacyPlan:
         """The plan in which one of batch size, steps, noise multiplier and epsilon follows from the other three.
 
@@ -112,8 +113,10 @@ class PrivacyPlan:
             mechanism: the noise. Its noise multiplier is replaced by the given or found one, and parameters that
                 depend on the steps and the participation are set (`Mechanism.adapted`). By default `Gaussian`,
                 whatever the participation; `request_by_names` gives the noise that suits a rule.
+            accountant: by which the plan meets epsilon: "pld", or "rdp" as in most papers.
 
-        **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
+        **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given; and the same
+        by the accountant.
 
         Errors: `SfumatoError` if not exactly one is left out, if a value is out of range, or if nothing meets the
         target.
@@ -148,6 +151,7 @@ class PrivacyPlan:
             clipping=clipping or FixedClipping(1.0 if max_norm is None else max_norm),
             participation=participation,
             mechanism=mechanism or Gaussian(noise_multiplier=1.0),
+            accountant=one_of("accountant", accountant, ACCOUNTANTS),
         )
         return draft.plan() if epsilon is None else draft.calibrate(epsilon)
 
@@ -155,17 +159,17 @@ class PrivacyPlan:
         """The same plan with this noise multiplier."""
         return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
 
-    def most_steps(self, epsilon: float) -> int:
+    def most_steps(self, epsilon: float, *, accountant: str = "pld") -> int:
         """The most steps, to within one in ten thousand, that cost at most epsilon at the plan's delta.
 
         0 if a single step already costs more.
 
-        **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`.
+        **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`, and by the accountant.
         """
         guess = self.theorem.equivalent_steps(self, calibration.gaussian_mu(epsilon, self.delta))
         limit = self.participation.most_steps(self.population) or MAX_STEPS
         return calibration.largest_within(
-            lambda steps: self.epsilon(steps=steps), epsilon, min(limit, MAX_STEPS), guess
+            lambda steps: self.cost(steps=steps, accountant=accountant), epsilon, min(limit, MAX_STEPS), guess
         )
 
     # -- privacy loss ----------------------------------------------------------------------------------------------
@@ -179,6 +183,11 @@ class PrivacyPlan:
         """
         loss = self.loss if steps is None else self.theorem.loss(self, steps)
         return loss.epsilon(self.delta if delta is None else delta, accountant=accountant, grid=grid)
+
+    def cost(self, *, steps: int | None = None, accountant: str, grid: float = FINE_GRID) -> float:
+        """Epsilon at the plan's delta by the accountant, and no less than by "pld", which the guarantee states."""
+        stated = self.epsilon(steps=steps, grid=grid)
+        return stated if accountant == "pld" else max(stated, self.epsilon(steps=steps, accountant=accountant))
 
     @property
     def epsilon_rdp(self) -> float | None:

@@ -48,7 +48,7 @@ class Tilted:
         exponents = self.log_moment - self.tilt * self.values
         masses = self.masses * np.exp(np.minimum(exponents, LARGEST))
         faded = self.masses * np.exp(np.minimum(exponents + middle - self.values, LARGEST))
-        return _from_each_on(masses), _from_each_on(faded), middle
+        return _tail_sums(masses), _tail_sums(faded), middle
 
     def deltas(self, epsilons: Any) -> tuple[Any, Any]:
         """Delta at each of these epsilons, and whether rounding is negligible there."""
@@ -89,7 +89,7 @@ class Tilted:
         return float(self.deltas(self.values[place : place + 1])[0][0])
 
 
-def _from_each_on(masses: Any) -> Any:
+def _tail_sums(masses: Any) -> Any:
     import numpy as np
 
     with np.errstate(over="ignore"):

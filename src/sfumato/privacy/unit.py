@@ -38,7 +38,7 @@ ADJACENCIES: dict[str, Neighbours] = {
 }
 """Neighbouring data sets if the unit is an example."""
 
-OF_PERSONS: dict[str, Neighbours] = {
+PERSON_ADJACENCIES: dict[str, Neighbours] = {
     "add-or-remove": Neighbours("never been used", "one person's presence"),
     "zero-out": Neighbours(
         "contributed nothing",
@@ -50,7 +50,7 @@ OF_PERSONS: dict[str, Neighbours] = {
     ),
 }
 
-OF_SHARED = OF_PERSONS | {
+SHARED_ADJACENCIES = PERSON_ADJACENCIES | {
     "zero-out": Neighbours(
         "contributed nothing",
         "what one person contributes",
@@ -164,7 +164,7 @@ class User:
     @property
     def neighbours(self) -> dict[str, Neighbours]:
         """The meaning of each adjacency for users."""
-        return OF_SHARED if self.shared else OF_PERSONS
+        return SHARED_ADJACENCIES if self.shared else PERSON_ADJACENCIES
 
     @property
     def max_vectors(self) -> int:
@@ -212,7 +212,7 @@ Unit = Example | User
 UNITS: dict[str, type[Example] | type[User]] = {Example.name: Example, User.name: User}
 
 
-def users_like(gradients: int, *, records: int, users: int, most: int | None = None) -> int:
+def users_for_gradients(gradients: int, *, records: int, users: int, most: int | None = None) -> int:
     """The number of users who hold about `gradients` of all kept records. All users only if that is every record.
 
     Args:
@@ -221,9 +221,9 @@ def users_like(gradients: int, *, records: int, users: int, most: int | None = N
         users: N.
         most: the largest answer when `gradients` is not all records; by default N - 1.
 
-    >>> users_like(60, records=200, users=50), users_like(200, records=200, users=50)
+    >>> users_for_gradients(60, records=200, users=50), users_for_gradients(200, records=200, users=50)
     (15, 50)
-    >>> users_like(199, records=200, users=50), users_like(1, records=200, users=50)
+    >>> users_for_gradients(199, records=200, users=50), users_for_gradients(1, records=200, users=50)
     (49, 1)
     """
     if gradients >= records:

@@ -40,9 +40,9 @@ def page(facts: Facts, *, public: bool = False) -> str:
     """
     withheld = public and not facts.public_test
     if public:
-        facts = replace(facts, owner={}, together=())
+        facts = replace(facts, owner={}, joint_costs=())
     if withheld:
-        facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)
+        facts = replace(facts, metrics=(), evaluation=None, most_exposed=None)
     promised = facts.statement["epsilon"] is not None
     own = promise(facts.statement, facts.attack, hints=not public)
     of_classes = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
@@ -62,10 +62,10 @@ def page(facts: Facts, *, public: bool = False) -> str:
         headline=headline(facts.evaluation) or published_headline(facts.published),
         owner=[(name.replace("_", " "), value) for name, value in facts.owner.items()],
         about=[(name.replace("_", " "), value) for name, value in facts.about.items()],
-        total=list(facts.total),
-        together=list(facts.together),
-        persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.persons],
-        most_of_one=facts.most_of_one and (f"{facts.most_of_one[0]:,}", rounded_up(facts.most_of_one[1])),
+        total=list(facts.total_cost),
+        together=list(facts.joint_costs),
+        persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.person_epsilons],
+        most_of_one=facts.most_exposed and (f"{facts.most_exposed[0]:,}", rounded_up(facts.most_exposed[1])),
         audits=audits(facts.audits, rounded_up(float(facts.statement["epsilon"])) if promised else ""),
         published=published(facts.published),
         training=learning_curves(facts.metrics, of_classes),

@@ -48,7 +48,7 @@ class DocumentFacts:
         use: how to use the model, in Markdown.
         check: how to verify the promise, in Markdown.
         about: facts that the owner has published, such as the person responsible for the data and their address.
-        persons: the meaning of a promise for single records for persons with several, one line each.
+        person_lines: the meaning of a promise for single records for persons with several, one line each.
     """
 
     title: str
@@ -63,7 +63,7 @@ class DocumentFacts:
     use: str = _USE
     check: str = _CHECK
     about: Mapping[str, str] = field(default_factory=dict)
-    persons: Sequence[str] = ()
+    person_lines: Sequence[str] = ()
 
 
 def model_card(facts: DocumentFacts) -> str:
@@ -79,7 +79,7 @@ def assessment(
     facts: DocumentFacts,
     *,
     heading: Mapping[str, str],
-    together: Sequence[str],
+    joint_costs: Sequence[str],
     kept_files: Sequence[str],
     signed: bool,
 ) -> str:
@@ -87,7 +87,7 @@ def assessment(
 
     Args:
         heading: the owner, the date and the purpose, as far as they were given.
-        together: the total cost of all runs on the same data, in sentences.
+        joint_costs: the total cost of all runs on the same data, in sentences.
         kept_files: the files of the run that hold or show private data.
         signed: whether the run is signed.
     """
@@ -97,7 +97,7 @@ def assessment(
         said=facts.statement,
         plain=[line for line in facts.statement["plain"] if not line.startswith(_WEAKER)],
         heading={"purpose": "", "owner": "", "date": ""} | dict(heading),
-        together=together,
+        together=joint_costs,
         kept_files=kept_files,
         signed=signed,
         blank=BLANK,

@@ -143,21 +143,21 @@ def problem(found: AuditOutcome, plan: PrivacyPlan, canaries: int, written: Mapp
         return f"it has other canaries than the {canaries} of the statement"
     seen = found.details
     again = audit_canaries(plan, seen["scores"], seen["included"], dimensions=seen.get("dimensions"))
-    if not _alike(written, json.loads(json.dumps(again.to_dict()))):
+    if not _nearly_equal(written, json.loads(json.dumps(again.to_dict()))):
         return "it does not follow from its scores and coins"
     return None
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _nearly_equal(one: Any, other: Any) -> bool:
     """Whether plain data are equal up to the last digits of numbers."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(_nearly_equal(one[name], other[name]) for name in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
+        return len(one) == len(other) and all(map(_nearly_equal, one, other))
     return one == other
 
 

@@ -87,8 +87,8 @@ class Checkpoint:
             {f"group {place}": _constants(group) for place, group in enumerate(groups)}
             for groups in (self.optimizer["param_groups"], optimizer.param_groups)
         )
-        end = "end the run with what it has (sfumato finish), " if self.ledger else ""
-        remedy = f"go back to the version that began the run, {end}or start another run"
+        end = "end the run at its checkpoint (sfumato finish), " if self.ledger else ""
+        remedy = f"go back to the version that started the run, {end}or start another run"
         pins.require_same("optimizer", before, now, remedy=remedy, where=where)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
@@ -102,14 +102,14 @@ class Checkpoint:
                 raise
             raise SfumatoError(
                 f"the run's checkpoint does not fit the model or the optimizer: {' '.join(str(error).split())}",
-                "give those that the run began with, or another `directory`",
+                "give those of the original run, or another `directory`",
             ) from None
         return {name: value.to(device) for name, value in self.average.items()}
 
     def save(self, path: Path) -> None:
         """Write the file atomically."""
         tensors: dict[str, Tensor] = {}
-        skeleton = _lift(self.optimizer, "optimizer", tensors)
+        skeleton = _extract_tensors(self.optimizer, "optimizer", tensors)
         for prefix, held in (("model", self.model), ("average", self.average), ("noise", self.noise.tensors)):
             tensors |= {f"{prefix}.{name}": value for name, value in held.items()}
         about = {"step": self.step, "run": self.run, "ledger": self.ledger}
@@ -125,16 +125,16 @@ class Checkpoint:
             if not all(type(about[name]) is int for name in ("step", "noise")):
                 raise ValueError
             return cls(
-                model=_under("model.", tensors),
-                average=_under("average.", tensors),
+                model=_with_prefix("model.", tensors),
+                average=_with_prefix("average.", tensors),
                 optimizer=_lower(about["optimizer"], tensors),
-                noise=NoiseState(step=about["noise"], tensors=_under("noise.", tensors)),
+                noise=NoiseState(step=about["noise"], tensors=_with_prefix("noise.", tensors)),
                 **{name: about[name] for name in ("step", "run", "ledger")},
             )
         except (KeyError, ValueError, TypeError):
             raise SfumatoError(
-                f"{path} is no checkpoint of this version of sfumato",
-                "restore it from a copy, go back to the version that began the run, or start another run",
+                f"{path} is not a checkpoint of this version of sfumato",
+                "restore it from a copy, go back to the version that started the run, or start another run",
             ) from None
 
 
@@ -144,7 +144,7 @@ def roundtrip(optimizer: dict[str, Any]) -> dict[str, Any]:
     Errors: `SfumatoError` for a state that a checkpoint cannot hold.
     """
     tensors: dict[str, Tensor] = {}
-    skeleton = json.dumps(_lift(optimizer, "optimizer", tensors))
+    skeleton = json.dumps(_extract_tensors(optimizer, "optimizer", tensors))
     return _lower(parse_json(skeleton), {name: value.detach().cpu().clone() for name, value in tensors.items()})
 
 
@@ -201,7 +201,7 @@ def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] 
     return tuple(about["transform"]["mean"]), tuple(about["transform"]["std"])
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
@@ -210,15 +210,15 @@ def _constants(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in MOVING}
 
 
-def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def _extract_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Move the tensors of a nested state into `tensors`. The rest is returned as JSON."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name}
     if isinstance(value, dict):
-        return {"dict": [[key, _lift(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
+        return {"dict": [[key, _extract_tensors(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        items = [_lift(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
+        items = [_extract_tensors(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
         return {"list" if isinstance(value, list) else "tuple": items}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}

@@ -97,7 +97,7 @@ def require_unedited(record: Mapping[str, Any], opening: Mapping[str, Any], circ
     """Refuse a record that is not the one the ledger began with, or whose circumstances are not the statement's."""
     if found := edited_fields(record, opening):
         raise SfumatoError(
-            f"settings.json differs from what the ledger began with in {', '.join(found)}", "restore it from a copy"
+            f"settings.json differs from the beginning of the ledger in {', '.join(found)}", "restore it from a copy"
         )
     began = dict(record["circumstances"])
     differing = [name for name in began.keys() | circumstances if began.get(name) != circumstances.get(name)]

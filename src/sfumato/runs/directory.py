@@ -89,18 +89,18 @@ class RunDirectory:
         """Refuse a path without a run."""
         if not self.exists:
             what = "is no run directory" if self.path.exists() else "does not exist"
-            raise SfumatoError(f"{self.path} {what}", "name a directory that sfumato train has written")
+            raise SfumatoError(f"{self.path} {what}", "give a directory written by sfumato train")
 
     def require_finished(self) -> None:
         """Refuse a path without a finished run. Completes a run that was killed at its very end."""
         self.require()
         self.complete()
         if not self.finished:
-            self.refuse_custom_loop("run its code again, which goes on, or call `finish()` there")
+            self.refuse_custom_loop("run its code again, which resumes it, or call `finish()` there")
             verb = "embed" if "embedding" in self.read_json(SETTINGS) else "train"
             raise SfumatoError(
                 f"the run in {self.path} is not finished",
-                f"resume it (sfumato {verb} {self.path}) or end it with what it has (sfumato finish {self.path})",
+                f"resume it (sfumato {verb} {self.path}) or end it at its checkpoint (sfumato finish {self.path})",
             )
 
     def refuse_custom_loop(self, remedy: str) -> None:
@@ -142,7 +142,7 @@ class RunDirectory:
     def require_free(self) -> None:
         """Refuse a path that is occupied by something else, or at which nothing can be created."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise SfumatoError(f"{self.path} exists and holds no run of sfumato", "give an empty or a new `directory`")
+            raise SfumatoError(f"{self.path} exists but holds no run of sfumato", "give an empty or a new `directory`")
         if not self.path.name:
             raise SfumatoError(
                 f"a run directory needs a name, got {str(self.path)!r}", "give a `directory` such as runs/a"
@@ -187,7 +187,7 @@ class RunDirectory:
         try:
             data = parse_json(regular_file(path).read_text("utf-8"))
             if not isinstance(data, dict) or (name == SETTINGS and not _IDENTITY.fullmatch(str(data.get("run")))):
-                raise SfumatoError(f"{path} is not as sfumato has written it", "restore it from a copy")
+                raise SfumatoError(f"{path} was changed after sfumato wrote it", "restore it from a copy")
             return data
         except FileNotFoundError:
             raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
@@ -212,7 +212,8 @@ class RunDirectory:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise SfumatoError(
-                f"a file of the run in {self.path} is not as sfumato has written it ({type(error).__name__}: {error})",
+                f"a file of the run in {self.path} was changed after sfumato wrote it ({type(error).__name__}: "
+                f"{error})",
                 "restore it from a copy",
             ) from error
 

@@ -31,7 +31,7 @@ from sfumato.data import (
 )
 from sfumato.gradients.checks.external_models import unwrap
 from sfumato.models.losses import NEXT_WORD, is_exclusive
-from sfumato.privacy import NoPromise, Statement, statement_of
+from sfumato.privacy import NoGuarantee, Statement, statement_of
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -60,7 +60,7 @@ class Loaded:
     module: nn.Module
     transform: Preparation
     reading: Reading
-    statement: Statement | NoPromise
+    statement: Statement | NoGuarantee
     features: Mapping[str, Any] | None = None
     embedding: int | None = None
     test_fraction: float = TEST_FRACTION
@@ -117,7 +117,7 @@ class Loaded:
             )
         return models.on_features(self.module), FeatureTransform(width=contents.width)
 
-    def opened(self, spec: str, **declared: Any) -> Source:
+    def open_source(self, spec: str, **declared: Any) -> Source:
         """Open a source with the options of the model's training source. `declared` overrides them (`open_source`)."""
         if spec.startswith("features:") or isinstance(self.transform, FeatureTransform):
             return open_source(spec, owner_key=owner_key())
@@ -126,7 +126,7 @@ class Loaded:
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
         if not is_exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
-            problem = f"{spec} has one label for each image, but the model predicts several"
+            problem = f"{spec} has one label per image, but the model predicts several"
             raise SfumatoError(problem, "give a csv: or npz: of them")
         if self.embedding is None and self.loss != NEXT_WORD:
             own["classes" if is_exclusive(self.loss) else "label_columns"] = self.classes
@@ -223,7 +223,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             RunDirectory(path).require_finished()
             path = path / names.MODEL
         weights, metadata = read_safetensors(path)
-        about = _about(path, metadata)
+        about = _read_description(path, metadata)
         if model is None and about["model"] == "module":
             raise SfumatoError(
                 f"{path} was trained from a module that only its own code can build",
@@ -234,7 +234,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             given = model if isinstance(model, nn.Module) else None
 
             def built() -> nn.Module:
-                own = _built(about, named, path) if given is None else _giving_logits(given, about)
+                own = _built(about, named, path) if given is None else _with_logits(given, about)
                 if given is not None and "mapped" in about:
                     own = models.MappedFeatures(
                         copy.deepcopy(given), dimension=about["embedding"], mapped=about["mapped"]
@@ -261,7 +261,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             ) from error
 
 
-def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _read_description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """The description in a model file's metadata."""
     about = models.parse_description(metadata, path)
     if about is None:
@@ -288,7 +288,7 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
     return Loaded(module=model, transform=transform, reading=reading, statement=statement, **given)
 
 
-def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoPromise:
+def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoGuarantee:
     """The statement of the file's training. For an aggregate, with the cost of choosing it by private records."""
     try:
         found = statement_of(about["statement"])
@@ -309,7 +309,7 @@ def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.
     return models.replace_norms(model, kind, examples, at_once=False)
 
 
-def _giving_logits(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
+def _with_logits(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
     """The caller's module, unwrapped if it is compiled; if its outputs are an object with logits, the module that
     returns these (`models.returning_logits`)."""
     model, read = unwrap(model), transform_from_dict(about["transform"])

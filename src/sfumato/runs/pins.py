@@ -96,7 +96,7 @@ def require_same(
 ) -> None:
     """Refuse to resume under other conditions. The error names each difference and where the run began."""
     if differences := _differences(recorded, present):
-        raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(differences)}", remedy)
+        raise SfumatoError(f"the run in {where} differs in its {kind}: {', '.join(differences)}", remedy)
 
 
 def changes_since(record: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
@@ -126,11 +126,12 @@ def _differences(
     """The differences in words. `written` formats values: environments in full, since a processor's number is at the
     end of its name."""
 
-    def of(value: Any) -> str:
+    def shown(value: Any) -> str:
         return "absent" if value is None else written(value)
 
     return [
-        f"{' '.join(names)} was {of(one)} and is {of(two)}" for names, one, two in nested_differences(recorded, present)
+        f"{' '.join(names)} was {shown(one)} and is {shown(two)}"
+        for names, one, two in nested_differences(recorded, present)
     ]
 
 
@@ -168,10 +169,12 @@ def from_listing(text: str) -> str:
     named = fields.get("model name") or fields.get("cpu model") or fields.get("cpu", "")
     numbers = {"family": "cpu family", "model": "model"}
     numbers |= {name: f"CPU {name}" for name in ("implementer", "variant", "part")}  # ARM gives these alone
-    return _named(named, fields.get("vendor_id", ""), {name: fields.get(field) for name, field in numbers.items()})
+    return _device_name(
+        named, fields.get("vendor_id", ""), {name: fields.get(field) for name, field in numbers.items()}
+    )
 
 
-def _named(name: str, vendor: str, numbers: Mapping[str, str | None]) -> str:
+def _device_name(name: str, vendor: str, numbers: Mapping[str, str | None]) -> str:
     further = ", ".join(filter(None, [vendor, *(f"{what} {value}" for what, value in numbers.items() if value)]))
     return f"{name} ({further})" if name and further else name or further
 
@@ -185,4 +188,4 @@ def from_sysctl() -> str:
             answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
             answers[name] = re.sub(r"\s+", " ", answer.stdout).strip()
     numbers = {name: answers.get(name) for name in ("family", "model")}
-    return _named(answers.get("brand_string", ""), answers.get("vendor", ""), numbers)
+    return _device_name(answers.get("brand_string", ""), answers.get("vendor", ""), numbers)

@@ -106,10 +106,10 @@ class Reading:
         lines = []
         if self.shares is not None and self.prevalence is not None:
             there, here = (listed(one) for one in (self.shares, self.prevalence))
-            lines.append(f"scores are moved from the shares {there} to {here}")
+            lines.append(f"scores are shifted from the shares {there} to {here}")
         if (point := self.operating_point) is not None:
             lines.append(
-                f"scores are moved so that {point.positive} is predicted from an original score of "
+                f"scores are shifted so that {point.positive} is predicted from an original score of "
                 f"{point.threshold:g} on (operating point {point.rule}, from the published table)"
             )
         return lines

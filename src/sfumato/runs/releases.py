@@ -54,10 +54,10 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
     if step < len(lines):
         if lines[step].body[RELEASE] != digest:
             raise OtherReleaseError(
-                f"step {step} of the run in {ledger.path.parent}, taken again, gives another release than the one that "
-                "its ledger commits to: it would be a second release with the noise of the first",
+                f"step {step} of the run in {ledger.path.parent}, repeated, gives another release than its ledger "
+                "commits to: it would be a second release with the noise of the first",
                 "restore the code, the data, the machine and any state between the steps (loss, dropout, schedulers, "
-                "state in `with_state`); or end the run with what its checkpoint holds (`finish`)",
+                "state in `with_state`); or end the run at its checkpoint (`finish`)",
             )
         return
     with write_errors(ledger.path):
@@ -79,7 +79,7 @@ def lose(ledger: Ledger, reached: int) -> None:
         ledger.append(LOST, {"first": reached, "last": paid - 1})
         ledger.sync()
     ledger.notify(
-        f"note: taken again after the checkpoint, steps {reached + 1} to {paid} would have released something else: "
-        "they are lost and stay paid, and the run continues after them. This may depend on a single record, so keep it "
-        "to yourself"
+        f"note: repeated after the checkpoint, steps {reached + 1} to {paid} would have given other releases: they are "
+        "lost but stay paid for, and the run continues after them. This may depend on a single record, so keep it to "
+        "yourself"
     )

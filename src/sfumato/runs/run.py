@@ -50,7 +50,7 @@ class Measured:
         if "labels" in self.figures:
             area, exact = self.figures["mean_auc"], self.figures["exact_match"][0]
             areas = [] if area is None else [("mean area under ROC", f"{area:.3f}")]
-            return [("right decisions", f"{self.accuracy:.1%}"), *areas, ("exact match", f"{exact:.1%}")]
+            return [("accuracy of labels", f"{self.accuracy:.1%}"), *areas, ("exact match", f"{exact:.1%}")]
         return [("test accuracy", f"{self.accuracy:.1%}")]
 
 
@@ -66,7 +66,7 @@ class Run(Measured):
         kind: the kind of the source: "digits", "folder", ...
         uses: the number of this owner's runs on the data, including this one; 0 for public data.
         seeded: the number of seeded runs among them. Their plans count, although they promise nothing.
-        together: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
+        joint_cost: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
         publishing: for each of these runs that publishes figures, epsilon for each test image.
         other_units: the joint cost of runs with another unit, which does not add up with `together`.
         adjacency: the adjacency for which `together` holds.
@@ -79,7 +79,7 @@ class Run(Measured):
     kind: str = ""
     uses: int = 0
     seeded: int = 0
-    together: tuple[float, float] | None = None
+    joint_cost: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
     other_units: tuple[JointCost, ...] = ()
     publishing: tuple[float, ...] = ()
@@ -89,7 +89,7 @@ class Run(Measured):
         return f"Run({str(self.directory)!r}: {measured}{self.statement.short})"
 
     def _repr_html_(self) -> str:
-        epsilon = "epsilon" if self.statement.promises else "epsilon of its plan, which it does not promise"
+        epsilon = "epsilon" if self.statement.promises else "epsilon of its plan, without a guarantee"
         figures = [*self.main_figures, (epsilon, rounded_up(self.statement.epsilon))]
         figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
         return card(str(self.directory), figures, self.statement.sentence, "" if self.is_public else PRIVATE)

@@ -22,7 +22,7 @@ from sfumato.runs.directory import RunDirectory, file_hash
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-PURPOSE, VERSION = "sfumato: this statement is vouched for", 1
+PURPOSE, VERSION = "sfumato: this statement is signed", 1
 SHOWS = "who vouches, not when, nor that it ran"
 SIGNED = "it is signed by the key in"
 _SIGNED = ("purpose", "version", "statement", "model", "ledger")
@@ -68,7 +68,7 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
     from cryptography.exceptions import InvalidSignature
 
     if not (run / names.SIGNATURE).exists():
-        raise SfumatoError("nobody has signed it", f"have it signed (sfumato sign {run.path} --key PATH)")
+        raise SfumatoError("it is not signed", f"have it signed (sfumato sign {run.path} --key PATH)")
     written = run.read_json(names.SIGNATURE)
     expected = {*_SIGNED, "public_key", "signature"}
     if not isinstance(written, dict) or set(written) != expected:
@@ -90,7 +90,7 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
 def public_key(path: Path) -> Ed25519PublicKey:
     """The public key in a .pub file that `new_key` wrote."""
     serialization, ed25519 = _library()
-    content = _content(path, "ask whoever signed for the .pub file")
+    content = _content(path, "ask the signer for the .pub file")
     try:
         key = serialization.load_pem_public_key(content)
     except ValueError:

@@ -75,7 +75,7 @@ def read_summary(path: Path) -> RunSummary:
     try:
         record = run.read_json(names.SETTINGS)
         finished = run.finished
-        promise = run.read_json(names.STATEMENT) if (run / names.STATEMENT).is_file() else _planned(run)
+        promise = run.read_json(names.STATEMENT) if (run / names.STATEMENT).is_file() else _planned_budget(run)
         figures = run.read_json(names.EVALUATION) if (run / names.EVALUATION).is_file() else {}
         name = next((one for one in HEADLINES if isinstance(figures.get(one), float)), None)
         written = (run / (names.DONE if finished else names.SETTINGS)).stat().st_mtime
@@ -94,7 +94,7 @@ def read_summary(path: Path) -> RunSummary:
         return RunSummary(run=str(path), state=f"cannot be read ({error})")
 
 
-def _planned(run: RunDirectory) -> dict[str, Any]:
+def _planned_budget(run: RunDirectory) -> dict[str, Any]:
     """Epsilon and delta of an unfinished run's plan; empty if it will promise nothing."""
     if not (run / names.PLAN).is_file() or run.read_json(names.SETTINGS)["circumstances"]["seeded"]:
         return {}
@@ -163,13 +163,13 @@ def compare_runs(first: str | os.PathLike[str], second: str | os.PathLike[str]) 
     promised = [{"epsilon": one.epsilon, "delta": one.delta} for one in seen]
     return Difference(
         runs=(seen[0], seen[1]),
-        settings=tuple(row for row in _beside(*settings) if row[1] != row[2]),
-        figures=tuple(_beside(*({**one, **more} for one, more in zip(promised, measured, strict=True)))),
+        settings=tuple(row for row in _with_other_files(*settings) if row[1] != row[2]),
+        figures=tuple(_with_other_files(*({**one, **more} for one, more in zip(promised, measured, strict=True)))),
         curves=curves,
     )
 
 
-def _beside(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _with_other_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """(name, first, second) for each name, in the order of appearance."""
     return [(name, first.get(name), second.get(name)) for name in dict.fromkeys([*first, *second])]
 

@@ -12,7 +12,7 @@ from typing import Any
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
-from sfumato.privacy.second.accountant import agreement
+from sfumato.privacy.cross_check.accountant import agreement
 from sfumato.privacy.statements import process_counts
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
@@ -90,20 +90,20 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
         if run.read_json(names.SETTINGS)["kind"] == "untrained":
             raise SfumatoError(
-                f"{run.path} has used no private data, so there is no promise", "there is nothing to verify"
+                f"{run.path} has used no private data, so there is no guarantee", "there is nothing to verify"
             )
-        raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
+        raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to verify")
     checks: list[Check] = []
     bound = False
     with contextlib.suppress(_BrokenError):
-        bound = _look_at(run, checks)
+        bound = _run_checks(run, checks)
         if key is not None:
-            with _noted(checks, f"{signature.SIGNED} {signer}, which shows {signature.SHOWS}"):
+            with _checking(checks, f"{signature.SIGNED} {signer}, which shows {signature.SHOWS}"):
                 signature.require_signed(run, key)
-    return Verdict(checks=tuple(checks), settings=bound, promises=_has_promise(run))
+    return Verdict(checks=tuple(checks), settings=bound, promises=_has_guarantee(run))
 
 
-def _has_promise(run: RunDirectory) -> bool:
+def _has_guarantee(run: RunDirectory) -> bool:
     """Whether a run's statement promises anything. An unreadable statement is reported by the checks."""
     try:
         return run.read_json(names.STATEMENT)["promises"] is True
@@ -123,18 +123,18 @@ def sign(directory: str | Path, key: str | Path) -> Path:
     return signature.write_signature(run, key)
 
 
-def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
+def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
     """Run all checks in order, up to the first failure. Returns whether the settings were checked."""
-    with _noted(checks, "the plan can be read"):
+    with _checking(checks, "the plan can be read"):
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    with _noted(checks, "the ledger's hash chain holds"):
+    with _checking(checks, "the ledger's hash chain holds"):
         entries = ledger.read(run / names.LEDGER)
         content = (run / names.LEDGER).read_bytes()
         _require(whole_lines(content) == content, "its last line is incomplete")
-    with _noted(checks, "the ledger records this plan's steps, each once"):
+    with _checking(checks, "the ledger records this plan's steps, each once"):
         _sequence(entries, plan)
     last = entries[-1].body
-    with _noted(checks, "the statement and its epsilon follow from plan and ledger"):
+    with _checking(checks, "the statement and its epsilon follow from plan and ledger"):
         written = run.read_json(names.STATEMENT)
         early = last["steps_taken"] < plan.steps
         facts = Circumstances.from_dict(written["circumstances"])
@@ -151,20 +151,20 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         differing = [name for name in derived if written.get(name) != derived[name]]
         differing += sorted(set(written) - set(derived))
         _require(not differing, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(differing)}")
-    with _noted(checks, "statement and model are the files that the ledger ends with"):
+    with _checking(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
     bound = _second_and_settings(run, checks, entries[0].body, written)
-    _beside(run, checks, plan, entries, facts)
-    with _noted(checks, "the model carries the same statement"):
+    _with_other_files(run, checks, plan, entries, facts)
+    with _checking(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
         carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
         _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
     if workers is not None:
         checks.append(Check(what=f"ledger and statement name the same processes: {workers.sentence}", holds=True))
-    with _noted(checks, "the run key is gone"):
+    with _checking(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
-        _require(gone, f"{names.RUN_KEY} still exists: whoever has it can subtract the noise")
+        _require(gone, f"{names.RUN_KEY} still exists: anyone who has it can subtract the noise")
     return bound
 
 
@@ -173,43 +173,45 @@ def _second_and_settings(
 ) -> bool:
     """Check the second accountant and, if present, the settings. Returns whether the settings were checked."""
     second = agreement(written)
-    with _noted(checks, second.words if second.holds else "a second accountant agrees"):
-        _require(second.holds, second.words)
+    with _checking(checks, second.text if second.holds else "a second accountant agrees"):
+        _require(second.holds, second.text)
     bound = (run / names.SETTINGS).is_file()
     if bound:
-        with _noted(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
+        with _checking(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
             commitment.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
     return bound
 
 
-def _beside(
+def _with_other_files(
     run: RunDirectory, checks: list[Check], plan: PrivacyPlan, entries: list[Entry], facts: Circumstances
 ) -> None:
     """Check the other files of the run: kept weights, published figures, the audit of canaries, aggregates."""
     last = entries[-1].body
     stored = kept_weights.files(run)
     if last.get("kept") or stored or facts.kept:
-        with _noted(checks, "the kept weights are the files that the ledger ends with"):
+        with _checking(checks, "the kept weights are the files that the ledger ends with"):
             recorded, steps = kept_weights.recorded_hashes(last), list(facts.kept)
             _require(list(recorded) == steps, f"the statement names steps {steps}, the ledger {list(recorded)}")
             for step, path in stored.items():
                 _require_bound(path, recorded.get(step))
     present = (run / names.FIGURES).is_file()
     if facts.figures is not None or published.find_body(entries) or published.ENTRY in last or present:
-        with _noted(checks, "the published figures are the one release in statement and ledger"):
+        with _checking(checks, "the published figures are the one release in statement and ledger"):
             _published(run, entries, facts, last)
     if facts.audit or audit_outcomes.ENTRY in last or (run / names.AUDIT).is_file():
-        with _noted(checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"):
+        with _checking(
+            checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"
+        ):
             _audited(run, plan, facts, last)
     if made := aggregated.files(run):
-        with _noted(checks, "the aggregates follow from the kept weights, as far as these are here"):
+        with _checking(checks, "the aggregates follow from the kept weights, as far as these are here"):
             for path in made:
                 problem = aggregated.problems(run, path)
                 _require(problem is None, str(problem))
 
 
 @contextlib.contextmanager
-def _noted(checks: list[Check], what: str) -> Iterator[None]:
+def _checking(checks: list[Check], what: str) -> Iterator[None]:
     """Run the body as one check, and add its result to `checks`."""
     try:
         yield
@@ -243,14 +245,14 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     releases = [entry for entry in releases if entry.kind not in (process_counts.ENTRY, ledger.LOST, ledger.OPENING)]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]
-    _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")
-    _require(first.body["plan"] == plan.to_dict(), f"it began with another plan than {names.PLAN}")
+    _require(first.kind == "begin" and last.kind == "end", "it has no beginning or no end")
+    _require(first.body["plan"] == plan.to_dict(), f"it started with another plan than {names.PLAN}")
     _require(first.body["plan_fingerprint"] == plan.fingerprint, "its plan's fingerprint is wrong")
     for step, entry in enumerate(releases):
         _require(ledger.is_release(entry, step, plan.fingerprint), f"entry {entry.index} is not step {step}")
     taken = last.body["steps_taken"]
     _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
-    _require(type(taken) is int, f"it ends after {taken!r} steps, which is no whole number")
+    _require(type(taken) is int, f"it ends after {taken!r} steps, which is not an integer")
     _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
 
 

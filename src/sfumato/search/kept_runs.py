@@ -40,7 +40,7 @@ from sfumato.search.search_context import (
     report_overlaps,
 )
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import of_trials
+from sfumato.search.trial import restore_threads
 from sfumato.search.workers import Worker, train_all
 from sfumato.training.preparation.trial import AnyTrial
 
@@ -93,12 +93,12 @@ class Ranking(KeptRuns):
 
     Args:
         cost: the joint cost of all runs, including the search that the experiment came from.
-        materials: keyed codes that identify the data, whatever their name.
+        data_digests: keyed codes that identify the data, whatever their name.
         best: the best run's change.
     """
 
     cost: Search
-    materials: tuple[str, ...]
+    data_digests: tuple[str, ...]
     best: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class Comparison(KeptRuns):
         return f"Comparison({found}{joint_cost_text(self.uncovered)})"
 
 
-@of_trials
+@restore_threads
 def open_search(
     trial: AnyTrial,
     space: Space,
@@ -171,7 +171,7 @@ def open_search(
         plans=tuple(plans),
         cost=cost,
         uncovered=cost if search == "uncovered" else None,
-        materials=tuple(held.source.data_digests),
+        data_digests=tuple(held.source.data_digests),
         scored_on=len(held.validation),
         promises=trial.experiment.seed is None,
     )
@@ -195,7 +195,7 @@ def open_search(
     return ranking
 
 
-@of_trials
+@restore_threads
 def one_at_a_time(
     trial: AnyTrial,
     space: Space,

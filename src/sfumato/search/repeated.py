@@ -25,7 +25,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.runs.run import Run
-from sfumato.search.trial import of_trials
+from sfumato.search.trial import restore_threads
 from sfumato.training import pretraining
 from sfumato.training.conclusion.run_report import evaluation_of
 from sfumato.training.job import PrivateJob
@@ -47,7 +47,7 @@ class Repeated:
         without_privacy: the accuracy of the same model trained without privacy, for several budgets on public data.
         is_public: whether the results may be shown to others.
         promises: whether the runs promise anything. Seeded runs do not; the figures are then those of their plans.
-        standing: the number of private runs on these data in the directory, including those of earlier calls.
+        stored_runs: the number of private runs on these data in the directory, including those of earlier calls.
         epsilon_of_all, delta: the joint cost of all runs in the directory, had they been planned in advance. These and
             the following are None if the runs have no plan.
         epsilon_of_all_uses: the joint cost, including all other known runs of the owner on these data.
@@ -60,7 +60,7 @@ class Repeated:
     without_privacy: float | None = None
     is_public: bool = False
     promises: bool = False
-    standing: int = 0
+    stored_runs: int = 0
     epsilon_of_all: float | None = None
     delta: float | None = None
     epsilon_of_all_uses: float | None = None
@@ -82,8 +82,8 @@ class Repeated:
         elif self.is_public:
             found += f", median {self.figure} {self.median:.1%}, standard deviation {self.spread:.1%}"
         if self.epsilon_of_all is None:
-            return f"Repeated({found}; promises nothing)"
-        planned = "" if self.promises else "seeded, promises nothing; their plans "
+            return f"Repeated({found}; no guarantee)"
+        planned = "" if self.promises else "seeded, no guarantee; their plans "
         epsilon = rounded_up(self.epsilon_of_all)
         return f"Repeated({found}; {planned}together epsilon {epsilon} at delta {self.delta!r})"
 
@@ -151,7 +151,7 @@ class Repeated:
             measured = {"recall": self.mean, "far": self.runs[0].figures["far"], "interval": self.interval, **spread}
         else:
             measured = {"accuracy": self.median, "top5": self.top5, "averages": self.averages, **spread}
-        others = ("runs", "rows", "budgets", "without_privacy", "standing", "is_public")
+        others = ("runs", "rows", "budgets", "without_privacy", "stored_runs", "is_public")
         return {
             "rows": list(self.rows),
             **measured,
@@ -160,15 +160,15 @@ class Repeated:
         }
 
 
-@of_trials
+@restore_threads
 def repeat(
     trial: AnyTrial,
     *,
     directory: str | os.PathLike[str],
     seeds: int | None = None,
     epsilons: Sequence[float] | None = None,
-    of_budget: Callable[[float], AnyTrial] | None = None,
-    foreseen: Callable[[PrivateJob, RunDirectory], dict[str, Any]] | None = None,
+    trial_for_epsilon: Callable[[float], AnyTrial] | None = None,
+    dry_run: Callable[[PrivateJob, RunDirectory], dict[str, Any]] | None = None,
     observers: Observers | Callable[..., Any] | None = None,
     progress: Progress | None = None,
 ) -> Repeated:
@@ -181,8 +181,9 @@ def repeat(
         seeds: the number of runs, each with its own key. If the trial has a seed, the first run has this seed, and the
             others have the following ones.
         epsilons: two or more budgets, instead of `seeds`.
-        of_budget: makes the trial of one budget, if the trials differ in more than epsilon, like the rows of a recipe.
-        foreseen: makes a row from each run's job. If it is given, nothing is spent or written.
+        trial_for_epsilon: makes the trial of one budget. Needed if the trials differ in more than
+            epsilon, such as the rows of a recipe.
+        dry_run: makes a row from each run's job. If given, nothing is trained or written.
         observers: further observers of each run.
         progress: where to report progress.
 
@@ -195,11 +196,15 @@ def repeat(
     if (seeds is None) == (epsilons is None):
         raise SfumatoError("`seeds` and `epsilons` are both or neither given", "give one of them")
     trial.refuse_figures()
-    wanted = _by_key(trial, seeds) if epsilons is None else _by_budget(trial, epsilons, base, of_budget)
+    wanted = (
+        _trials_by_seed(trial, seeds)
+        if epsilons is None
+        else _trials_by_epsilon(trial, epsilons, base, trial_for_epsilon)
+    )
     budgets = () if epsilons is None else tuple(wanted)
     places = {own: base / (f"epsilon-{own:g}" if budgets else str(own)) for own in wanted}
-    if foreseen is not None:
-        return _dry_run(wanted, places, budgets, foreseen, progress)
+    if dry_run is not None:
+        return _dry_run(wanted, places, budgets, dry_run, progress)
     found: list[Any] = []
     for own, one in wanted.items():
         run = one.train(places[own], progress, observers=observers)
@@ -214,7 +219,7 @@ def repeat(
     if not isinstance(first, Run):
         return several
     plans = _plans(base, RunDirectory(first.directory).read_json(names.SETTINGS)["data"]["fingerprint"])
-    cost = {"standing": len(plans), **cost_of(plans, known_uses(first))}
+    cost = {"stored_runs": len(plans), **cost_of(plans, known_uses(first))}
     several = replace(several, promises=all(run.statement.promises for run in found), **cost)
     if not budgets:
         return several
@@ -250,18 +255,19 @@ def _dry_run(
     return Repeated(rows=tuple(rows), budgets=budgets, is_public=public, promises=promises, **cost_of(plans, others))
 
 
-def _by_key(trial: AnyTrial, seeds: int | None) -> dict[float, AnyTrial]:
+def _trials_by_seed(trial: AnyTrial, seeds: int | None) -> dict[float, AnyTrial]:
     """The trials by number, each with its own key."""
     count, first = positive_integer("seeds", seeds, remedy="give the number of runs, such as 5"), trial.experiment.seed
     own = {number: None if first is None else first + number - 1 for number in range(1, count + 1)}
     return {number: replace(trial, experiment=replace(trial.experiment, seed=seed)) for number, seed in own.items()}
 
 
-def _by_budget(
-    trial: AnyTrial, epsilons: Sequence[float], base: Path, of_budget: Callable[[float], AnyTrial] | None
+def _trials_by_epsilon(
+    trial: AnyTrial, epsilons: Sequence[float], base: Path, trial_for_epsilon: Callable[[float], AnyTrial] | None
 ) -> dict[float, AnyTrial]:
     """The trial of each budget, in ascending order. Refuses budgets that cannot be trained in this directory."""
-    if trial.experiment.noise_multiplier is not None:
+    own = trial.experiment
+    if own.noise_multiplier is not None:
         raise SfumatoError("several budgets and `noise_multiplier` are both given", "give one `epsilon` with it")
     wanted = sorted({positive("epsilon", value) for value in epsilons})
     named = ",".join(f"{value:g}" for value in epsilons)
@@ -270,12 +276,8 @@ def _by_budget(
     if len(wanted) < 2:
         raise SfumatoError(f"`epsilon={named}` names no two budgets", "name several, or train a single run")
     _refuse_other(base, wanted)
-    trials = {
-        epsilon: of_budget(epsilon)
-        if of_budget
-        else replace(trial, experiment=replace(trial.experiment, epsilon=epsilon))
-        for epsilon in wanted
-    }
+    with_epsilon = trial_for_epsilon or (lambda epsilon: replace(trial, experiment=replace(own, epsilon=epsilon)))
+    trials = {epsilon: with_epsilon(epsilon) for epsilon in wanted}
     for one in trials.values():  # before the first run spends anything
         one.refuse_early()
     return trials

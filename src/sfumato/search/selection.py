@@ -31,7 +31,7 @@ from sfumato.search import search_context as data
 from sfumato.search import space as spaces
 from sfumato.search.search_context import Scoring, SearchContext, SearchData, check_values, job_for
 from sfumato.search.space import line_of
-from sfumato.search.trial import Trial, of_trials, refuse_embeddings
+from sfumato.search.trial import Trial, refuse_embeddings, restore_threads
 from sfumato.search.workers import run_all, train_candidate, without_warnings
 from sfumato.training.conclusion import finish
 
@@ -66,7 +66,7 @@ class Selected:
         return f"Selected({found}; epsilon {epsilon} at delta {delta!r} for the whole search)"
 
 
-@of_trials
+@restore_threads
 def private_selection(
     trial: Trial,
     space: Space,
@@ -106,7 +106,7 @@ def private_selection(
     refuse_embeddings(trial, "a private selection")
     _check(experiment, space, scoring, score_noise)
     if run.finished:
-        return _ended(run, place)
+        return _finished_result(run, place)
     run.require_free()
     if experiment.noise_multiplier is not None and experiment.epsilon is not None:
         raise SfumatoError(
@@ -162,7 +162,7 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
     spaces.check(space, spaces.VARIED)
     if experiment.unit not in (None, "example"):
         raise SfumatoError(
-            f"a private selection promises for single examples, got unit {experiment.unit}",
+            f"a private selection protects single examples, got unit {experiment.unit}",
             "choose the settings on public data, or run an uncovered search",
         )
     for name in pair:
@@ -172,11 +172,13 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
                 f"got {name} {value}",
                 "leave it out, or run an uncovered search",
             )
+    if experiment.accountant is not None:
+        raise SfumatoError("a private selection always plans by Renyi DP, and `accountant` is given", "leave it out")
     if scoring.score_on is not None and score_noise is not None:
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
 
 
-def _ended(run: RunDirectory, place: Path) -> Selected:
+def _finished_result(run: RunDirectory, place: Path) -> Selected:
     """The result of a search that was interrupted at its very end. Refuses a search that is over."""
     if not (place / CHOSEN).exists():
         shutil.rmtree(place, ignore_errors=True)

@@ -124,7 +124,7 @@ def refuse_embeddings(trial: AnyTrial, what: str) -> None:
         )
 
 
-def of_trials(search: Callable[P, T]) -> Callable[P, T]:
+def restore_threads(search: Callable[P, T]) -> Callable[P, T]:
     """Decorator for functions of a trial: restores torch's number of threads afterwards."""
 
     @functools.wraps(search)

@@ -41,8 +41,8 @@ _WORKER: Worker | SfumatoError | None = None
 class Worker:
     """Trains the runs of a search on its data."""
 
-    def __init__(self, shared: SearchContext, held: SearchData) -> None:
-        self.shared, self.held = shared, held
+    def __init__(self, shared: SearchContext, data: SearchData) -> None:
+        self.shared, self.held = shared, data
         self._others: dict[str, SearchData] = {}
 
     def data_for(self, change: Mapping[str, Any]) -> SearchData:
@@ -70,7 +70,7 @@ class Worker:
                 return {"right": count_correct(job, train_candidate(job, run), held.validation)}
         job = job_for(self.shared, held, number, change, run)
         if run.finished:
-            resume.compare(job, run, going_on=False)
+            resume.compare(job, run, resuming=False)
         else:
             runs.execute(job, run)
         return figures(run)
@@ -171,16 +171,16 @@ def run_all(
             raise
 
 
-def _begin(shared: SearchContext, begun: Synchronized[int]) -> None:
+def _begin(shared: SearchContext, started: Synchronized[int]) -> None:
     """Read the data, once per process. The first run raises any error from here.
 
     Args:
-        begun: the number of started processes. Each process takes the next of several accelerators.
+        started: the number of started processes. Each process takes the next of several accelerators.
     """
     global _WORKER
     _end_with_parent()
-    with begun.get_lock():
-        number, begun.value = begun.value, begun.value + 1
+    with started.get_lock():
+        number, started.value = started.value, started.value + 1
     _devices.set_accelerator(number)
     try:
         held = read(shared)

@@ -86,7 +86,7 @@ class BatchQueue:
         return await request.answer
 
     async def close(self) -> None:
-        """Stops the dispatcher and the thread. The server has ended all requests before, so no client waits."""
+        """Stops the dispatcher and the thread. The server has already ended all requests, so no client waits."""
         if self._task is None:
             return
         self._task.cancel()
@@ -105,7 +105,7 @@ class BatchQueue:
             except Exception as error:  # an error of the model fails this batch only
                 answers = [error] * len(batch)
             with suppress(RuntimeError):  # the event loop may be closed
-                self._loop.call_soon_threadsafe(_settle, future, answers)
+                self._loop.call_soon_threadsafe(_set_result, future, answers)
 
     async def _dispatch(self) -> None:
         while True:
@@ -121,7 +121,7 @@ class BatchQueue:
             for request, answer in zip(batch, await future, strict=True):
                 if request.is_abandoned:
                     continue
-                _settle(request.answer, answer)
+                _set_result(request.answer, answer)
                 if not isinstance(answer, Exception):
                     self._counts.records += len(request.records)
             self._began = None
@@ -141,7 +141,7 @@ class BatchQueue:
         return batch
 
 
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
+def _set_result(future: asyncio.Future[Any], result: Any) -> None:
     """Sets the result or the exception of a future, unless it is done."""
     if future.done():
         return

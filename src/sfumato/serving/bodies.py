@@ -85,7 +85,7 @@ async def discard_rest(request: Request, seconds: float) -> None:
 
 
 async def parse_records(
-    request: Request, content: bytes, *, of_texts: bool, of_numbers: bool, is_one: Callable[[Any], bool]
+    request: Request, content: bytes, *, takes_texts: bool, takes_numbers: bool, is_one: Callable[[Any], bool]
 ) -> list[Any]:
     """Parses the images or texts in a body, by its content type.
 
@@ -95,25 +95,25 @@ async def parse_records(
     Raises:
         Refused: status 415 for an unsupported content type, 400 for a body that does not match its type.
     """
-    name = "texts" if of_texts else "images"
+    name = "texts" if takes_texts else "images"
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        records = _from_json(content, name, of_numbers=of_numbers)
-    elif kind == "multipart/form-data" and not of_texts:
+        records = _from_json(content, name, numeric=takes_numbers)
+    elif kind == "multipart/form-data" and not takes_texts:
         records = await _from_form(request, content)
-    elif kind == ARRAY and not of_texts:
+    elif kind == ARRAY and not takes_texts:
         records = _from_array(content, is_one)
-    elif kind.startswith(RAW) and not of_texts:
+    elif kind.startswith(RAW) and not takes_texts:
         records = [content]
     else:
-        forms = "JSON" if of_texts else f"JSON, multipart/form-data, {ARRAY} or the image itself (image/png)"
+        forms = "JSON" if takes_texts else f"JSON, multipart/form-data, {ARRAY} or the image itself (image/png)"
         raise Refused(415, f"the content type {kind[:60]!r} is not supported", f"send {forms}")
     if not records:
         raise Refused(400, f"there are no {name} in the request", "send at least one")
     return records
 
 
-def _from_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
+def _from_json(content: bytes, name: str, *, numeric: bool) -> list[Any]:
     of_texts, example = name == "texts", f'{{"{name}": ["..."]}}'
     try:
         data = parse_json(content)
@@ -121,7 +121,7 @@ def _from_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
         raise Refused(400, "the body is not JSON", f"send {example}") from None
     if not isinstance(data, dict) or set(data) != {name} or not isinstance(data[name], list):
         raise Refused(400, f"the JSON must be an object with one field, {name}, a list", f"send {example}")
-    if of_numbers:
+    if numeric:
         return [_row(index, one) for index, one in enumerate(data[name])]
     for index, one in enumerate(data[name]):
         if not isinstance(one, str):

@@ -40,8 +40,8 @@ class Predictor:
                 "the model takes features of a backbone that is not in its file", "serve a model of images or texts"
             )
         self.loaded, self.batch, self._transform = loaded, batch, loaded.transform
-        self.of_texts = isinstance(loaded.transform, Tokens)
-        self.of_numbers = isinstance(loaded.transform, Tokens) and loaded.transform.tokenizer == "numbers"
+        self.takes_texts = isinstance(loaded.transform, Tokens)
+        self.takes_numbers = isinstance(loaded.transform, Tokens) and loaded.transform.tokenizer == "numbers"
 
     def predict_batch(self, requests: Sequence[Pending]) -> list[Tensor | SfumatoError]:
         """For each request, the rows (n, classes) of probabilities or (n, D) of embeddings, or the error.

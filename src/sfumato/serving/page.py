@@ -32,8 +32,8 @@ def page(answering: Predictor, *, closed: bool) -> tuple[str, str]:
         sentence=statement["sentence"],
         plain=statement.get("plain", []),
         not_covered=statement.get("not_covered", []),
-        of_texts=answering.of_texts,
-        of_numbers=answering.of_numbers,
+        of_texts=answering.takes_texts,
+        of_numbers=answering.takes_numbers,
         verb="predict" if answering.loaded.embedding is None else "embed",
         closed=closed,
     )

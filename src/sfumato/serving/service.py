@@ -75,7 +75,7 @@ class Service:
             "/": ("GET", self._page),
             "/statement": ("GET", self._statement),
             "/healthz": ("GET", self._alive),
-            "/readyz": ("GET", self._ready),
+            "/readyz": ("GET", self._readiness),
             "/metrics": ("GET", self._metrics),
             "/predict": ("POST", self._predict),
             "/embed": ("POST", self._embed),
@@ -151,7 +151,7 @@ class Service:
         """The model's outputs for the records of a request, (n, classes) or (n, D)."""
         assert self._batches is not None
         transform, kind = self._answering.loaded.transform, self._answering
-        kinds = {"of_texts": kind.of_texts, "of_numbers": kind.of_numbers, "is_one": transform.is_one}
+        kinds = {"takes_texts": kind.takes_texts, "takes_numbers": kind.takes_numbers, "is_one": transform.is_one}
         with bounded(self.counts, self.limits) as body:
             records = await parse_records(request, await body.read(request), **kinds)
             try:
@@ -181,7 +181,7 @@ class Service:
             raise busy(f"a batch has taken more than {self.limits.seconds:g} s")
         return _json({"status": "alive"})
 
-    async def _ready(self, request: Request) -> Response:
+    async def _readiness(self, request: Request) -> Response:
         if self._batches is None or not self._batches.ready:
             raise busy("the queue is full, or a batch takes too long")
         return _json({"status": "ready"})

@@ -173,7 +173,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         self.run_: Run = run
         self.statement_: Statement = run.statement
         self.model_: Loaded = run.load(self.model if isinstance(self.model, nn.Module) else None)
-        self.together_, self.notes_ = run.together, messages.lines
+        self.together_, self.notes_ = run.joint_cost, messages.lines
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (N, classes), in the order of `classes_`."""

@@ -1,7 +1,7 @@
 from .caching import features as features
 from .conclusion.aggregating import Aggregate as Aggregate
 from .conclusion.aggregating import aggregate as aggregate
-from .own.private_steps import private_steps as private_steps
+from .custom.private_steps import private_steps as private_steps
 from .preparation.from_record import finish as finish
 from .preparation.sources import from_arrays as from_arrays
 from .preparation.sources import from_dataset as from_dataset

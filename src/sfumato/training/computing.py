@@ -91,7 +91,7 @@ def compute(
     """
     progress, workers = progress or NoProgress(), launch.current_workers()
     if source.cache is not None:
-        raise SfumatoError("the source holds features already", "give a source of images")
+        raise SfumatoError("the source already holds features", "give a source of images")
     place, transform = torch.device(device), Transform.from_dict(contents.transform or {})
     begun: dict[str, Any] = {}
     if workers.is_leader:
@@ -104,7 +104,7 @@ def compute(
     done = 0
     progress.begin("computing features", sum(contents.counts.values()))
     for name, part in (("train", source.train), ("test", source.test)):
-        shown = _shown(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
+        shown = _load_views(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
         each = max(1, size // contents.stored) if name == "train" else size
         codes = own_codes(part, owner_key)
         users, groups = user_codes(part, owner_key), part.groups
@@ -214,7 +214,7 @@ def _middle(transform: Transform, device: torch.device) -> Shown:
     return lambda images: transform(torch.from_numpy(images).to(device)).unsqueeze(1)
 
 
-def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: torch.device) -> Shown:
+def _load_views(contents: Contents, transform: Transform, owner_key: bytes, device: torch.device) -> Shown:
     """The stored views (n, S, C, R, R) of training images uint8 (n, H, W, C), centre crops first."""
     crop, flip = contents.crop["crop"], contents.crop["flip"]
     middle = _middle(transform, device)

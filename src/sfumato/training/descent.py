@@ -13,9 +13,9 @@ from sfumato.averaging import EMA, Average, LastMean, TrainingOverAggregates
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Settings
 from sfumato.optim.descent import Descent
+from sfumato.training.custom import optimizers
+from sfumato.training.custom.optimizers import Makes
 from sfumato.training.job import Job
-from sfumato.training.own import optimizers
-from sfumato.training.own.optimizers import Makes
 
 
 def optimizer_of(job: Job) -> torch.optim.Optimizer:

@@ -113,7 +113,7 @@ class Inputs:
             progress = progress or NoProgress()
             train = job.source.train
             self._mirrored = job.trunk.mirror_order if job.views.flip else None
-            variants = variants_kept(job.views, job.trunk)
+            variants = stored_variants(job.views, job.trunk)
             self._features = torch.empty(len(train), len(variants), job.trunk.width, device=job.device)
             for place, mirrored in enumerate(variants):  # into one tensor, to avoid a second copy
                 into = self._features[:, place]
@@ -148,7 +148,7 @@ class Inputs:
         starts = [starts[place] for place in dealt]
         pieces = [participants[start : start + size] for start in starts]
         for start, rows, taken in zip(starts, pieces, self._read(records, pieces), strict=False):
-            inputs, targets = self._of(rows, draws[start : start + size], taken)
+            inputs, targets = self._compute(rows, draws[start : start + size], taken)
             # Randomness in the model other than dropout does not follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
             keys = None
@@ -176,7 +176,7 @@ class Inputs:
         there = self._features is not None or self._held is not None
         return repeat(None, len(pieces)) if there else read_ahead(records, pieces)
 
-    def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> tuple[Tensor, Tensor]:
+    def _compute(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> tuple[Tensor, Tensor]:
         """Inputs (b, ...), or (b, K, ...) with views, of these records, and their labels (b,) or (b, L).
 
         Args:
@@ -191,10 +191,10 @@ class Inputs:
         if stored is not None:
             inputs = make_views(stored, draws, job.source, job.views, job.transform)
         else:
-            inputs = self._kept(rows, draws) if taken is None else _views(job, taken)
+            inputs = self._stored_features(rows, draws) if taken is None else _views(job, taken)
         return inputs.squeeze(1) if job.views.count == 1 else inputs, labels
 
-    def _kept(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
+    def _stored_features(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
         """Views (b, K, D) of the records in these rows, from the features in memory."""
         assert self._features is not None
         device = self._job.device
@@ -268,14 +268,14 @@ def _fits(job: Job) -> bool:
     return needed <= (CPU_KEPT if job.device.type == "cpu" else DEVICE_SHARE * _devices.free_memory(job.device))
 
 
-def variants_kept(views: Views, trunk: Trunk) -> tuple[bool, ...]:
+def stored_variants(views: Views, trunk: Trunk) -> tuple[bool, ...]:
     """The versions of an image whose features are kept: False for the image, True for its mirror image."""
     return (False, True) if views.flip and trunk.mirror_order is None else (False,)
 
 
 def kept_bytes(views: Views, records: int, trunk: Trunk) -> int:
     """Bytes of the float32 features that `Inputs` keeps for so many training records."""
-    return 4 * trunk.width * records * len(variants_kept(views, trunk))
+    return 4 * trunk.width * records * len(stored_variants(views, trunk))
 
 
 def features(

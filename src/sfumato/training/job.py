@@ -15,12 +15,12 @@ from sfumato.data import Preparation, Source, Views, user_graph_of
 from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
-from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
+from sfumato.privacy import Circumstances, NoGuarantee, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.own.code import OwnCode
+from sfumato.training.custom.code import CustomCode
 from sfumato.training.parts.part import Part, RunKind
 
 Shape = tuple[int, ...] | Tensor
@@ -60,7 +60,7 @@ class Job:
     key: RunKey
     functions: Mapping[str, str]
     kind: RunKind
-    own: OwnCode = field(default_factory=OwnCode)
+    own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()
@@ -272,9 +272,9 @@ class PublicJob(Job):
         return {"published": self.source.published, "origins": self.origins, "filtered": self.source.filtered}
 
     @property
-    def statement(self) -> NoPromise:
+    def statement(self) -> NoGuarantee:
         """The statement that there is no guarantee."""
-        return NoPromise(**self.statement_facts)
+        return NoGuarantee(**self.statement_facts)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""

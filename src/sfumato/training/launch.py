@@ -140,7 +140,7 @@ def launch_workers(processes: int, command: Sequence[str]) -> Iterator[Workers]:
     ]
     os.environ.update(known | {"RANK": "0", "LOCAL_RANK": "0"})
     try:
-        with join_workers(partial(_lost, others)) as workers:
+        with join_workers(partial(_worker_error, others)) as workers:
             yield workers
     except LostError as error:
         raise _wait_for_failure(others) or error from None
@@ -173,15 +173,15 @@ class _WorkerProcess:
         return SfumatoError(f"worker {self._rank} (process {self.process.pid}) {how}{last}", AGAIN)
 
 
-def _lost(others: Sequence[_WorkerProcess]) -> SfumatoError | None:
+def _worker_error(others: Sequence[_WorkerProcess]) -> SfumatoError | None:
     """The error of a worker that failed, if there is one."""
     return next((failure for other in others if (failure := other.failure()) is not None), None)
 
 
 def _wait_for_failure(others: Sequence[_WorkerProcess]) -> SfumatoError | None:
-    """`_lost`, waiting for a worker whose connection broke and whose process may still be ending."""
+    """`_worker_error`, waiting for a worker whose connection broke and whose process may still be ending."""
     deadline = time.monotonic() + LAST_WORDS
-    while (lost := _lost(others)) is None and time.monotonic() < deadline:
+    while (lost := _worker_error(others)) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return lost
 

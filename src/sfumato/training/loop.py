@@ -125,19 +125,19 @@ def _steps_from(
     taken = partial(start.take_step, take, steps=steps, alone=workers.count == 1, run=run, save=save)
     stop = workers.broadcast_bool(notify(observers, "on_train_begin", checkpoint.step, job.steps))
     end = checkpoint.step if stop else job.steps
-    with _devices.fork_rng(job.device), _devices.deterministic(job.device), _interruptions_told(observers):
+    with _devices.fork_rng(job.device), _devices.deterministic(job.device), _notify_interruptions(observers):
         for step in range(checkpoint.step, end):
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             if step in lost:
                 state = _skip_lost(steps, step, state)
             else:
                 gradient, state = taken(step, state)
-                if not _committed(ledger, workers, run, step, gradient, state):
+                if not _is_committed(ledger, workers, run, step, gradient, state):
                     return None
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
-                _keep(run, job.released_weights(dict(trained)), ledger, step + 1)
+                _save_kept(run, job.released_weights(dict(trained)), ledger, step + 1)
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_to_release(module, averaging, average))
@@ -157,7 +157,7 @@ def _steps_from(
     return Outcome(step=end, weights=weights_to_release(module, averaging, average), seconds=0.0, outputs=outputs)
 
 
-def _committed(
+def _is_committed(
     ledger: Ledger | None,
     workers: Workers,
     run: RunDirectory,
@@ -232,7 +232,7 @@ def weights_to_release(
 
 
 @contextmanager
-def _interruptions_told(observers: Sequence[Observer]) -> Iterator[None]:
+def _notify_interruptions(observers: Sequence[Observer]) -> Iterator[None]:
     """Notifies observers if the steps end with an exception."""
     try:
         yield
@@ -262,7 +262,7 @@ def _score_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
     return {f"{scorer.figure}_of_last_weights": last[scorer.figure]}
 
 
-def _keep(run: RunDirectory, released: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:
+def _save_kept(run: RunDirectory, released: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:
     """Save released parameters permanently, once the ledger records their cost."""
     if ledger is not None:
         _synced(ledger, steps)

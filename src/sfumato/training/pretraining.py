@@ -40,7 +40,7 @@ from sfumato.training.run import PublicRun, execute, execute_in_workers
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
 MICRO_BATCH = 256
-OF_THE_MODEL = (
+MODEL_OPTIONS = (
     *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),
     "seed",
 )
@@ -241,7 +241,7 @@ def nonprivate_accuracy(trial: AnyTrial, model: str, place: Path, progress: Prog
         if not run.exists:
             run.require_free()
         spec = replace(trial.spec, examples=None, zoom=None)
-        given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL} | {"model": model}
+        given = {name: getattr(trial.experiment, name) for name in MODEL_OPTIONS} | {"model": model}
         if (fixed := fixed_features(model)) is not None:  # a head on fixed features, as on those of a cache
             given |= {"learning_rate": fixed.public_rate, "schedule": "cosine", "shift": 0, "flip": False}
         machine = replace(trial.machine, micro_batch=None)

@@ -48,7 +48,7 @@ class Heartbeats:
     """
 
     def __init__(self, store: Any, rank: int, names: Sequence[str]):
-        self._names, self._over = names, threading.Event()
+        self._names, self._finished = names, threading.Event()
         self._store = store.clone()
         self._store.set_timeout(timedelta(seconds=SILENCE))
         self._keys = [f"{_SIGN} {other}" for other in range(len(names))]
@@ -60,7 +60,7 @@ class Heartbeats:
 
     def _give(self, store: Any, key: str) -> None:
         count = 0
-        while not self._over.wait(BEAT):
+        while not self._finished.wait(BEAT):
             count += 1
             with contextlib.suppress(RuntimeError):  # the process that held the store has ended
                 store.set(key, str(count))
@@ -111,7 +111,7 @@ class Heartbeats:
         Waits for the thread, unless the store does not answer: a thread still inside torch when Python exits would
         abort the process.
         """
-        self._over.set()
+        self._finished.set()
         self._thread.join(_ENDING)
 
 
@@ -149,14 +149,14 @@ def meet(rank: int, count: int, lost: Callable[[], SfumatoError | None]) -> Rend
     Errors: `SfumatoError` if the workers don't meet within `TOGETHER`, and for a port that another program uses.
     """
     store = _store(rank, count)
-    store.set(f"{HERE} {rank}", json.dumps(_own()))
+    store.set(f"{HERE} {rank}", json.dumps(_process_facts()))
     _wait(store, count, lost)
     said = [json.loads(one) for one in store.multi_get([f"{HERE} {rank}" for rank in range(count)])]
     names = [f"worker {rank} (process {one['process']} on {one['host']})" for rank, one in enumerate(said)]
     return Rendezvous(store, names, len({one["machine"] for one in said}))
 
 
-def _own() -> dict[str, Any]:
+def _process_facts() -> dict[str, Any]:
     """Facts that identify this process."""
     where = hashlib.sha256(machine_id().encode()).hexdigest()
     return {"process": os.getpid(), "host": socket.gethostname(), "machine": where}
@@ -170,7 +170,7 @@ def _store(rank: int, count: int) -> Any:
     if not host or not port.isdecimal():
         raise SfumatoError(
             f"WORLD_SIZE is {count}, with MASTER_ADDR {host!r} and MASTER_PORT {port!r}",
-            "start the processes by torchrun, or set both: the address and the port of worker 0",
+            "start the processes with torchrun, or set both: the address and the port of worker 0",
         )
     mine = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     known = {"is_master": mine, "timeout": TOGETHER, "wait_for_workers": False, "multi_tenant": True}

@@ -24,7 +24,7 @@ from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
 from sfumato.observers.progress import NoProgress, Progress
-from sfumato.privacy import Ledger, NoPromise, NothingPrivate, PrivacyPlan
+from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, remove_temporary
@@ -34,9 +34,9 @@ from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import launch
 from sfumato.training.conclusion import finish
+from sfumato.training.custom.code import CustomCode
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
-from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.part import Measure
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import early_checks, resume, sources
@@ -79,7 +79,7 @@ def train(
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
 
             loss: a name, or a callable that returns a number for outputs (K, classes) and targets of one example's K
-            views, such as `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`: see `OwnCode`. Logits are interpreted with
+            views, such as `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`: see `CustomCode`. Logits are read with
             softmax, or with sigmoid for several labels.
 
             optimizer: a name, a class such as `torch.optim.Adam`, or a callable that makes one from a list of
@@ -114,7 +114,7 @@ def train(
     own_names -= {"clock", "choices"}
     refuse_others(Experiment, choices, own_names, examples=source.examples if isinstance(source, Source) else None)
     heading, progress = Heading(title=title), NoProgress() if is_follower() else default_progress(progress)
-    own, name, choices = OwnCode.from_arguments(model, choices)
+    own, name, choices = CustomCode.from_arguments(model, choices)
     options, choices = split(choices, without=("clock",))  # the clock is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
     options["clock"] = Clock.from_declared(choices.pop("start", None), choices.pop("period", None))
@@ -157,13 +157,13 @@ class PublicRun(Measured):
     """A finished run without privacy: its files and its figures on the test split."""
 
     directory: Path
-    statement: NoPromise
+    statement: NoGuarantee
     seconds: float
     steps: int
 
     def __repr__(self) -> str:
         measured = "".join(f"{name} {value}, " for name, value in self.main_figures if self.is_public)
-        kind = "no private data used" if isinstance(self.statement, NothingPrivate) else "without privacy"
+        kind = "no private data used" if isinstance(self.statement, NoPrivateData) else "without privacy"
         return f"PublicRun({str(self.directory)!r}: {measured}{kind})"
 
     def _repr_html_(self) -> str:
@@ -173,7 +173,7 @@ class PublicRun(Measured):
     @property
     def is_public(self) -> bool:
         """Whether the figures may be shown to others."""
-        return not isinstance(self.statement, NothingPrivate) or self.statement.test_public
+        return not isinstance(self.statement, NoPrivateData) or self.statement.test_public
 
 
 def execute(
@@ -194,7 +194,7 @@ def execute(
     """
     progress = progress or NoProgress()
     if run.complete():  # the process ended after the last file was written
-        resume.compare(job, run, going_on=False)
+        resume.compare(job, run, resuming=False)
         notify(observers, "on_finish")
         return read(run)
     refuse_finished(run)
@@ -342,7 +342,7 @@ def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, ou
     others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
         **known,
-        together=composition.joint_cost(own) if len(own) > 1 else None,
+        joint_cost=composition.joint_cost(own) if len(own) > 1 else None,
         adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
         other_units=tuple(composition.joint_costs(others)),
         publishing=found.figures,

@@ -71,7 +71,7 @@ class UserInputs(Inputs):
         stored = self._read(records, [rows.reshape(-1) for _, rows, _ in pieces])
         for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
             draws = drawn[place]
-            found = self._of(rows.reshape(-1), draws, taken)
+            found = self._compute(rows.reshape(-1), draws, taken)
             inputs, labels = (flat.unflatten(0, rows.shape) for flat in found)
             mask = _devices.to_device(own, job.device)
             inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)
@@ -209,7 +209,7 @@ class PublicSteps:
             for place in range(workers.rank, len(pieces), workers.count):
                 own_losses[place] = self._backward(step, chosen, pieces[place], draws)
                 own_used.add_(torch.tensor([value.grad is not None for value in self._trained.values()]))
-                yield {name: _taken(value) for name, value in self._trained.items()}
+                yield {name: _pop_gradient(value) for name, value in self._trained.items()}
 
         total = workers.ordered_sum(gradients(), len(pieces), self._trained)
         losses, used = (torch.stack(workers.gather(one)).sum(0).tolist() for one in (own_losses, own_used))
@@ -264,7 +264,7 @@ def refuse_running_statistics(module: nn.Module, workers: Workers) -> None:
         )
 
 
-def _taken(parameter: nn.Parameter) -> Tensor:
+def _pop_gradient(parameter: nn.Parameter) -> Tensor:
     """Takes the gradient away from the parameter; zeros where the loss does not depend on it."""
     found, parameter.grad = parameter.grad, None
     return torch.zeros_like(parameter) if found is None else found

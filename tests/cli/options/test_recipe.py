@@ -57,7 +57,7 @@ def test_a_row_s_options_go_over_those_of_all_rows(rows: str):
     assert read(rows, epsilon=(2.5, 1.0)) == shared | {"batch_size": 64}
     assert recipe.row_option(rows) == "epsilon"
     for wrong in (None, 2.0, (1.0, 2.0)):
-        with pytest.raises(SfumatoError, match=r"rows by --epsilon, and none.*; give --epsilon 1 or 2\.5$"):
+        with pytest.raises(SfumatoError, match=r"rows by --epsilon, but none.*; give --epsilon 1 or 2\.5$"):
             read(rows, epsilon=wrong)
 
 
@@ -79,7 +79,7 @@ def test_any_option_may_be_the_label_and_a_single_row_is_taken():
 )
 def test_rows_without_labels_are_refused(wrong: str):
     Path("wrong.toml").write_text(f'source = "digits"\n{wrong}\n')
-    with pytest.raises(SfumatoError, match="do not all begin with the same option"):
+    with pytest.raises(SfumatoError, match="must all begin with the same option"):
         read("wrong.toml", epsilon=1.0)
 
 
@@ -165,7 +165,7 @@ def test_a_dry_run_of_several_budgets_answers_for_each_row(rows: str, call):
     assert not Path("b").exists(), "nothing is begun"
     words = call(f"{private} --epsilon 2.5,1 --output b --dry-run")
     assert words.index("epsilon 1\n") < words.index("epsilon 2.5\n") < words.index("These would be 2 releases")
-    assert "With your other runs" not in words, "nothing was spent"
+    assert "With your other known runs" not in words, "nothing was spent"
     found = json.loads(call(f"{private} --epsilon 2.5,1 --output b --json"))
     for name in ("epsilon_of_all", "delta", "adjacency", "epsilon_of_all_uses", "adjacency_of_all_uses"):
         assert found[name] == told[name], "as it is said afterwards"

@@ -26,5 +26,5 @@ def test_a_range_stands_between_numbers_and_paths_are_values(text, rule):
 
 @pytest.mark.parametrize("text", ["0.1..x", "0.1..", "log:0.1,1"])
 def test_a_range_without_two_numbers_is_refused(text):
-    with pytest.raises(SfumatoError, match="are no two numbers; write a range as in log"):
+    with pytest.raises(SfumatoError, match="are not two numbers; write a range as in log"):
         read([f"learning-rate={text}"], "digits", ["learning_rate"], trust_code=False)

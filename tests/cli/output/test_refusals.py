@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sfumato._choices import CALLED
+from sfumato._choices import SYNONYMS
 from sfumato.cli import parse
 from sfumato.cli.registry import VERBS, load
 from sfumato.experiment import foreign_options
@@ -54,7 +54,7 @@ def test_every_option_that_is_offered_exists():
     known = {field.name for verb in VERBS for field in dataclasses.fields(load(verb))} | {"source", "directory"}
     assert {of for one in foreign_options.ANSWERS.values() for of in one.needs} <= known
     assert set(foreign_options.ALIASES.values()) <= {*foreign_options.ANSWERS, foreign_options.EPOCHS}
-    assert set(CALLED) <= known
+    assert set(SYNONYMS) <= known
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_model_is_made_by_rule_and_by_a_search_and_used_like_a_run(run, capsys
     assert main(["aggregate", run, "--method", "opa", "--score-on", "digits"]) == 0
     printed, said = capsys.readouterr()
     assert "<- taken" in printed
-    assert "at no further cost" in printed
+    assert "nothing more is spent" in printed
     assert "run/aggregate-opa.safetensors" in said
     for made in ("run/aggregate-upa.safetensors", "run/aggregate-opa.safetensors"):
         assert main(["evaluate", made, "digits", "--json"]) == 0

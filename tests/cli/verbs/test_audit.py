@@ -27,13 +27,15 @@ def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatc
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: right(noise) / 40))
     call(f"audit {run} --observations 200", status=1)
     assert json.loads(Path(run, "audit-of-step.json").read_text())["refuted"]
-    assert "contradicts the promise" in Path(run, "report.html").read_text()
+    assert "contradicts the guarantee" in Path(run, "report.html").read_text()
 
 
 def test_missing_data_of_a_recipe_are_fetched_by_another_verb(call, workplace):
     Path("absent.toml").write_text(f'source = "torchvision:MNIST"\nroot = "{workplace}"\nmodel = "linear"\n')
     told = call("audit absent.toml", status=1)
-    assert "; fetch it by sfumato train absent.toml --download --dry-run, or give a recipe of your own whose" in told
+    assert (
+        "; download it with sfumato train absent.toml --download --dry-run, or give a recipe of your own whose" in told
+    )
     assert "--root" not in told, "which sfumato audit has not"
 
 
@@ -42,7 +44,7 @@ def test_a_recipe_is_audited_before_anything_is_spent(call, workplace, quick):
     lines = ['source = "digits"', *(f"{name} = {json.dumps(value)}" for name, value in options.items())]
     Path("mine.toml").write_text("\n".join(lines))
     printed = call("audit mine.toml --observations 200")
-    assert "not above the promised" in printed
+    assert "not above the guaranteed" in printed
     assert "could have been shown" in printed
     assert not Path("runs").exists()
 
@@ -52,7 +54,7 @@ def test_correlated_noise_is_checked_without_a_bound(call, workplace, quick):
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**options, "mechanism": "tree"}.items()]
     Path("mine.toml").write_text("\n".join(['source = "digits"', *lines]))
     printed = call("audit mine.toml --observations 60")
-    assert "no epsilon is proven of correlated noise; in first steps it is the plan's" in printed
+    assert "no epsilon is proven for correlated noise; in the first steps the noise is the plan's" in printed
 
 
 def test_canaries_are_trained_with_and_spoken_of(call, quick):
@@ -69,7 +71,7 @@ def test_canaries_are_trained_with_and_spoken_of(call, quick):
     [
         ("audit nowhere", "does not exist"),
         ("audit run --observations 0", "observations must be"),
-        ("audit run --epsilon 3", "chooses a recipe's row"),
+        ("audit run --epsilon 3", "selects a recipe's row"),
         ("train digits --audit 3", "at least 10 canaries, got 3"),
     ],
 )

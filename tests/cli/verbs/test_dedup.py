@@ -87,17 +87,17 @@ def test_what_is_alike_is_not_called_the_same(call, sets, capsys):
     cases = (
         (
             "npz:near.npz",
-            "3 of 50 private images and 3 of 60 public ones are alike: 1 exact copy, 2 near ones.",
+            "3 of 50 private images and 3 of 60 public ones are similar: 1 exact copy, 2 near copies.",
             True,
         ),
-        (f"{sets[1]} --drop none", "alike: 2 exact copies, 1 near one.", False),
-        (f"{sets[1]} --limit 0.001", "alike: 2 exact copies, 1 near one.", False),
+        (f"{sets[1]} --drop none", "similar: 2 exact copies, 1 near copy.", False),
+        (f"{sets[1]} --limit 0.001", "similar: 2 exact copies, 1 near copy.", False),
     )
     for number, (options, words, hint) in enumerate(cases):
         assert main(shlex.split(f"dedup {sets[0]} {options} --output {number}")) == 0
         printed = capsys.readouterr()
         assert words in printed.out
-        assert ("near ones may be other images that look alike" in printed.err) == hint
+        assert ("near copies may be different images that look alike" in printed.err) == hint
 
 
 def test_weights_that_know_a_private_image_are_refused_until_it_is_left_out(call, sets):
@@ -112,7 +112,7 @@ def test_weights_that_know_a_private_image_are_refused_until_it_is_left_out(call
 
 
 def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call, sets):
-    call("pretrain digits --model wrn-10-1 --size 32 --channels 3 --steps 1 --batch-size 4 --output wrn --threads 1")
+    call("pretrain digits --model lenet-300-100 --size 32 --channels 3 --steps 1 --batch-size 4 --output wrn")
     found = json.loads(call(f"dedup {sets[0]} {sets[1]} --drop public --output d --json"))
     assert found["written"] == "npz:d/public.npz"
     assert open_source(found["written"], owner_key=KEY).filtered
@@ -180,7 +180,7 @@ def test_folders_become_tables_of_the_files_that_are_left(call, shown, spots_fol
     ("options", "words"),
     [
         ("--drop both", "--drop must be one of private, public, none"),
-        ("--resolution 64", "resolution is 64, and there is no backbone; give --backbone too"),
+        ("--resolution 64", "resolution is 64, but no backbone is given; give --backbone too"),
     ],
 )
 def test_refusals(call, sets, options, words):
@@ -192,7 +192,7 @@ def test_a_set_that_would_be_empty_is_not_written(call, sets):
     arrays = np.load("private.npz")
     np.savez("all.npz", **{name: values[1:] if name.endswith("train") else values for name, values in arrays.items()})
     told = call(f"dedup {sets[1]} npz:all.npz")
-    assert "Nothing is left, so no set was written." in told
+    assert "No images are left, so no set was written." in told
     assert sorted(path.name for path in Path("dedup/all").iterdir()) == ["pairs.html", "pairs.json"]
     call(f"dedup npz:all.npz {sets[1]}")
     call(f"dedup {sets[0]} {sets[1]} --drop public")
@@ -201,7 +201,7 @@ def test_a_set_that_would_be_empty_is_not_written(call, sets):
 
 def test_a_networks_features_find_what_pixels_miss(call, sets):
     """An image in other light."""
-    call("pretrain digits --model wrn-10-1 --channels 3 --size 12 --steps 2 --batch-size 64 --device cpu --output wrn")
+    call("pretrain digits --model lenet-300-100 --channels 3 --size 12 --steps 2 --batch-size 64 --output wrn")
     private = dict(np.load("private.npz"))
     private["x_train"][11] = np.clip(np.load("public.npz")["x_train"][20] * 0.9 + 25, 0, 255).astype(np.uint8)
     np.savez("private.npz", **private)
@@ -212,13 +212,13 @@ def test_a_networks_features_find_what_pixels_miss(call, sets):
     pairs = json.loads(Path("e/pairs.json").read_text())
     by_features = [(pair["private"]["row"], pair["public"]["row"]) for pair in pairs if pair["by_features"]]
     assert by_features == [(11, 20)]
-    assert "alike to the backbone" in Path("e/pairs.html").read_text()
+    assert "similar features" in Path("e/pairs.html").read_text()
     assert len(np.load("e/private.npz")["x_train"]) == 40 - 3, "3, 7 and 11 are left out"
 
 
 def test_a_network_that_knows_a_private_image_compares_none(call, sets):
     """Its features of one image would tell of another."""
-    call(f"pretrain {sets[0]} --public --model wrn-10-1 --steps 1 --batch-size 4 --device cpu --threads 1 --output wrn")
+    call(f"pretrain {sets[0]} --public --model lenet-300-100 --steps 1 --batch-size 4 --device cpu --output wrn")
     told = call(f"dedup {sets[0]} {sets[1]} --backbone wrn --output d", status=1)
     assert "without privacy on 1 of these 50 private records" in told
     assert not Path("d").exists()

@@ -86,7 +86,7 @@ def test_a_key_that_is_lost_is_said_and_made_again_by_name_alone(capsys):
     assert not (home() / "owner.key").exists()
     assert main(["doctor", "--new-key"]) == 1, "what lies aside is in no total"
     told = capsys.readouterr()
-    assert "another owner's key is made; the lists of the lost one lie in" in told.err
+    assert "made a new owner's key; the lists of the lost one are in" in told.err
     assert "those of a lost key lie in lost-key-" in told.out
     assert main(["doctor", "--new-key"]) == 1
     assert "there are no lists of a lost owner's key" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_it_trains_says_what_it_promised_and_what_to_do_next(people, capsys):
     printed, said = capsys.readouterr()
     assert "each single person, with all of their images" in printed
     assert "of the pairs of one class at a false accept rate of 0.001" in printed
-    assert "measured on private data: keep it to yourself" in printed
+    assert "measured on private data: for you only" in printed
     assert "sfumato verify run" in said
     assert main(["verify", "run"]) == 0
     assert main(shlex.split(f"evaluate run {people} --far 0.1 --json")) == 0
@@ -91,7 +91,7 @@ def test_a_folder_for_each_person_is_all_it_takes(workplace, call):
     assert json.loads(Path("run/plan.json").read_text())["examples"] == len({*source.train.users})
     measured = "evaluate run folder:people --user-from class --json"
     assert json.loads(call(measured).splitlines()[-1])["images"] == len(source.test)
-    assert "trained on users by --user-from 'class'" in call("evaluate run folder:people", status=1)
+    assert "trained with --user-from 'class'" in call("evaluate run folder:people", status=1)
     call("report run --public")
     public = ("model.safetensors", "statement.json", "plan.json", "ledger.jsonl", "report-public.html")
     for file in public:
@@ -105,7 +105,7 @@ def test_a_table_or_an_archive_may_do_without_users(workplace, call):
     told = call(f"embed csv:people.csv {QUICK}", status=1)
     assert "where each class is one user, --user-from class says so of all three" in told
     call(f"embed csv:people.csv --user-from class {QUICK} --output run")
-    assert "trained on users by --user-from 'class'" in call("evaluate run csv:people.csv", status=1)
+    assert "trained with --user-from 'class'" in call("evaluate run csv:people.csv", status=1)
 
 
 def test_a_classifier_of_users_is_refused_with_the_reason(workplace, call):
@@ -126,7 +126,7 @@ def test_json_holds_what_is_printed_and_a_fixed_group_its_own_figure(people, cap
 
 def test_a_dry_run_spends_nothing(people, workplace, capsys):
     assert main(shlex.split(f"embed {people} {QUICK} --dry-run")) == 0
-    assert "nothing was spent" in capsys.readouterr().err
+    assert "no privacy was spent" in capsys.readouterr().err
     assert main(shlex.split(f"embed {people} {QUICK} --dry-run --json")) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["clients"]["count"], found["plan"]["unit"]) == (2, "user")
@@ -150,7 +150,7 @@ def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
     assert "resume it with sfumato embed one" in capsys.readouterr().err
     assert main(["embed", "one"]) == 0
     assert main(["finish", "other"]) == 0
-    assert "note: ended after 0 of 3 rounds; the figures are the whole plan's" in capsys.readouterr().err
+    assert "note: ended after 0 of 3 rounds; epsilon is that of the whole plan" in capsys.readouterr().err
     assert main(["finish", "third", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 0
 
@@ -160,7 +160,7 @@ NOISELESS = QUICK.replace("--noise-multiplier 4", "--public --method fedemb-nois
 
 def test_without_noise_there_is_no_plan_and_no_epsilon(people, workplace, capsys):
     assert main(shlex.split(f"embed {people} {NOISELESS} --dry-run")) == 0
-    assert re.search(r"privacy +none: it promises nothing\n", capsys.readouterr().out)
+    assert re.search(r"privacy +none (no guarantee)\n", capsys.readouterr().out)
     assert main(shlex.split(f"embed {people} {NOISELESS} --dry-run --json")) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["plan"]["epsilon"], found["clients"]["method"]) == (None, "fedemb-noiseless")
@@ -199,8 +199,8 @@ def test_an_unfinished_run_without_privacy_goes_on(people, monkeypatch, capsys, 
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise nothing is promised"),
-        ("--method fedemb-noiseless", "adds no noise and promises nothing, but --noise-multiplier 4.0 is given"),
+        ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise there is no guarantee"),
+        ("--method fedemb-noiseless", "adds no noise and has no guarantee, but --noise-multiplier 4.0 is given"),
         ("--method central", "method central trains without privacy, but this npz source is private"),
         ("--grouping fixed --clients 3", "leave clients out: each fixed group is a client"),
         ("--client-loss binary --method fedavg", "loss 'binary' has no head, but head is 'global'"),
@@ -217,13 +217,13 @@ def test_few_people_get_features_and_no_epsilon_is_claimed(people, capsys):
     assert "method untrained (14 people; no private data are used; at epsilon 8 a linear map is worth" in said
     assert "from 41 people on, a network from 100,000" in said
     assert "no private data are used" in printed
-    assert "none is trained" in printed
+    assert "none (nothing is trained)" in printed
     assert not any(word in printed for word in ("mapped", "averaged weights"))
     assert main(shlex.split(f"embed {people} --epsilon 8 --device cpu --threads 1 --output run")) == 0
     printed, _ = capsys.readouterr()
     assert "This model has used no private data" in printed
     assert "pixels as they are" in printed
-    assert "measured on private data: keep it to yourself" in printed
+    assert "measured on private data: for you only" in printed
     assert "gained" not in printed
     assert main(["verify", "run"]) == 1
     assert "has used no private data" in capsys.readouterr().err
@@ -254,7 +254,7 @@ def test_a_result_below_its_beginning_is_said_in_the_first_line(people, workplac
     command = f"embed {people} --epsilon 8 --method whiten --far 0.3 --device cpu --threads 1 --output run"
     assert main(shlex.split(command)) == 0
     first = capsys.readouterr().out.lstrip().splitlines()[0]
-    assert first.startswith("Worse than its beginning: recall 0.00%, and ")
+    assert first.startswith("Worse than before training: recall 0.00%, and ")
     assert first in (workplace / "run" / "report.html").read_text("utf-8")
 
 
@@ -296,14 +296,14 @@ def test_several_seeds_give_a_mean_an_interval_and_the_promise_of_all_together(p
     assert json.loads(call(f"{command} --json")) == found, "finished runs are read, not trained again"
     told = call(command)
     assert f"recall at a false accept rate of 0.2  mean {found['recall']:.2%}, standard deviation" in told
-    assert "in 95% of cases" in told
-    assert "All 3 runs on these data that stand there, planned in advance, are together (" in told
+    assert "(95% prediction interval)" in told
+    assert "all 3 runs on these data in this directory, if planned in advance, are (" in told
     assert "for a person who is in each of them" in told
 
 
 def test_seeds_that_are_given_promise_nothing_and_count_on(people, call):
     told = call(f"embed {people} {QUICK} --seeds 2 --seed 5 --output many")
-    assert "so their weights promise nothing to anybody. The plans of all 2 that stand there" in told
+    assert "so they have no privacy guarantee. With secret keys, the plans of all 2 in this directory" in told
     assert [json.loads(Path(f"many/{run}/settings.json").read_text())["settings"]["seed"] for run in (1, 2)] == [5, 6]
 
 

@@ -57,7 +57,7 @@ def test_an_uncovered_search_ranks_by_recall_and_its_best_says_so(people, call, 
     assert not Path("s/1/kept").exists()
     told = call(command)
     assert re.search(r"learning rate +recall +epsilon +run", told)
-    assert "The search is not covered by the promise of any of its 2 runs" in told
+    assert "None of the 2 guarantees covers the search" in told
     assert "sfumato embed s/best.toml" in _noted(command, capsys)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -84,7 +84,7 @@ def _noted(command: str, capsys) -> str:
         ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
-        ("", "a search on private data costs privacy, and --search does not say how"),
+        ("", "a search on private data costs privacy, but --search is not given"),
     ],
 )
 def test_what_a_search_for_embeddings_cannot_be_is_refused(people, call, options, refusal):

@@ -61,7 +61,7 @@ def runs(workplace, wrn):
 def test_from_images_to_a_private_model_that_takes_images(call, spots_folder):
     told = call(f"features folder:{spots_folder} {BACKBONE} --output cache")
     assert "D = 64" in told
-    assert "keep the cache as private as these" not in told, "talk goes to standard error"
+    assert "keep the cache as private as the images" not in told, "talk goes to standard error"
     call(f"train features:cache {QUICK} --output run")
     call("verify run")
     loaded = load("run")
@@ -92,7 +92,7 @@ def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder,
     with monkeypatch.context() as patch:
         patch.setattr(computing, "_rows", dies)
         assert main(shlex.split(command)) == 130
-    assert "goes on where it was cut" in call("train features:cache", status=1)
+    assert "to resume it" in call("train features:cache", status=1)
     again = json.loads(call(f"{command} --json"))
     assert again["computed"] == again["train"] + again["test"], "both parts have one piece, and none was written"
     assert json.loads(call(f"{command} --json"))["computed"] == 0
@@ -126,11 +126,11 @@ def test_several_budgets_and_what_they_cost_together(call, cache, images):
     assert load("b/without-privacy").predict(["a.png"]).shape == (1, 10), "its backbone stands in the file as well"
     call(f"train features:cache {quick} --private --epsilon 2 --output before")
     told = call(f"train features:cache {quick} --private --epsilon 1,4 --output p")
-    assert "Which of them is best was measured without noise: that choice is not covered." in told
+    assert "The best run was chosen without noise: no guarantee covers this choice." in told
     private = json.loads(call(f"train features:cache {quick} --private --epsilon 1,4 --output p --json"))
     assert not private["public"]
     assert private["epsilon_of_all_uses"] > private["epsilon_of_all"] == found["epsilon_of_all"]
-    assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
+    assert f"on these data: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
     assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
     assert "a run" in call(f"train features:cache {quick} --epsilon 1,2 --output before", status=1)
     assert "also holds the curve of other budgets: 4" in call(
@@ -283,7 +283,7 @@ def test_uses_of_the_same_images_are_counted_whatever_was_made_of_them(call, cap
         ("train features:cache --flip True", "flip cannot be chosen for features, which are already computed"),
         ("train features:cache --test-fraction 0.5", "fraction of features:cache were fixed when it was made"),
         ("train features:cache --pretrained-rate 0.1", "trains only the classifier"),
-        (f"features features:cache {BACKBONE} --output c", "holds features already"),
+        (f"features features:cache {BACKBONE} --output c", "already holds features"),
     ],
 )
 def test_refusals(call, cache, command, words):
@@ -299,5 +299,5 @@ def test_python_makes_the_same_cache(call, spots_folder):
         assert Path("by-command", file).read_bytes() == Path("by-python", file).read_bytes()
     opened = open_source(f"folder:{spots_folder}", owner_key=owner_key(), size=12, channels=1, test_fraction=0.4)
     assert features(opened, "runs/wrn", directory="other").contents.test_fraction == 0.4
-    with pytest.raises(SfumatoError, match=r"began as something else: .*dtype was float16 and is float32"):
+    with pytest.raises(SfumatoError, match=r"was started with other settings: .*dtype was float16 and is float32"):
         features(f"folder:{spots_folder}", "runs/wrn", directory="by-python", flip=True)

@@ -130,7 +130,7 @@ def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_own
     call("report run --model-card")
     assert "- Contact: dpo@example.org" in text("run/README.md"), "what was published stands on the card too"
     assert "a trial" not in text("run/README.md")
-    assert "The promise has no end date" in text("run/report-public.html")
+    assert "The guarantee has no end date" in text("run/report-public.html")
     measured = json.loads(Path("run/evaluation.json").read_text())
     Path("run/evaluation.json").write_text(json.dumps({**measured, "accuracy": 0.12345}))
     call("report run --model-card")

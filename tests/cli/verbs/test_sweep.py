@@ -164,7 +164,7 @@ def test_runs_in_real_processes_are_the_same_runs(call, served):
 def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
     call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s", status=1)
     told = call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output s --search uncovered")
-    assert "not covered by the promise of any of its 2 runs" in told
+    assert "None of the 2 guarantees covers the search" in told
     for number in (1, 2):
         statement = json.loads(Path(f"s/{number}/statement.json").read_text())
         plan = PrivacyPlan.from_dict(statement["plan"])
@@ -225,7 +225,7 @@ def test_a_search_on_data_that_were_public_then_is_told_of_when_they_are_private
 
 
 def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, three, monkeypatch, capsys):
-    diverging = QUICK.replace("--model linear", "--model cnn --optimizer sgd")
+    diverging = QUICK.replace("--model linear", "--model lenet-300-100 --optimizer sgd")
     found = json.loads(call(f"sweep digits {diverging} --vary learning-rate=1e30,0.1 --output s --json"))
     assert found["best"]["learning_rate"] == 0.1
     assert [row["loss"] is None for row in found["rows"]] == [False, True]
@@ -375,7 +375,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     np.savez("other.npz", **np.load("spots.npz"))
     told = call(f"sweep {spots} {QUICK} {SELECTED} --score-on npz:other.npz", status=1)
     assert "--score-on npz:other.npz is private" in told
-    call("pretrain digits --model wrn-10-1 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
+    call("pretrain digits --model lenet-300-100 --steps 2 --batch-size 64 --threads 1 --device cpu --output wrn")
     call(f"features {spots} --backbone wrn --channels 1 --output mine")
     upside_down = {name: value[:, ::-1] if name[0] == "x" else value for name, value in np.load("spots.npz").items()}
     np.savez("public.npz", **upside_down)
@@ -399,7 +399,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     [
         (
             "sweep npz:spots.npz QUICK --vary learning-rate=1",
-            "a search on private data costs privacy, and --search does",
+            "a search on private data costs privacy, but --search is not given",
         ),
         (
             "sweep npz:spots.npz QUICK --vary steps=3,4 --search private",
@@ -409,7 +409,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
             "sweep npz:spots.npz QUICK --vary ema=0 --search secret",
             "--search must be one of public, private, uncovered",
         ),
-        ("sweep digits QUICK --vary ema=0 --shape 0", "--shape and --score-noise belong to a private selection"),
+        ("sweep digits QUICK --vary ema=0 --shape 0", "--shape and --score-noise are for a private selection"),
         ("sweep digits QUICK --vary ema=0..0.9", "ema varies over a range, of which there is no grid"),
     ],
 )
@@ -492,7 +492,7 @@ def test_open_draws_do_not_repeat(call):
 def test_a_typo_is_refused_before_anything_is_trained(call):
     assert "linaer" in call(f"sweep digits {QUICK} --vary model=linear,linaer --dry-run", status=1)
     command = f"sweep digits {QUICK} --vary ema=0,0.9 schedule=constant,cosine --dry-run"
-    assert call(command) == call(command.replace(" schedule=", " --vary schedule=")), "--vary may be given again"
+    assert call(command) == call(command.replace(" schedule=", " --vary schedule=")), "--vary repeatable"
     assert not Path("runs").exists()
 
 
@@ -525,7 +525,7 @@ def test_a_recipe_that_says_private_is_private(call):
         "[sweep]\nlearning-rate = [0.1, 0.5]\n"
     )
     assert "a search on private data costs privacy" in call("sweep r.toml", status=1)
-    assert "not covered" in call("sweep r.toml --search uncovered --output s")
+    assert "covers the search" in call("sweep r.toml --search uncovered --output s")
 
 
 @pytest.fixture
@@ -621,7 +621,7 @@ def test_a_value_that_no_candidate_could_have_is_refused_beforehand(call, spots)
         ("private --candidates 3", "optimizer=sgd,sdg", "optimizer must be one of"),
         ("private --candidates 3", "views=1,four", "views must be a number, got 'four'"),
         ("uncovered", "warmup=0,99", "warmup must be a whole number from 0"),
-        ("uncovered --one-at-a-time", "model=3", "model must be text in quotation marks, got 3"),
+        ("uncovered --one-at-a-time", "model=3", "model must be a string in quotation marks, got 3"),
     ],
 )
 def test_a_misspelt_value_is_refused_before_anything_is_spent(call, spots, mode, varied, words):

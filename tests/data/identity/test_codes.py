@@ -73,7 +73,7 @@ def image(drawn) -> np.ndarray:
     return np.frombuffer(content, np.uint8)[: height * width * depth].reshape(height, width, depth)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(pixels, pixels)
 def test_a_code_is_that_of_the_pixels_and_their_shape(first, second):
     one, two = image(first), image(second)

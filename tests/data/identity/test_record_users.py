@@ -34,7 +34,7 @@ def kept(records: list[set[str]], at_most: int, key: bytes = KEY) -> np.ndarray:
     return capped_mask(graph, [user_code(KEY, name).encode() for name in graph.names.tolist()], key, at_most)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(graphs, most)
 def test_each_user_is_on_at_most_so_many_and_no_record_more_could_stay(records, at_most):
     stay = kept(records, at_most)
@@ -45,7 +45,7 @@ def test_each_user_is_on_at_most_so_many_and_no_record_more_could_stay(records, 
             assert any(on[user] == at_most for user in users)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(graphs, most)
 def test_records_of_nobody_stay_and_count_for_nobody(records, at_most):
     stay = kept([*records, set(), set()], at_most)
@@ -53,7 +53,7 @@ def test_records_of_nobody_stay_and_count_for_nobody(records, at_most):
     np.testing.assert_array_equal(stay[:-2], kept(records, at_most))
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(PEOPLE), min_size=1, max_size=40), most)
 def test_of_one_user_each_as_many_stay_as_under_the_cap_of_single_users(users, at_most):
     stay = kept([{user} for user in users], at_most)
@@ -71,7 +71,7 @@ def test_which_stay_is_not_known_without_the_key_and_not_by_the_order_of_the_nam
     assert len({tuple(kept(records, 2, bytes([key]) * 32).tolist()) for key in range(12)}) > 3
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(graphs)
 def test_the_graph_has_an_edge_for_each_user_of_each_record(records):
     graph = graph_of(records)

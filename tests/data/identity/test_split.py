@@ -14,7 +14,7 @@ contents = st.lists(st.binary(max_size=20), max_size=20)
 keys = st.binary(min_size=32, max_size=32)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(contents, keys, st.binary(max_size=20), st.integers(0, 20))
 def test_a_record_more_moves_no_other(records, key, another, place):
     before = [in_test(key, record, 0.3) for record in records]
@@ -24,7 +24,7 @@ def test_a_record_more_moves_no_other(records, key, another, place):
     assert after == before
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(keys, st.binary(max_size=20))
 def test_a_larger_test_part_keeps_its_members(key, record):
     assert in_test(key, record, 0.2) <= in_test(key, record, 0.4)

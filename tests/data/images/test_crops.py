@@ -52,5 +52,5 @@ def test_one_images_windows_know_nothing_of_the_others(flip):
 
 
 def test_randomness_that_do_not_fit_are_refused():
-    with pytest.raises(SfumatoError, match="2 generators do not belong together"):
+    with pytest.raises(SfumatoError, match="2 generators do not match"):
         InceptionCrops(count=1, resolution=4).apply(torch.zeros(3, 1, 8, 8), [np.random.default_rng(0)] * 2)

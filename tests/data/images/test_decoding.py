@@ -105,7 +105,7 @@ def test_an_image_that_claims_too_many_pixels_is_refused(monkeypatch):
 
 def test_a_file_in_a_format_that_runs_programs_is_no_image():
     data = encoded(Image.new("RGB", (8, 8)), "EPS")
-    with pytest.raises(SfumatoError, match="is not an image that can be read"):
+    with pytest.raises(SfumatoError, match="is not a readable image"):
         decoding.decode(data, NAME, size=8, channels=3)
 
 
@@ -115,7 +115,9 @@ def pages(count, form="TIFF", **options):
 
 
 def test_a_stack_of_pages_is_refused_as_one_of_dicom_is():
-    with pytest.raises(UnreadableError, match="has 3 pages, and one image is wanted; save each page as a file of its"):
+    with pytest.raises(
+        UnreadableError, match="has 3 pages, but a single image is needed; save each page as a separate file"
+    ):
         decoding.decode(pages(3), NAME, size=8, channels=1)
     with pytest.raises(UnreadableError, match="has 3 pages"):
         decoding.header(pages(3), NAME)
@@ -144,7 +146,9 @@ def test_a_tiff_may_hold_smaller_versions_and_masks_of_its_image(kind, whole):
 def test_an_animation_is_refused(form):
     options = {"lossless": True} if form == "WEBP" else {}
     for read in (decoding.header, lambda *given: decoding.decode(*given, size=8, channels=1)):
-        with pytest.raises(UnreadableError, match="'film' is an animation, and one image is wanted; save one frame"):
+        with pytest.raises(
+            UnreadableError, match="'film' is an animation, but a single image is needed; save one frame"
+        ):
             read(pages(3, form, **options), "film")
     assert np.array_equal(decoding.decode(pages(1, form, **options), NAME, size=8, channels=1)[..., 0], RAMP)
 

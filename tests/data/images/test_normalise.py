@@ -70,5 +70,5 @@ def test_other_images_are_refused():
     transform = Transform(size=9, channels=1)
     with pytest.raises(SfumatoError, match=r"images must be uint8 \(n, 9, 9, 1\), got torch.uint8 \(4, 9, 9, 3\)"):
         transform(torch.from_numpy(PIXELS))
-    with pytest.raises(SfumatoError, match="number 0 of those given: image is an array of float64; give uint8"):
+    with pytest.raises(SfumatoError, match="input 0: image is an array of float64; give uint8"):
         transform(PIXELS[..., :1] / 100)

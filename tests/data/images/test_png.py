@@ -44,7 +44,7 @@ def test_an_image_that_lacks_a_row_is_refused_and_not_black(side, bits, interlac
             assert (decoding.decode(content, "a.png", size=side, channels=1, levels=levels) == 200).all()
             continue
         for decode in (decoding.decode, lambda *one, size, **how: decoding.decode_whole(*one, sizes=[size], **how)):
-            with pytest.raises(SfumatoError, match=r"image 'a\.png' is broken or cut short"):
+            with pytest.raises(SfumatoError, match=r"image 'a\.png' is broken or truncated"):
                 decode(content, "a.png", size=side, channels=1, levels=levels)
 
 

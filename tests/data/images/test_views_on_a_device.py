@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("views_on_a_device.py")
 
 
-def test_views_on_a_device_are_those_of_the_cpu():
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+def test_views_on_a_device_are_those_of_the_cpu(forks):
+    done = forks.join(*forks.start(str(SCRIPT)))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["device"] != "cpu"

@@ -34,7 +34,7 @@ KINDS = st.one_of(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     kind=KINDS,
     count=st.integers(1, 4),

@@ -38,7 +38,7 @@ def linear(values, center, width):
     return np.rint(np.clip((values - (center - 0.5)) / (width - 1) + 0.5, 0, 1) * 255)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     center=st.integers(-500, 2000),
     width=st.integers(2, 4000),
@@ -145,7 +145,7 @@ def test_a_table_whose_entries_contradict_its_descriptor_is_refused_unless_a_win
 def test_a_table_of_another_length_than_it_says_is_unreadable(tmp_path, scan):
     table = lookup_table(np.arange(4096), bits=12)
     table[0].LUTDescriptor = [5000, 0, 12]
-    with pytest.raises(UnreadableError, match="says 5000 entries of 12 bits, which its data has not"):
+    with pytest.raises(UnreadableError, match="says 5000 entries of 12 bits, but its data have not"):
         read(scan(tmp_path / "a.dcm", RISING, VOILUTSequence=table))
 
 
@@ -201,7 +201,7 @@ def test_eight_bits_without_a_window_stay_as_they_are_and_more_are_refused(tmp_p
     eight = (RAMP // 16).astype(np.uint8)
     assert np.array_equal(read(scan(tmp_path / "a.dcm", eight))[..., 0], eight)
     for odd in ({"WindowCenter": "", "WindowWidth": ""}, {"WindowCenter": 5, "WindowWidth": 0}, {"WindowWidth": 5}):
-        with pytest.raises(UndeclaredError, match="has no window of its own, and which of its values are black"):
+        with pytest.raises(UndeclaredError, match="has no window, and the values of black"):
             read(scan(tmp_path / "b.dcm", RAMP, **odd))
     with pytest.raises(UndeclaredError, match="-160,240"):
         read(scan(tmp_path / "c.dcm", eight, RescaleSlope=2, RescaleIntercept=-100))
@@ -250,8 +250,8 @@ def test_the_same_image_big_endian_or_compressed_is_the_same():
     [
         ("test-SR.dcm", "is a DICOM file without an image"),
         ("SC_rgb_rle_2frame.dcm", "has 2 frames"),
-        ("MR_truncated.dcm", "is broken or cut short"),
-        ("no_meta.dcm", "is not an image that can be read"),
+        ("MR_truncated.dcm", "is broken or truncated"),
+        ("no_meta.dcm", "is not a readable image"),
     ],
 )
 def test_files_without_one_image_are_unreadable(name, message):
@@ -270,7 +270,7 @@ def test_without_pydicom_the_extra_is_named_and_no_file_is_left_out(tmp_path, sc
         scan(tmp_path / "s" / ("x" if name < "c" else "y") / f"{name}.dcm", RAMP)
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(
-        SfumatoError, match=r"is a DICOM file, and pydicom 3 is not installed; pip install 'sfumato\[dicom\]'"
+        SfumatoError, match=r"is a DICOM file, but pydicom 3 is not installed; pip install 'sfumato\[dicom\]'"
     ):
         open_source(f"folder:{tmp_path / 's'}", owner_key=key, skip_unreadable=True)
 
@@ -355,7 +355,7 @@ def test_files_without_a_patient_are_refused(tmp_path, scan, key, told):
     for number in range(8):
         scan(tmp_path / "s" / "ab"[number % 2] / f"{number}.dcm", RAMP, PatientName="Meier", **told)
     with pytest.raises(
-        SfumatoError, match=r"0.dcm' has no patient identifier, and user_from=dicom .*column user"
+        SfumatoError, match=r"0.dcm' has no patient identifier, but user_from=dicom .*column user"
     ) as found:
         open_source(f"folder:{tmp_path / 's'}", owner_key=key, user_from="dicom", window=(0, 4095))
     assert "Meier" not in str(found.value)
@@ -364,7 +364,7 @@ def test_files_without_a_patient_are_refused(tmp_path, scan, key, told):
 def test_a_table_says_it_once(tmp_path, scan, key):
     path = scan(tmp_path / "a.dcm", RAMP, PatientID="x")
     (tmp_path / "t.csv").write_text(f"path,label,user\n{path},a,ann\n")
-    with pytest.raises(SfumatoError, match="has the column user, and user_from=dicom is given; leave one of them out"):
+    with pytest.raises(SfumatoError, match="has the column user, but user_from=dicom is given; leave one of them out"):
         open_source(f"csv:{tmp_path / 't.csv'}", owner_key=key, user_from="dicom")
     (tmp_path / "t.csv").write_text("text,label\nhello,a\nwell,b\n")
     with pytest.raises(SfumatoError, match="user_from says something of images"):

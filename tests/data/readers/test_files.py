@@ -70,7 +70,7 @@ def test_broken_ones_are_refused_before_anything_is_done(images, tmp_path, monke
         for file in (images / name).iterdir():
             (tmp_path / name / file.name).write_bytes(file.read_bytes())
     (tmp_path / "dog" / "7.png").write_bytes((tmp_path / "dog" / "7.png").read_bytes()[:60])
-    with pytest.raises(SfumatoError, match=r"dog/7\.png' is broken or cut short"):
+    with pytest.raises(SfumatoError, match=r"dog/7\.png' is broken or truncated"):
         open_source(f"folder:{tmp_path}", owner_key=KEY, size=8, channels=3)
 
 

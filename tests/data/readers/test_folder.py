@@ -101,7 +101,7 @@ def test_files_that_are_no_images_by_their_names_are_passed_over_with_a_note(tmp
     assert after.stored_digest == before.stored_digest
     assert after.unreadable_files == ()
     assert after.read == before.read
-    said = "files that are no images by their names are passed over: cat/notes.txt and 1 other"
+    said = "files without an image's extension are ignored: cat/notes.txt and 1 other"
     assert [*after.notes] == [*before.notes, said]
 
 
@@ -115,7 +115,7 @@ def test_stray_and_broken_files_are_left_out_where_that_is_asked_for(class_folde
         folder / "dog" / "cut.png"
     )
     (folder / "dog" / "cut.png").write_bytes((folder / "dog" / "cut.png").read_bytes()[:2000])
-    with pytest.raises(SfumatoError, match="and 2 others cannot be read either"):
+    with pytest.raises(SfumatoError, match="and 2 others are also unreadable"):
         open_source(f"folder:{folder}", owner_key=key)
     source = open_source(f"folder:{folder}", owner_key=key, skip_unreadable=True)
     names = [name.rpartition("/")[2] for name in source.unreadable_files]
@@ -141,7 +141,7 @@ def test_a_folder_of_nothing_that_can_be_read_and_other_sources_are_refused(tmp_
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.png").write_bytes(b"junk")
-    with pytest.raises(SfumatoError, match="holds no image that can be read"):
+    with pytest.raises(SfumatoError, match="holds no readable image"):
         open_source(f"folder:{tmp_path}", owner_key=key, skip_unreadable=True)
     with pytest.raises(SfumatoError, match="is for folder:"):
         open_source("digits", owner_key=key, skip_unreadable=True)

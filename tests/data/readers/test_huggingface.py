@@ -70,7 +70,7 @@ def test_validation_is_the_test_part_where_there_is_no_other(pictures, tmp_path)
     three = datasets.DatasetDict(**two, test=parts["test"].select(range(10)))
     found = opened(three)
     assert (len(found.train), len(found.test)) == (45, 10)
-    assert found.notes == ("the validation part of the DatasetDict is left out: train and test are read",)
+    assert found.notes == ("the validation part of the DatasetDict is ignored: only train and test are read",)
     three.save_to_disk(tmp_path / "saved")
     (tmp_path / "hub" / "data").mkdir(parents=True)
     (tmp_path / "hub" / "README.md").write_text("---\nlicense: mit\n---\n# Photographs")
@@ -81,7 +81,7 @@ def test_validation_is_the_test_part_where_there_is_no_other(pictures, tmp_path)
     for spec in (f"hf:{tmp_path}/saved", f"hf:{tmp_path}/hub", f"parquet:{tmp_path}/hub"):
         again = opened(spec)
         assert (len(again.train), len(again.test), again.data_digests) == (45, 10, found.data_digests)
-        assert again.notes[0].endswith("is left out: train and test are read")
+        assert again.notes[0].endswith("is ignored: only train and test are read")
 
 
 @pytest.mark.parametrize("how", ["numbers", "names", "zeros and ones"])
@@ -104,7 +104,7 @@ def test_lists_of_labels_of_which_several_may_be_true(how, tmp_path):
         pixels = {image.tobytes(): row.tolist() for image, row in zip(IMAGES, truth, strict=True)}
         for part in (found.train, found.test):
             assert [pixels[image.tobytes()] for image in part.images[..., 0]] == part.labels.tolist()
-    with pytest.raises(SfumatoError, match="name the labels, of which several may be true, as label_columns"):
+    with pytest.raises(SfumatoError, match="give several labels as label_columns"):
         opened(given, label_column="labels")
     if how == "numbers":
         with pytest.raises(SfumatoError, match=r"label_columns names 'cow', and .* has no such"):
@@ -125,7 +125,7 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
     pictures.save_to_disk(tmp_path / "saved")
     with pytest.raises(SfumatoError, match=r"is a data set of Hugging Face's datasets; write hf:"):
         refuse_absent(f"folder:{tmp_path}/saved")
-    with pytest.raises(SfumatoError, match=r"of no known kind; write hf:"):
+    with pytest.raises(SfumatoError, match=r"of an unknown kind; write hf:"):
         opened(f"{tmp_path}/saved")
     with pytest.raises(SfumatoError, match="does not exist; correct the path after hf:"):
         refuse_absent(f"hf:{tmp_path}/nothing")

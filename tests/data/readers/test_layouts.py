@@ -35,7 +35,7 @@ def test_a_validation_folder_is_the_test_part_where_there_is_no_other(tmp_path, 
         pictures(tmp_path / one, 2)
     found = opened(f"folder:{tmp_path}")
     assert (len(found.train), len(found.test)) == (8, 4)
-    assert found.notes[0].endswith("is left out: train and test are read")
+    assert found.notes[0].endswith("is ignored: only train and test are read")
 
 
 def test_folders_within_a_class_are_read_with_it(tmp_path):
@@ -43,7 +43,7 @@ def test_folders_within_a_class_are_read_with_it(tmp_path):
         pictures(tmp_path / one, 20)
     found = opened(f"folder:{tmp_path}")
     assert np.bincount(np.concatenate([found.train.labels, found.test.labels])).tolist() == [40, 20]
-    assert "(cat/a and 2 others); where each is a user's, user_from=folder" in found.notes[0].replace("`", "")
+    assert "(cat/a and 2 others); if they are users' folders, give user_from=folder" in found.notes[0].replace("`", "")
 
 
 @pytest.mark.parametrize("mark", [";", "\t"])
@@ -59,7 +59,7 @@ def test_other_separators_and_words_for_splits(tmp_path, mark):
     (tmp_path / "t.csv").write_text(text.replace("Valid", "test", 2))
     found = opened(f"csv:{tmp_path}/t.csv")
     assert (len(found.train), len(found.test)) == (8, 2)
-    assert found.notes[0].endswith("is left out: train and test are read")
+    assert found.notes[0].endswith("is ignored: only train and test are read")
 
 
 def test_columns_of_other_names(tmp_path):

@@ -106,7 +106,7 @@ def test_each_part_s_numbers_are_read_by_its_own_names():
 
 
 def test_a_data_set_that_changes_between_two_reads_is_refused():
-    with pytest.raises(SfumatoError, match=r"item \d+ of the Pictures differs from what it was when it was first read"):
+    with pytest.raises(SfumatoError, match=r"item \d+ of the Pictures has changed since it was first read"):
         opened(Pictures(shift=True))
 
 
@@ -118,7 +118,7 @@ def test_each_read_is_compared_with_the_first(monkeypatch):
     source = opened(found)
     source.train.take(slice(0, 4))
     found.shift = True
-    with pytest.raises(SfumatoError, match="differs from what it was"):
+    with pytest.raises(SfumatoError, match="has changed since"):
         source.train.take(slice(0, 4))
 
 
@@ -145,11 +145,11 @@ class Stream(IterableDataset):
         (DataLoader(Pictures()), "a DataLoader draws batches, .*; give its .dataset"),
         ((pair for pair in Pictures()), "a generator is read from its start"),
         ({"train": Pictures(), "extra": Pictures()}, "source must be data, got dict"),
-        (Path("/nowhere"), "source '/nowhere' is of no known kind; no run is there either; write one of"),
+        (Path("/nowhere"), "source '/nowhere' is of an unknown kind; no run is there either; write one of"),
         (Keys(), "item 0 of the Keys is a dict with the keys pixels, labels, and no pair of image and label"),
-        (Endless(), "a Endless does not say how many records it has; give it __len__"),
+        (Endless(), "a Endless has no length; give it __len__"),
         (Stream(), "a Stream is read from its start"),
-        ((IMAGES, np.full(80, None)), "y of the arrays holds something else than names of classes"),
+        ((IMAGES, np.full(80, None)), "y of the arrays holds something other than class names"),
         (TensorDataset(TENSORS), "item 0 of the TensorDataset is 1 things, and no pair of image and label"),
         (TensorDataset(TENSORS.float() - 1.0, torch.from_numpy(LABELS)), "without Normalize"),
         (TensorDataset(TENSORS, torch.rand(80)), "the label of item 0 of the TensorDataset is float32"),

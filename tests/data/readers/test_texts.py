@@ -80,7 +80,7 @@ def test_columns_of_other_names(tmp_path, key):
     path.write_text("title,body,label,split\n" + held.replace(",train", ",test", 5))
     three = open_source(f"csv:{path}", owner_key=key, text_column=["title", "body"])
     assert (len(three.train), len(three.test)) == (len(source.train) - 5, 5)
-    assert three.notes[0].endswith("is left out: train and test are read")
+    assert three.notes[0].endswith("is ignored: only train and test are read")
 
 
 def test_no_text_moves_another(table, key):
@@ -128,7 +128,7 @@ def test_numbers_in_an_archive(tmp_path, key):
     assert len(pair.train) + len(pair.test) == 40
     both = {row.tobytes() for part in (pair.train, pair.test) for row in part.tokens}
     assert both == {row.tobytes() for part in (source.train, source.test) for row in part.tokens}
-    with pytest.raises(SfumatoError, match=r"holds the number 4\d, and the vocabulary has 40"):
+    with pytest.raises(SfumatoError, match=r"holds the number 4\d, but the vocabulary has 40"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key, vocabulary=40)
     with pytest.raises(SfumatoError, match="the size of their vocabulary is not declared"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key, length=10)
@@ -142,7 +142,7 @@ def test_what_else_a_source_can_do(table, key):
     other = open_source(f"csv:{table}", owner_key=key, length=10)
     assert other.stored_digest == source.stored_digest
     assert other.fingerprint != source.fingerprint
-    with pytest.raises(SfumatoError, match="is for images, and the source holds texts"):
+    with pytest.raises(SfumatoError, match="is for images, but the source holds texts"):
         source.require_images("it")
 
 
@@ -154,9 +154,9 @@ def test_what_else_a_source_can_do(table, key):
         ("body,label\nx,y\n", {"text_column": ["text"]}, "no column 'text'"),
         ("text,label\nx,\n", {}, "line 2 of .* has no label"),
         ("text,label\nx,a\ny,a\n", {}, "holds only one class"),
-        ("text,label\nx,a\ny,b\nz,b\n", {"classes": ["b", "c"]}, "'a', which is not among the declared classes"),
-        ("1,x\n0,y\n", {}, "begins with '0', which is no class counted from 1"),
-        ("1,x\n3,y\n", {"classes": ["b", "c"]}, "label 3, and 2 classes are named"),
+        ("text,label\nx,a\ny,b\nz,b\n", {"classes": ["b", "c"]}, "'a', which is not a declared class"),
+        ("1,x\n0,y\n", {}, "begins with '0', which is not a class numbered from 1"),
+        ("1,x\n3,y\n", {"classes": ["b", "c"]}, "label 3, but 2 classes are named"),
         ("text,label\nx,a\ny,b\n", {"size": 8}, "size says something of images, and .* holds texts"),
         ("text,label\nx,a\ny,b\n", {"zoom": 1.2}, "zoom says something of images"),
         ("text,label\nx,a\ny,b\n", {"open_set": True}, "open_set, for embeddings, says something of images"),
@@ -179,5 +179,5 @@ def test_a_broken_gzip_file_is_said_so(tmp_path, key):
     whole = gzip.compress(b"text,label\n" + b"some words,a\n" * 400)
     for name, content in (("cut", whole[:60]), ("odd", b"text,label\nx,a\n")):
         (tmp_path / f"{name}.csv.gz").write_bytes(content)
-        with pytest.raises(SfumatoError, match="is no whole gzip file"):
+        with pytest.raises(SfumatoError, match="is not a complete gzip file"):
             open_source(f"csv:{tmp_path}/{name}.csv.gz", owner_key=key)

@@ -109,7 +109,7 @@ def test_a_damaged_file_and_a_failed_download_are_said(tmp_path, key, monkeypatc
 
     monkeypatch.setattr(datasets.MNIST, "download", fail)
     with pytest.raises(
-        SfumatoError, match=r"could not be fetched into .* \(Error downloading no route\); check the conn"
+        SfumatoError, match=r"could not be downloaded into .* \(Error downloading no route\); check the conn"
     ):
         open_source("torchvision:MNIST", owner_key=key, root=str(tmp_path), download=True)
 
@@ -163,11 +163,11 @@ def test_any_data_set_with_classes_is_read_by_its_signature(name, tmp_path, key)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("VOCDetection", "torchvision:VOCDetection is no data set of images with one class each; choose one of"),
-        ("imagefolder", "torchvision:ImageFolder is no data set of .*; write folder:PATH for a folder"),
+        ("VOCDetection", "torchvision:VOCDetection is not a data set of images with one class each; choose one of"),
+        ("imagefolder", "torchvision:ImageFolder is not a data set of .*; write folder:PATH for a folder"),
         ("Food10", "'torchvision:Food10' is not known; did you mean torchvision:Food101"),
         ("Flowers102", r"torchvision:Flowers102 is not in '.*', or is damaged there; pass download=True to fetch it"),
-        ("ImageNet", r"torchvision:ImageNet is not in .*; put its files there by hand, or pass root"),
+        ("ImageNet", r"torchvision:ImageNet is not in .*; put its files there yourself, or pass root"),
     ],
 )
 def test_what_is_no_data_set_with_classes_or_is_not_there_is_refused_by_name(name, message, tmp_path, key):

@@ -10,7 +10,6 @@ from torch.nn import functional
 from sfumato import ClippedGradient, SfumatoError
 from sfumato.gradients.checks.oracle import clipped_sum
 from sfumato.models import KINDS, PUBLIC, create, replace_norms
-from sfumato.models.normalisation.layers import JOINT
 from sfumato.models.normalisation.norms import PublicNorm, WSConv2d, standardise
 
 
@@ -29,14 +28,8 @@ def examples(count: int = 6, size: int = 28) -> torch.Tensor:
 
 NARROW = "timm:resnet10t,channels=(16,16,32,32),stem_width=8"
 MODELS = [("lenet5,norm=batch,norm_last=1", 16), (NARROW, 48), ("wrn-10-1", 16)]
-SLOW = {("public-batch-through", "wrn-10-1")}
-"""Its Jacobian takes seconds; the smaller one of a LeNet does not."""
-CASES = [
-    pytest.param(kind, *model, marks=pytest.mark.slow if (kind, model[0]) in SLOW else ())
-    for kind in KINDS
-    for model in MODELS
-    if not (model[0] == NARROW and kind in (*JOINT, "public-batch-through"))  # models of timm are mostly too large
-]
+ON_ALL = ("public-batch", "public-batch-own", "group", "weight-standardised")
+CASES = [(kind, *model) for kind in KINDS for model in (MODELS if kind in ON_ALL else MODELS[:1])]
 
 
 @pytest.mark.parametrize(("kind", "spelling", "size"), CASES)

@@ -29,15 +29,16 @@ def test_a_dictionary_is_read_as_it_was_written(tmp_path):
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(making, "ATOMS", (4, 2))
-    monkeypatch.setattr("sfumato.models.priors.stored._PATCHES", 500)
+    monkeypatch.setattr("sfumato.models.priors.stored._PATCHES", 200)
     out = tmp_path / "small.safetensors"
-    monkeypatch.setattr("sys.argv", ["making", str(out), "--kind", "grey", "--images", "12", "--seed", "3"])
+    monkeypatch.setattr("sys.argv", ["making", str(out), "--kind", "grey", "--images", "6", "--seed", "3"])
     making.main()
     assert "MB" in capsys.readouterr().out
     prior = read(out)
     assert [scale.filters.shape for scale in prior.scales] == [(36, 4), (36, 2)]
-    again = making.make("grey", images=12, atoms=(4, 2), seed=3)
+    again = making.make("grey", images=6, atoms=(4, 2), seed=3)
     torch.testing.assert_close(prior.scales[0].filters, again.scales[0].filters)
     assert prior.whitening.scales.shape == (4, 6)

@@ -1,4 +1,4 @@
-"""Participation and mechanism by name: what follows from what, what is refused, and plans that keep their budget."""
+"""Participation and mechanism by name: what uses only what, what is refused, and plans that keep their budget."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_a_cut_follows_from_the_batch():
         ({"mechanism": "laplace"}, "mechanism must be one of gaussian, tree, banded, blt"),
         ({"participation": "shuffling"}, "no theorem here covers the participation 'shuffling'"),
         ({"participation": "balls-in-bins"}, "known only by Monte Carlo simulation"),
-        ({"mechanism": "tree", "bands": 4}, "bands 4 is of mechanism banded, and mechanism is tree"),
-        ({"participation": "poisson", "groups": 4}, "groups 4 is of participation cyclic"),
+        ({"mechanism": "tree", "bands": 4}, "bands 4 is for mechanism banded, but mechanism is tree"),
+        ({"participation": "poisson", "groups": 4}, "groups 4 is for participation cyclic"),
         ({"mechanism": "banded", "bands": 0}, "bands must be at least 1"),
         ({"mechanism": "blt", "order": "alphabet"}, "order must be one of random, position, time"),
     ],
@@ -168,9 +168,9 @@ def test_coefficients_are_sought_for_so_many_steps_and_no_more():
     with pytest.raises(SfumatoError) as refused:
         PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=50_001, epsilon=8.0, delta=1e-5, **pair._asdict())
     assert str(refused.value) == (
-        "the best coefficients of blt noise are sought for at most 50000 steps, got 50001; take --mechanism tree or "
-        "gaussian, or larger batches and fewer steps; in Python a mechanism with coefficients of its own, such as "
-        "those of sfumato.privacy.factorisation, takes any number of steps"
+        "the best coefficients of blt noise are computed for at most 50000 steps, got 50001; use --mechanism tree "
+        "or gaussian, or larger batches and fewer steps; in Python a mechanism with coefficients of its own, such "
+        "as those of sfumato.privacy.factorisation, takes any number of steps"
     )
 
 

@@ -45,7 +45,7 @@ def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
         if epsilon != "1000":
             share = (trial["accuracy"] - chance) / (found[data, "1000"]["accuracy"] - chance)
             trials.append((remarks.expected_gain(trial["signal"]), share))
-    for row in remarks.LEARNT:
+    for row in remarks.MEASURED_GAINS:
         shares = [share for which, share in trials if which == row]
         assert len(shares) == row.trials
         told = (row.lowest, row.median, row.highest)

@@ -14,8 +14,8 @@ from sfumato import PrivacyPlan, SfumatoError
 from sfumato.privacy.planning.tradeoff import (
     Frontier,
     Point,
-    best_point,
     frontier,
+    recommended_point,
     steps_by_rule,
 )
 
@@ -58,7 +58,7 @@ def test_no_point_exceeds_the_budget_and_one_step_more_would(batch, epsilon, sig
     assert grid.noise_multiplier == sigma
     assert grid.epsilon(steps=grid.steps + max(1, grid.steps // 5000)) > epsilon * 0.99999
     if epochs is not None:
-        assert found.best.plan.expected_epochs <= epochs + 1e-9
+        assert found.recommended.plan.expected_epochs <= epochs + 1e-9
 
 
 def test_the_steps_of_a_full_batch_have_a_closed_form():
@@ -102,8 +102,8 @@ def test_the_frontier_of_cifar_rises_and_flattens_towards_the_full_batch(cifar):
         sigma = point.plan.noise_multiplier
         predicted = 1 / (sigma * math.sqrt(math.expm1(1 / sigma**2)))
         assert predicted * (0.99 if point.plan.steps > 2000 else 0.85) < cifar.share(point) < predicted
-    assert cifar.plateau is cifar.best
-    assert cifar.share(cifar.best) == pytest.approx(0.954, abs=1e-3)
+    assert cifar.plateau is cifar.recommended
+    assert cifar.share(cifar.recommended) == pytest.approx(0.954, abs=1e-3)
 
 
 def test_the_table_of_the_documentation_is_this_one(cifar):
@@ -121,7 +121,7 @@ def test_the_rule_marks_its_steps(cifar):
     (marked,) = [point.plan for point in cifar.points if point.rule]
     assert marked.steps == 2500
     assert marked.noise_multiplier == pytest.approx(2.5759, abs=2e-4)
-    assert cifar.best.rule == "steps"
+    assert cifar.recommended.rule == "steps"
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_steps_by_rule(epsilon, batch, steps):
 
 def test_epochs_cut_the_steps_only_where_the_rule_does_not_fit():
     free = small(batch_size=1000, epsilon=8.0)
-    assert (free.best.rule, free.best.plan.steps) == ("steps", 5000)
+    assert (free.recommended.rule, free.recommended.plan.steps) == ("steps", 5000)
     assert small(batch_size=1000, epsilon=8.0, epochs=2500.0) == free
     tight = small(batch_size=1000, epsilon=8.0, epochs=100.4)
-    assert (tight.best.rule, tight.best.plan.steps) == ("epochs", 200)
-    assert tight.best.plan.noise_multiplier < free.best.plan.noise_multiplier
-    assert free.best in tight.points
+    assert (tight.recommended.rule, tight.recommended.plan.steps) == ("epochs", 200)
+    assert tight.recommended.plan.noise_multiplier < free.recommended.plan.noise_multiplier
+    assert free.recommended in tight.points
 
 
 def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
@@ -149,8 +149,8 @@ def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
 
     frontiers = [single(batch_size) for batch_size in (16_384, 512, 4096, 1024)]
     for epochs, taken in ((None, 16_384), (1000.0, 16_384), (150.0, 4096)):
-        assert best_point(frontiers, epochs).plan.expected_batch_size == taken
-    assert best_point(frontiers[:2], 1.0).plan.expected_batch_size == 512, "nearest to 2,048, in proportion"
+        assert recommended_point(frontiers, epochs).plan.expected_batch_size == taken
+    assert recommended_point(frontiers[:2], 1.0).plan.expected_batch_size == 512, "nearest to 2,048, in proportion"
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from sfumato.privacy import (
     Circumstances,
     ClippedWithoutNoise,
     DisprovedClaim,
-    NoPromise,
-    NothingPrivate,
+    NoGuarantee,
+    NoPrivateData,
     PrivacyPlan,
     Statement,
     statement_of,
@@ -21,11 +21,11 @@ from sfumato.privacy import (
 PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, epsilon=1.0, delta=1e-5)
 KINDS = [
     Statement(plan=PLAN, circumstances=Circumstances()),
-    NoPromise(published=True),
-    NoPromise(published=False, origins=("private run",), filtered=True),
+    NoGuarantee(published=True),
+    NoGuarantee(published=False, origins=("private run",), filtered=True),
     ClippedWithoutNoise(published=False, method="virtual clients"),
     DisprovedClaim(published=True, method="a method, whose name has a comma", claimed=(2.0, 1e-5), reason="it fails"),
-    NothingPrivate(published=False, test_public=True, read=("examples",)),
+    NoPrivateData(published=False, test_public=True, read=("examples",)),
 ]
 
 

@@ -14,7 +14,7 @@ from sfumato.privacy import BandedToeplitz, CyclicPoisson, Gaussian, Poisson, Pr
 EVENTS = [
     (1.0, 128, 16, 16_000, 10, 0.35841, 1.0264),
     (2.0, 1000, 10, 1000, 10, 2.33740, 2.58057),
-    (4.0, 2000, 8, 1000, 80, 13.6327, 14.7215),
+    (4.0, 2000, 8, 1000, 80, 13.6327, 14.6140),  # dp-accounting bounds the divergence of order 2.7 here: 14.7215
     (4.0, 2000, 1, 1000, 80, 3.95353, 4.28155),
 ]
 

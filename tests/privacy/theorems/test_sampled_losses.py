@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import rdp
 from dp_accounting.pld import privacy_loss_distribution
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
 
 from sfumato.privacy.composition import Composition, RepeatedLosses
-from sfumato.privacy.theorems.sampled_losses import sampled_gaussian
+from sfumato.privacy.theorems.sampled_losses import sampled_gaussian, sampled_gaussian_renyi
 
 
 @pytest.mark.parametrize(
@@ -40,3 +47,35 @@ def test_hardly_any_noise_has_losses_beyond_all_numbers():
     assert far[0] == pytest.approx(0.3, rel=1e-6)
     assert (np.diff(far) <= 0).all()
     assert found._pmf_remove._infinity_mass <= far[-1] < 1e-16
+
+
+SHAPES = {"sigma": st.floats(0.1, 20), "probability": st.floats(1e-4, 1)}
+
+
+@given(**SHAPES, order=st.integers(2, 80))
+def test_renyi_divergences_of_whole_orders_are_dp_accounting_s_and_no_less(sigma, probability, order):
+    accountant = rdp.RdpAccountant([order])
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(probability, dp_accounting.GaussianDpEvent(sigma)))
+    (found,) = sampled_gaussian_renyi(sigma, probability, [order])
+    assert found == pytest.approx(accountant.rdp[0], rel=1e-9, abs=1e-12)
+    assert found >= accountant.rdp[0] * (1 - 1e-12) - 1e-14
+
+
+@given(sigma=st.floats(0.3, 20), probability=st.floats(1e-3, 0.999), order=st.floats(1.02, 12))
+def test_renyi_divergences_of_other_orders_are_the_integral(sigma, probability, order):
+    def density(z: float) -> float:
+        likelihood = np.logaddexp(math.log1p(-probability), math.log(probability) + (2 * z - 1) / (2 * sigma**2))
+        return math.exp(order * likelihood - z**2 / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+
+    ends, within = (-12 * sigma, order + 12 * sigma), np.linspace(0, order, 5)
+    expected = math.log(integrate.quad(density, *ends, points=within, limit=200, epsabs=0)[0]) / (order - 1)
+    (found,) = sampled_gaussian_renyi(sigma, probability, [order])
+    assert found == pytest.approx(expected, rel=1e-7, abs=1e-9)
+
+
+def test_an_order_below_two_with_little_noise_is_finite_where_dp_accounting_has_none():
+    accountant = rdp.RdpAccountant([1.3])
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(256 / 6800, dp_accounting.GaussianDpEvent(0.31)))
+    assert accountant.rdp[0] == math.inf
+    below, found, above = sampled_gaussian_renyi(0.31, 256 / 6800, [1.0001, 1.3, 2.0])
+    assert 0 < below < found < above

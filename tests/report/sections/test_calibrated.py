@@ -41,9 +41,9 @@ def test_exact_calibration_is_on_the_owner_s_page_alone(facts, evaluation):
 
 def test_bad_calibration_is_said_in_a_sentence():
     sure = calibrated(Calibration(error=0.12, bands=[(0.9, 1.0, 50, 0.97, 0.85)]))
-    assert "says more than it should" in sure["words"]
+    assert "is overconfident" in sure["words"]
     unsure = calibrated(Calibration(error=0.12, bands=[(0.8, 0.9, 50, 0.85, 0.97)]))
-    assert "says less than it could" in unsure["words"]
+    assert "is underconfident" in unsure["words"]
     assert calibrated(Calibration(error=0.01, bands=[(0.8, 0.9, 50, 0.85, 0.86)]))["words"] == ""
     assert calibrated(None) is None
     few = calibrated(Calibration(error=0.1, bands=[(0.5, 0.6, 9, 0.55, 0.0), (0.8, 0.9, 50, 0.85, 0.86)]))

@@ -18,7 +18,7 @@ matrices = st.integers(1, 6).flatmap(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(matrices)
 def test_scores_count_every_image_of_every_tested_class_in_rising_order(confusion):
     scores = class_scores(evaluation(confusion))
@@ -28,7 +28,7 @@ def test_scores_count_every_image_of_every_tested_class_in_rising_order(confusio
     assert len(scores) == sum(any(row) for row in confusion)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(matrices)
 def test_confused_pairs_together_are_all_the_mistakes(confusion):
     pairs = confused_pairs(evaluation(confusion), most=36)
@@ -57,7 +57,7 @@ def test_the_interval_is_wilsons():
         assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_the_interval_holds_the_accuracy_and_stays_a_share(correct, examples):
     score = ClassScore(name="c", correct=min(correct, examples), examples=examples)

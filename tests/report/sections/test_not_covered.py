@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sfumato.privacy import (
     CandidateCount,
     Circumstances,
+    NoGuarantee,
     NoisyTable,
-    NoPromise,
     PrivacyPlan,
     PrivateSelection,
     Search,
@@ -54,7 +54,7 @@ STATEMENTS = [
     Statement(plan=PERSONS, circumstances=Circumstances()),
     *(Statement(plan=PLAN, circumstances=replace(EVERYTHING, figures=None), selection=one) for one in SELECTED),
 ]
-OF_NONE = NoPromise(published=True, origins=("private run", "filtered data"), filtered=True)
+OF_NONE = NoGuarantee(published=True, origins=("private run", "filtered data"), filtered=True)
 
 
 def test_these_circumstances_leave_out_nothing_that_a_statement_could_say():
@@ -69,7 +69,7 @@ def test_every_line_that_a_statement_can_have_is_known(lines):
     assert HEADINGS[FURTHER] not in dict(grouped(lines))
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @example(["A line of tomorrow."])
 @given(st.lists(st.sampled_from([line for one in STATEMENTS for line in one.not_covered] + ["A line of tomorrow."])))
 def test_no_line_is_lost_and_none_is_added(lines):

@@ -197,12 +197,14 @@ def test_what_does_not_count_in_a_budget_is_said(faces, use, whole):
     set_budget("letters", epsilon=1, delta=1e-5)
     use("l", "m", sigma=20.0, budget="letters")
     assert "the budget letters also has 1 run on these data" in said()[1]
-    assert "1 run of yours on these data is under no budget and comes to another epsilon" in said()[2]
+    assert "1 run of yours on these data is in no budget and comes to a further epsilon" in said()[2]
     use("a", "others", budget=faces)
     assert "the budget faces was first used for other records than these" in said()[1]
     assert "which is too much" in said(sigma=0.5)[0]
     (*_, last) = said(budget=None)
-    assert last == "note: runs on these data count in the budget letters, and this one does not, as it names none"
+    assert (
+        last == "note: runs on these data count in the budget letters, but this one does not, since it names no budget"
+    )
 
 
 def test_several_plans_are_refused_together(faces, whole):

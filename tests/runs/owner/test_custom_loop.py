@@ -32,7 +32,7 @@ def test_a_changed_set_is_known_by_its_path_whoever_opened_it(tmp_path):
     changed = archive(tmp_path / "." / "people.npz", 40)
     second = train("linear", changed, PLAN, directory=tmp_path / "two", learning_rate=0.1)
     assert second.uses == 2
-    assert second.together == composition.joint_cost([PLAN, PLAN])
+    assert second.joint_cost == composition.joint_cost([PLAN, PLAN])
     page = (second.directory / "report.html").read_text("utf-8")
     assert "At least 2 runs of yours have used these data" in page
     other = train(None, f"npz:{path}", epsilon=1.0, steps=2, directory=tmp_path / "three")
@@ -47,10 +47,10 @@ def test_a_loop_of_ones_own_counts_with_all_other_runs(tmp_path):
     assert (first.earlier, first.note) == (0, "")
     assert record_use(source, PLAN, run=first.run) == first, "a loop that resumes is counted once"
     run = train("linear", source, PLAN, directory=tmp_path / "run", learning_rate=0.1)
-    assert (run.uses, run.together) == (2, composition.joint_cost([PLAN, PLAN]))
+    assert (run.uses, run.joint_cost) == (2, composition.joint_cost([PLAN, PLAN]))
     second = record_use(archive(tmp_path / "people.npz", 39), replace(PLAN, steps=1))
     assert second.earlier == 2
-    assert second.together[0].epsilon == composition.joint_cost([replace(PLAN, steps=1), PLAN, PLAN])[0]
+    assert second.joint_costs[0].epsilon == composition.joint_cost([replace(PLAN, steps=1), PLAN, PLAN])[0]
     assert "2 earlier runs of yours used these data" in second.note
 
 
@@ -95,10 +95,12 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     first = record_use(source, FOR_USERS)
     second = record_use(other, FOR_USERS)
     assert second.earlier == 0
-    assert second.note.startswith("note: 1 earlier run of yours on these data promised for users who were told apart")
+    assert second.note.startswith(
+        "note: 1 earlier run of yours on these data used another assignment of records to users"
+    )
     both = record_use(other, FOR_USERS).note
     assert "note: 1 earlier run of yours used these data" in both
-    assert "; 1 earlier run of yours on these data promised for users" in both
+    assert "; 1 earlier run of yours on these data used another assignment of records to users" in both
     public = record_use(replace(other, public=True, assignment=""), FOR_USERS)
     assert "3 runs of yours used them as private" in public.note
     assert first.note == ""
@@ -106,7 +108,9 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     (line,) = run_report.joint_cost_lines(
         {"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS
     )
-    assert line.startswith("3 other runs of yours on these data promised for users"), "the owner's page says so too"
+    assert line.startswith("3 other runs of yours on these data used another assignment"), (
+        "the owner's page says so too"
+    )
 
 
 def test_data_behind_a_link_are_known_by_the_link_too(tmp_path):

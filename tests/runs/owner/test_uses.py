@@ -74,7 +74,7 @@ def test_figures_and_choices_about_test_images_are_added_up(record):
         uses.record_choice(DataIdentity(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
     found = uses.earlier_uses(DataIdentity(("a",)))
     assert found.figures == (0.5, 0.75, 0.25, 0.25), "a line that says less takes nothing back"
-    assert (len(found.plans), found.apart) == (3, 0), "a choice is no run"
+    assert (len(found.plans), found.other_assignments) == (3, 0), "a choice is no run"
     (line,) = sentences.figures_sentences(found.figures)
     assert line.startswith("4 releases of yours are about test images")
     assert "(1.750, 0)-differentially private" in line
@@ -87,7 +87,11 @@ def test_users_who_were_told_apart_otherwise_count_apart(plan):
     one, other = DataIdentity(("a",), ("folder:/a",), users="one"), DataIdentity(("a",), ("folder:/a",), users="other")
     uses.record(one, of_users, run="x", seeded=True)
     assert (uses.earlier_uses(one).runs, uses.earlier_uses(one).seeded) == ({"x": of_users}, 1)
-    assert (uses.earlier_uses(other).runs, uses.earlier_uses(other).seeded, uses.earlier_uses(other).apart) == (
+    assert (
+        uses.earlier_uses(other).runs,
+        uses.earlier_uses(other).seeded,
+        uses.earlier_uses(other).other_assignments,
+    ) == (
         {},
         0,
         1,

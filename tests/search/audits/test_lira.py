@@ -68,7 +68,7 @@ def test_the_bound_of_false_alarms_holds_for_a_threshold_chosen_on_the_same_reco
     rng, missed, repetitions = np.random.default_rng(0), 0, 1000
     for _ in range(repetitions):
         others = np.sort(rng.random(150))[::-1]
-        rate = lira._at(0.02, others, others, None)
+        rate = lira._result_at_rate(0.02, others, others, None)
         missed += 1 - others[rate.alarms] > rate.false_positives_at_most
     assert stats.binomtest(missed, repetitions, 0.025).pvalue > 1e-3
 

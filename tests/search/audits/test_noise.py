@@ -63,13 +63,13 @@ def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     more = {"bands": 3, "order": "position"} if mechanism == "banded" else {}
     request = request_by_names(examples=60, momentum=0.0, mechanism=mechanism, **more)._asdict()
     plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=6, noise_multiplier=2.0, delta=1e-4, **request)
-    right = found(subject(plan=plan), 100)
+    right = found(subject(plan=plan), 60)
     assert not right.refuted
     assert right.bounds == right.sure == ()
     assert AuditOutcome.from_dict(json.loads(json.dumps(right.to_dict()))) == right
     told = " ".join(audit_results.terminal_lines(names.STEP_AUDIT, right))
     assert "the first step of its own run: noise is correlated between steps" in told
-    assert "was checked in the first steps of 200 runs: its scale, its largest values, and repeats between runs" in told
+    assert "was checked in the first steps of 120 runs: its scale, its largest values, and repeats between runs" in told
     monkeypatch.setattr(RunKey, "generator", one_for_all)
     assert any(
         "4.weight: the noise of two runs has a correlation of 1.00" in one
@@ -91,7 +91,7 @@ def test_secure_noise_users_and_models_that_draw_are_audited_as_what_they_are(ch
         "dropout": {"layer": nn.Dropout(0.5)},
         "users": {"plan": people},
     }
-    assert not found(subject(**its[choice]), 100).noise.has_fault
+    assert not found(subject(**its[choice]), 60).noise.has_fault
 
 
 DRAW = blocks.draw
@@ -121,49 +121,63 @@ def one_for_all(key, stream, step, name=""):
 GENERATOR = RunKey.generator
 STANDARD = Noise.standard_deviation.fget
 
-FAULTS = {
+FAULTS = {  # what is wrong, what is said of it, and how many observations show it
     "a parameter without noise": (
         changed(lambda name, z: 0 * z if name == "4.bias" else z),
         "4.bias: the noise has 0.00%",
+        60,
     ),
     "a hundredth less noise": (
         (Noise, "standard_deviation", property(lambda noise: 0.99 * STANDARD(noise))),
         "all parameters together: the noise has 9",
+        300,
     ),
     "noise cut at 4 standard deviations": (
         changed(lambda name, z: np.clip(z, -4, 4)),
         "all parameters together: the largest of 740,400 values is 4.00",
+        300,
     ),
-    "noise of two steps in a row": (at_step(lambda step: step // 2), "of two steps in a row has a correlation of 1.00"),
-    "noise that comes again after a hundred steps": (at_step(lambda step: step % 100), "repeats in another"),
-    "noise of two runs": ((RunKey, "generator", one_for_all), "of the same step of two runs has a correlation of 1.00"),
+    "noise of two steps in a row": (
+        at_step(lambda step: step // 2),
+        "of two steps in a row has a correlation of 1.00",
+        60,
+    ),
+    "noise that comes again after forty steps": (at_step(lambda step: step % 40), "repeats in another", 60),
+    "noise of two runs": (
+        (RunKey, "generator", one_for_all),
+        "of the same step of two runs has a correlation of 1.00",
+        60,
+    ),
     "noise of two parameters": (
         (RunKey, "generator", lambda key, stream, step, name="": GENERATOR(key, stream, step)),
         "1.weight and 1.bias: their noise has a correlation of 1.00",
+        60,
     ),
 }
 
 
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_fault_of_the_noise_is_an_alarm(what, monkeypatch):
-    fault, words = FAULTS[what]
+    fault, words, observations = FAULTS[what]
     monkeypatch.setattr(*fault)
-    wrong = found()
+    wrong = found(observations=observations)
     assert wrong.refuted
     assert any(words in one for one in wrong.noise.faults), wrong.noise.faults
-    assert "ALARM: the noise is not the plan's. Do not rely on the promise." in audit_results.terminal_lines("", wrong)
+    assert "ALARM: the noise is not the plan's. Do not rely on the guarantee." in audit_results.terminal_lines(
+        "", wrong
+    )
 
 
 def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch):
     path = tmp_path / "copy"
     shutil.copytree(one_run.directory, path)
-    audit_run(path, observations=100)
+    audit_run(path, observations=30)
     right = (path / names.REPORT).read_text()
-    assert "parameters was checked in 200 steps of two runs" in right
+    assert "parameters was checked in 60 steps of two runs" in right
     assert "Warning: the noise is not the plan" not in right
     bias = next(name for name in one_run.load().module.state_dict() if name.endswith("bias"))
     monkeypatch.setattr(*changed(lambda name, z: 0 * z if name == bias else z))
-    wrong = audit_run(path, observations=100)
+    wrong = audit_run(path, observations=30)
     assert audit_outcomes.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == wrong.to_dict()
     page = (path / names.REPORT).read_text()
     assert "Warning: the noise is not the plan" in page
@@ -174,7 +188,7 @@ def test_the_page_of_a_run_with_correlated_noise_has_no_bounds(spots, tmp_path):
     request = request_by_names(examples=200, momentum=0.0, mechanism="blt")._asdict()
     plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=4, noise_multiplier=2.0, delta=1e-4, **request)
     run = train("linear", spots, plan, directory=tmp_path / "run", learning_rate=0.5, threads=1)
-    assert audit_run(run.directory, observations=100).bounds == ()
+    assert audit_run(run.directory, observations=30).bounds == ()
     page = (run.directory / names.REPORT).read_text()
     assert "as the first step of its own run" in page
     assert "white box: bounds" not in page

@@ -89,7 +89,7 @@ def test_one_by_one_the_models_are_those_trained_at_once(chance, tmp_path, monke
 
 def test_any_model_is_attacked_by_models_trained_one_by_one(chance, spots, tmp_path):
     recipe = RECIPE | {"views": 2, "shift": 1, "averaging": EMA(0.9)}
-    train("cnn", chance, planned(1.0, steps=2), directory=tmp_path / "run", **recipe)
+    train("lenet-300-100", chance, planned(1.0, steps=2), directory=tmp_path / "run", **recipe)
     found = shadow.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
     assert found.shadows == 4
     assert not found.exceeds
@@ -101,7 +101,7 @@ def test_any_model_is_attacked_by_models_trained_one_by_one(chance, spots, tmp_p
 
 def test_shadow_models_are_trained_in_the_precision_of_the_run(chance, tmp_path, monkeypatch):
     """On a device whose rule is the other one."""
-    train("cnn", chance, planned(1.0, steps=1), directory=tmp_path / "run", **RECIPE, precision="bfloat16")
+    train("lenet-300-100", chance, planned(1.0, steps=1), directory=tmp_path / "run", **RECIPE, precision="bfloat16")
     met, right = [], shadow.prepare
     monkeypatch.setattr(_devices, "has_bfloat16", lambda name: False)
     monkeypatch.setattr(shadow, "prepare", lambda *given, **named: (met.append(right(*given, **named)), met[-1])[1])

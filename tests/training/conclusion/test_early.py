@@ -95,7 +95,7 @@ def test_data_from_python_are_asked_for(spots, tmp_path, monkeypatch, killed_at)
         trained(tmp_path / "run", spots, "linear")
     with pytest.raises(SfumatoError, match=r"can build: source; .* sfumato.finish\('.*', source=...\)"):
         finish(tmp_path / "run")
-    with pytest.raises(SfumatoError, match=r"the run in .* was begun without your own loss; leave it out"):
+    with pytest.raises(SfumatoError, match=r"the run in .* was started without your own loss; leave it out"):
         finish(tmp_path / "run", source=spots, loss=LOSS)
     assert finish(tmp_path / "run", source=spots).steps == 2
 

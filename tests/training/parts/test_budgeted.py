@@ -175,7 +175,7 @@ def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, tri
         lambda: search.private_selection(seeded, space, directory=tmp_path / "won"),
     ]
     for begin in begun:
-        with pytest.raises(SfumatoError, match="seed is 1, but a seeded run promises nothing, so it cannot count in"):
+        with pytest.raises(SfumatoError, match="seed is 1, but a seeded run has no guarantee, so it cannot count in"):
             begin()
     assert reserved() == []
     assert list(tmp_path.iterdir()) == []
@@ -252,4 +252,4 @@ def test_a_run_without_a_budget_on_data_that_have_one_says_so(private, plan, tmp
     trained(private, plan, tmp_path / "a")
     for budget, said in (("faces", False), (None, True)):
         trained(private, plan, tmp_path / f"{budget}", budget=budget, progress=heard)
-        assert any("count in the budget faces, and this one does not" in line for line in heard.lines) == said
+        assert any("count in the budget faces, but this one does not" in line for line in heard.lines) == said

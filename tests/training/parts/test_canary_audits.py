@@ -49,7 +49,7 @@ def test_a_direction_is_the_formula_s_and_never_longer_than_what_one_unit_may_ad
     for place in range(CANARIES):
         lengths = []
         for max_norm in (1.0, 0.3):
-            total = GridSum(part.beginning, max_norm=max_norm)
+            total = GridSum(part.initial_weights, max_norm=max_norm)
             total.add({name: max_norm * value for name, value in part.part(place).items()})
             lengths.append(np.linalg.norm(flat(total.value())) / max_norm)
         assert all(1 - 1e-5 < length <= 1 for length in lengths)
@@ -76,12 +76,12 @@ def test_those_that_are_in_take_part_with_the_plan_s_probability_by_coins_of_the
 
 def test_cosines_are_those_with_how_far_the_weights_have_come_down(small_plan):
     part = part_of(small_plan)
-    down = {name: part.beginning[name] - 0.1 * value.float() for name, value in part.part(3).items()}
+    down = {name: part.initial_weights[name] - 0.1 * value.float() for name, value in part.part(3).items()}
     scores = part.scores(down)
     assert scores[3] == pytest.approx(1, abs=1e-4)
     vectors = np.stack([flat(part.part(place)) for place in range(CANARIES)])
     assert scores == pytest.approx(vectors @ vectors[3] / np.linalg.norm(vectors, axis=1), abs=1e-4)
-    assert not part.scores(dict(part.beginning)).any(), "weights that have not moved"
+    assert not part.scores(dict(part.initial_weights)).any(), "weights that have not moved"
     assert not part.scores({name: value * math.nan for name, value in down.items()}).any()
 
 
@@ -108,8 +108,8 @@ def scored(plan: PrivacyPlan, seed: int, factor: float) -> audit_outcomes.AuditO
     part, key = part_of(plan, count=200, width=2000), RunKey.from_seed(seed)
     noise = np.random.default_rng(seed).normal(0, factor * plan.noise_multiplier, 20_010)
     moved = flat(part.added_constant(key)(0)) + noise
-    ends = np.cumsum([value.numel() for value in part.beginning.values()])
-    pieces = zip(part.beginning.items(), np.split(moved, ends[:-1]), strict=True)
+    ends = np.cumsum([value.numel() for value in part.initial_weights.values()])
+    pieces = zip(part.initial_weights.items(), np.split(moved, ends[:-1]), strict=True)
     weights = {name: value.double() - torch.from_numpy(piece).view_as(value) for (name, value), piece in pieces}
     coins = flip_coins(key, 200).tolist()
     return audit_outcomes.audit_canaries(plan, part.scores(weights).tolist(), coins, dimensions=20_010)
@@ -119,8 +119,8 @@ def test_the_bounds_stay_beneath_the_promise_and_smaller_noise_is_found_out():
     plan = PrivacyPlan(
         mechanism=Gaussian(noise_multiplier=1.0), population=200, participation=FullBatch(), steps=1, delta=1e-5
     )
-    right = [scored(plan, seed, 1.0) for seed in range(8)]
-    assert sum(found.refuted for found in right) <= 2, "each bound may be wrong in one of twenty"
+    right = [scored(plan, seed, 1.0) for seed in range(4)]
+    assert sum(found.refuted for found in right) <= 1, "each bound may be wrong in one of twenty"
     shown = [found.bounds[2] for found in right]
     assert np.median([one.observations["mean"] for one in shown]) == pytest.approx(1, abs=0.15), "mu"
     estimates = [one.epsilon for one in shown]

@@ -49,7 +49,7 @@ def source(archives):
 @pytest.fixture(scope="module")
 def choices(archives) -> Settings:
     return Settings(
-        model="wrn-10-1",
+        model="lenet-300-100,norm=batch",
         learning_rate=0.5,
         ema=0.5,
         ema_form="constant",
@@ -87,12 +87,12 @@ def test_the_file_alone_gives_the_run_s_figures(source, finished):
     right = loaded.predict(list(source.test.images)).argmax(1).numpy() == source.test.labels
     assert run.accuracy == pytest.approx(right.mean())
     assert verify(run.directory).holds
-    before = loaded.module.norm.mean.clone()
+    before = loaded.module.norm1.mean.clone()
     refresh(loaded.module)
-    torch.testing.assert_close(loaded.module.norm.mean, before)
+    torch.testing.assert_close(loaded.module.norm1.mean, before)
     weights, _ = read_safetensors(run.directory / "model.safetensors")
     assert len(weights["public_examples"]) == 93
-    assert torch.equal(weights["norm.mean"], before), "the file holds them, and none of other weights"
+    assert torch.equal(weights["norm1.mean"], before), "the file holds them, and none of other weights"
 
 
 @pytest.mark.parametrize("method", ["upa", "opa"])
@@ -102,9 +102,9 @@ def test_aggregates_have_statistics_of_their_own_weights(finished, tmp_path, met
     loaded = load(made.path)
     parts = [loaded.module] if method == "upa" else list(loaded.module.children())
     for part in parts:
-        before = part.norm.mean.clone()
+        before = part.norm1.mean.clone()
         refresh(part)
-        torch.testing.assert_close(part.norm.mean, before)
+        torch.testing.assert_close(part.norm1.mean, before)
     assert verify(tmp_path / "run").holds
 
 
@@ -118,7 +118,7 @@ def test_statistics_are_taken_where_each_gradient_is(source, plan, choices, tmp_
         own = {name: value.clone() for name, value in module.state_dict().items()}
         refresh(module)
         seen.append(all(torch.equal(value, own[name]) for name, value in module.state_dict().items()))
-        means.append(own["norm.mean"])
+        means.append(own["norm1.mean"])
         return of_step(self, step, state)
 
     monkeypatch.setattr(steps.PrivateTrainingSteps, "__call__", looking)

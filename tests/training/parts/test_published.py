@@ -257,7 +257,7 @@ def test_the_temperature_is_drawn_by_the_law_of_its_choice(monkeypatch):
     table, scores = replace(TABLE, epsilon=0.4, temperature=True), list(range(len(TEMPERATURES)))
     monkeypatch.setattr(published, "scores_of", lambda _: scores)
     given = predicted(*synthetic(4))
-    drawn = [published._drawn(table, RunKey.from_seed(seed), given, None).temperature for seed in range(100)]
+    drawn = [published._draw_figures(table, RunKey.from_seed(seed), given, None).temperature for seed in range(100)]
     mean = np.mean([scores[TEMPERATURES.index(one)] for one in drawn])
     for times, right in ((1.0, True), (0.5, False), (2.0, False)):
         law = np.array(replace(table.choice, epsilon=times * table.choice.epsilon).probabilities(scores))

@@ -124,5 +124,5 @@ def test_elsewhere_it_is_an_error_of_one_line(kind, short_of_memory, tmp_path, c
     """Before there is a run."""
     short_of_memory(0, ERRORS[kind], after=0)
     assert main([*COMMAND.split(), "--output", str(tmp_path / "run")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: memory was not enough; ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: out of memory; ")
     assert not (tmp_path / "run").exists()

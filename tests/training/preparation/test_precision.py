@@ -130,13 +130,13 @@ with counting_device():
     pass  # before the first backward pass
 _devices.has_bfloat16 = lambda name: name == "counting"
 with counting_device():
-    for place, asked in (("rule", "counting"), ("cpu", "cpu")):
-        command = f"train digits --model cnn --batch-size 32 --steps 1 --seed 1 --output {{place}} --device {{asked}}"
-        assert not main(command.split())
-        print(json.loads(Path(place, "settings.json").read_text())["performance"]["precision"], file=sys.stderr)
+    command = "train digits --model cnn --batch-size 32 --steps 1 --seed 1 --output run --device counting"
+    assert not main(command.split())
+    print(json.loads(Path("run", "settings.json").read_text())["performance"]["precision"], file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_on_a_device_the_command_takes_it_and_says_so(tmp_path, forks):
     script = tmp_path / "script.py"
     script.write_text(ON_A_DEVICE.format(root=str(RESULTS.parents[1]), place=str(tmp_path)))
@@ -145,4 +145,4 @@ def test_on_a_device_the_command_takes_it_and_says_so(tmp_path, forks):
     words = "precision is bfloat16 (in hardware on counting"
     told = [line for line in done.stderr.splitlines() if words in line or line in _devices.PRECISIONS]
     assert words in told[0]
-    assert told[1:] == ["bfloat16", "float32"]
+    assert told[1:] == ["bfloat16"]

@@ -23,7 +23,7 @@ KINDS = {
     "adam, cosine": {"model": "linear", "optimizer": "adam", "learning_rate": 0.01, "schedule": "cosine", "warmup": 2},
     "lamb": {"model": "linear", "optimizer": "lamb", "learning_rate": 0.01, "averaging": EMA(0.5)},
     "small pieces": {"model": "linear", "micro_batch": 7, "views": 3},
-    "half precision": {"model": "cnn", "precision": "bfloat16"},
+    "half precision": {"model": "lenet-300-100", "precision": "bfloat16"},
     "features": {"model": "scattering", "views": 2, "shift": 0, "flip": True},
 }
 
@@ -135,7 +135,7 @@ def test_a_run_does_not_go_on_with_other_constants_of_its_optimizer(
     lines = (place / "ledger.jsonl").read_bytes()
     with pytest.raises(SfumatoError, match=rf"differs in its optimizer: group 0 {name} was .* and is ") as refused:
         begin(place, arrays, poisson, options, kind)
-    assert "end the run with what it has (sfumato finish), or start another run" in refused.value.remedy
+    assert "end the run at its checkpoint (sfumato finish), or start another run" in refused.value.remedy
     assert (place / "ledger.jsonl").read_bytes() == lines
     ended = finish_early(*from_record.job_from_record(place, trust_code=False))
     assert ended.steps == 1

@@ -18,7 +18,7 @@ from sfumato.cli.options.spellings import (
     Directory,
     Epsilon,
     Examples,
-    Own,
+    FunctionName,
     Path,
     Precision,
     Processes,
@@ -73,7 +73,7 @@ class RunArgument(PrintsJson):
 class ModelOptions(RunArgument):
     """Options of a verb that uses a run's model."""
 
-    model: Own = None
+    model: FunctionName = None
     """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
     is not trusted."""
 
@@ -95,7 +95,7 @@ class RunChoices:
     output: Path = None
     """Run directory. (default: runs/ and the source's name)"""
     seed: Whole = None
-    """For experiments: derive all randomness from this number. Such a run promises nothing."""
+    """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
     device: Device = None
     """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
     threads: Whole = None
@@ -143,8 +143,8 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(
-                f"{what} is a run, which goes on as it began, but options were given: {', '.join(given)}",
-                "leave them out, or give the source instead of the run",
+                f"{what} is a run, which resumes with its own settings, but options were given: {', '.join(given)}",
+                "leave them out, or give the source to start a new run",
             )
         return True
 
@@ -229,7 +229,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
             or not names.RunDirectory(self.default_output).finished
         ):
             return []
-        return [f"note: {self.default_output} holds a finished run; this is another one, in {run.path}"]
+        return [f"note: {self.default_output} holds a finished run; the new run is in {run.path}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +260,7 @@ class TrainingChoices(TextChoices, Choices):
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
             recipe.check_trusted(taken["model"], file, trust_code=self.trust_code)
-        notes = [f"by rule: {name} {value} (that of the pre-trained weights)" for name, value in taken.items()]
+        notes = [f"by rule: {name} {value} (from the pre-trained weights)" for name, value in taken.items()]
         return replace(self, **taken), notes
 
 
@@ -317,26 +317,26 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     given = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
     private = getattr(options, "private", False)
     if options.public and private:
-        raise SfumatoError("--public and --private are both given", "say which of the two the data are")
+        raise SfumatoError("--public and --private are both given", "give one of them")
     return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
 
 
-def refuse_several(asked: Mapping[str, bool]) -> None:
+def refuse_several(given: Mapping[str, bool]) -> None:
     """Refuse several processes for anything but one private run.
 
     Args:
-        asked: for each feature that processes cannot share, by name, whether it was requested.
+        given: for each feature that processes cannot share, by name, whether it was requested.
     """
-    for what in [name for name, given in asked.items() if given]:
+    for what in [name for name, given in given.items() if given]:
         raise SfumatoError(
-            f"several processes take the steps of one private run, and {what} is asked for", "use one process"
+            f"several processes can only train one private run, but {what} was requested", "use one process"
         )
 
 
 def refuse_dry_seeds(*, dry_run: bool) -> None:
     """Refuse a dry run with `--seeds`, since all of its runs are alike."""
     if dry_run:
-        raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
+        raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see the cost of one run")
 
 
 def stem_of(what: str) -> str:

@@ -42,7 +42,7 @@ class ObserverOptions:
             from sfumato.observers.observer import TensorBoard
 
             if not public:
-                progress.report("note: --tensorboard writes exact figures of private data, which are yours alone")
+                progress.report("note: --tensorboard writes exact figures of private data, which are for you alone")
             found.append(TensorBoard(run.path / "tensorboard"))
         if self.track is not None:
             from sfumato.observers.trackers import tracker

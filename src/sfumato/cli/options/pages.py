@@ -7,7 +7,9 @@ from sfumato.data.declared import Declared, Purpose
 
 _TOPICS: dict[str, dict[str, str]] = {
     "budget": {
-        "noise and clipping": "epsilon delta noise_multiplier batch_size steps max_norm quantile noise epochs",
+        "noise and clipping": (
+            "epsilon delta accountant noise_multiplier batch_size steps max_norm quantile noise epochs"
+        ),
         "published figures": "report_epsilon",
         "audit": "audit audit_source",
         "users": "unit per_user drawn",

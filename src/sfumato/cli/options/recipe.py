@@ -33,17 +33,17 @@ NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
 _KINDS = (EmbeddingExperiment, Experiment, Declared)
 
 
-def _of_type(words: str) -> tuple[str, ...]:
+def _choices_of_type(words: str) -> tuple[str, ...]:
     known = {
         name: one.metadata.get("given_as") or one.type for kind in _KINDS for name, one in choices_of(kind).items()
     }
     return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)*", str(kind)))
 
 
-TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device", "precision")
+TEXTS = (*_choices_of_type("str"), "normalisation", "source", "output", "device", "precision")
 TEXTS += ("budget", "calibrate_on", "audit_source", "operating_point")
-SWITCHES = (*_of_type("bool"), "private")
-LISTS = (*_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
+SWITCHES = (*_choices_of_type("bool"), "private")
+LISTS = (*_choices_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )
@@ -94,7 +94,7 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
     if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
-    return _checked(what, shared | _chosen(what, _rows(what, data), given), known)
+    return _checked(what, shared | _selected_row(what, _rows(what, data), given), known)
 
 
 def _command_of(data: Mapping[str, Any]) -> list[str]:
@@ -163,7 +163,7 @@ def table_of(what: str) -> dict[str, Any]:
     try:
         text = regular_file(_path(what)).read_bytes()
     except FileNotFoundError:
-        raise SfumatoError(f"the recipe {what} does not exist", _instead(what) or "check the path") from None
+        raise SfumatoError(f"the recipe {what} does not exist", _row_command(what) or "check the path") from None
     except OSError as error:
         raise SfumatoError(f"the recipe {what} cannot be read ({error.strerror})", "check its permissions") from None
     try:
@@ -180,18 +180,18 @@ def _path(what: str) -> str | Path:
         return what
     name, known = what.removeprefix(SCHEME), names()
     if name not in known:
-        if (row := _instead(f"recipes/{name.removesuffix('.toml')}.toml")) is not None:
+        if (row := _row_command(f"recipes/{name.removesuffix('.toml')}.toml")) is not None:
             raise SfumatoError(f"no recipe is called {name!r}", row)
         beside = [one for one in known if "/" in name and one.startswith(f"{name.partition('/')[0]}/")]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or beside or _first(known)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or beside or _overview(known)
         raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
     return FOLDER / f"{name}.toml"
 
 
-def _first(known: Collection[str]) -> list[str]:
+def _overview(known: Collection[str]) -> list[str]:
     """The recipes outside folders, and one recipe of each folder.
 
-    >>> _first(["a/x", "a/y", "digits"])
+    >>> _overview(["a/x", "a/y", "digits"])
     ['digits', 'a/x and others of a']
     """
     folders = {one.partition("/")[0]: one for one in reversed([*known]) if "/" in one}
@@ -199,7 +199,7 @@ def _first(known: Collection[str]) -> list[str]:
     return [*alone, *(f"{one} and others of {folder}" for folder, one in sorted(folders.items()))]
 
 
-def _instead(path: str) -> str | None:
+def _row_command(path: str) -> str | None:
     """The command for a row, given the path of a recipe for that row alone; None if there is no such row."""
     found = SINGLE.fullmatch(path)
     name = found and f"{found['table']}{found['pld'] or ''}"
@@ -220,13 +220,13 @@ def _rows(what: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
     labels = {value for _, value in first if _is_number(value)}
     if len({name for name, _ in first}) > 1 or len(labels) < len(rows):
         raise SfumatoError(
-            f"the rows of {title(what)} do not all begin with the same option, with a number of its own in each",
-            "write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
+            f"the rows of {title(what)} must all begin with the same option, each with a different number",
+            "begin each [[row]] with the option that selects it, such as epsilon = 1",
         )
     return rows
 
 
-def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+def _selected_row(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the selected row; empty if there are no rows, or several labels are given."""
     if not rows:
         return {}
@@ -239,9 +239,9 @@ def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> 
     unknown = [one for one in wanted if one not in by_label]
     if unknown:
         option, known = label.replace("_", "-"), [f"{one:.12g}" for one in by_label]
-        problem = "none is chosen" if requested is None else f"none for {', '.join(f'{one:.12g}' for one in unknown)}"
+        problem = "none is selected" if requested is None else f"none for {', '.join(f'{one:.12g}' for one in unknown)}"
         remedy = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
-        raise SfumatoError(f"{title(what)} has rows by --{option}, and {problem}", f"give --{option} {remedy}")
+        raise SfumatoError(f"{title(what)} has rows by --{option}, but {problem}", f"give --{option} {remedy}")
     return {} if isinstance(requested, tuple) else by_label[requested]
 
 
@@ -264,11 +264,11 @@ def check_type(name: str, value: Any, *, where: str = "") -> None:
     """Refuse a value of the wrong type for the option `name`."""
     right, what = _is_number, "a number"
     if name in TEXTS:
-        right, what = (lambda one: isinstance(one, str)), "text in quotation marks"
+        right, what = (lambda one: isinstance(one, str)), "a string in quotation marks"
     elif name in SWITCHES:
         right, what = (lambda one: isinstance(one, bool)), "true or false"
     elif name == "window":
-        right, what = (lambda one: _all_of(_is_whole)(one) and len(one) == 2), "a list of two whole numbers"
+        right, what = (lambda one: _all_of(_is_whole)(one) and len(one) == 2), "a list of two integers"
     elif name in LISTS:
         right, what = _all_of(lambda one: isinstance(one, str)), "a list of texts"
     elif name in ("epsilon", "deviations", "learning_rates"):

@@ -44,7 +44,7 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
         space[option] = _from_text(name, rule)
     if chosen_by is not None and chosen_by in space:
         option = chosen_by.replace("_", "-")
-        raise SfumatoError(f"--{option} chooses the row of {recipe.title(what)}, so it cannot vary", "search each row")
+        raise SfumatoError(f"--{option} selects the row of {recipe.title(what)}, so it cannot vary", "search each row")
     if not space:
         raise UsageError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
     check(space, known)
@@ -69,7 +69,7 @@ def _from_text(name: str, rule: str) -> Dimension:
         raise SfumatoError(f"--vary {name}: {error.problem}", error.remedy) from None
     except ValueError:
         raise UsageError(
-            f"--vary {name}={rule}: {low!r} and {high!r} are no two numbers", "write a range as in log:0.1..10"
+            f"--vary {name}={rule}: {low!r} and {high!r} are not two numbers", "write a range as in log:0.1..10"
         ) from None
 
 

@@ -24,7 +24,7 @@ class Spelling:
         metavar: its placeholder in the help.
         default: a description of the default value.
         positional: whether it is given without the name of the option.
-        again: whether the option may be repeated, which appends to its values.
+        repeatable: whether the option may be repeated, which appends to its values.
         read: converts a single word to one or several values; None converts by type.
         kinds: the types, besides tuple, of a default of an option with `read`.
     """
@@ -32,7 +32,7 @@ class Spelling:
     metavar: str
     default: str = ""
     positional: bool = False
-    again: bool = False
+    repeatable: bool = False
     read: Callable[[str], Any] | None = None
     kinds: tuple[type, ...] = ()
 
@@ -59,8 +59,8 @@ def annotate_for_tyro(verb: type) -> type:
         default = f"({spelling.default})" if spelling.default else ""
         found: list[Any] = [tyro.conf.arg(metavar=spelling.metavar, help_behavior_hint=default)]
         found += [tyro.conf.Positional] if spelling.positional else []
-        found += [tyro.conf.UseAppendAction] if spelling.again else []
-        found += [_of_one_word(spelling)] if spelling.read else []
+        found += [tyro.conf.UseAppendAction] if spelling.repeatable else []
+        found += [_single_word(spelling)] if spelling.read else []
         return Annotated[hint, *found]
 
     hints = get_type_hints(verb, include_extras=True)
@@ -68,7 +68,7 @@ def annotate_for_tyro(verb: type) -> type:
     return verb
 
 
-def _of_one_word(spelling: Spelling) -> Any:
+def _single_word(spelling: Spelling) -> Any:
     """The tyro annotation of an option that reads its values from a single word."""
     import tyro
 
@@ -103,7 +103,7 @@ def _budgets(text: str) -> float | tuple[float, ...]:
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"must be a number, or several with commas between them, got {text!r}") from None
+        raise ValueError(f"must be a number, or several separated by commas, got {text!r}") from None
     return values if "," in text else values[0]
 
 
@@ -111,7 +111,7 @@ def _ends(text: str) -> tuple[int, int]:
     try:
         low, high = (int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"must be two whole numbers with a comma between them, got {text!r}") from None
+        raise ValueError(f"must be two integers separated by a comma, got {text!r}") from None
     return low, high
 
 
@@ -130,21 +130,21 @@ EpsilonOfFigures = Annotated[float | None, Spelling("EPSILON", "default: no figu
 Shares = Annotated[tuple[str, ...] | None, Spelling("CLASS=SHARE [CLASS=SHARE ...]")]
 SharesThere = Annotated[tuple[str, ...] | None, Spelling("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]
 RuleOfLabels = Annotated[
-    str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, of two classes with --report-epsilon")
+    str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, for two classes with --report-epsilon")
 ]
 ClassName = Annotated[str | None, Spelling("CLASS")]
 Delta = Annotated[float | None, Spelling("DELTA", "default: a power of ten, at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, Spelling("NAME")]
-BudgetName = Annotated[str | None, Spelling("NAME", "default: none is kept to")]
+BudgetName = Annotated[str | None, Spelling("NAME", "default: no budget")]
 FreeText = Annotated[str | None, Spelling("TEXT")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
-    Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again", again=True),
+    Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; repeatable", repeatable=True),
 ]
-ModeOfSearch = Annotated[str | None, Spelling("public|private|uncovered", "default: public, where the data are")]
+ModeOfSearch = Annotated[str | None, Spelling("public|private|uncovered", "default: public for public data")]
 Candidates = Annotated[int | None, Spelling("NUMBER", "default: the whole grid; private: 10")]
 Shape = Annotated[float | None, Spelling("ETA", "default: 1")]
-ScoreNoise = Annotated[float | None, Spelling("NUMBER", "default: the least that adds nothing to epsilon")]
+ScoreNoise = Annotated[float | None, Spelling("NUMBER", "default: the smallest that adds nothing to epsilon")]
 Share = Annotated[float | None, Spelling("SHARE", "default: 0.1")]
 SourceText = Annotated[str | None, Spelling("SOURCE")]
 Processes = Annotated[int | None, Spelling("NUMBER", "default: 1")]
@@ -156,17 +156,18 @@ Whole = Annotated[int | None, Spelling("NUMBER")]
 Number = Annotated[float | None, Spelling("NUMBER")]
 BatchSizes = Annotated[tuple[int, ...] | None, Spelling("B [B ...]", "default: 4096, or N if that is less")]
 Multipliers = Annotated[tuple[float, ...] | None, Spelling("SIGMA [SIGMA ...]", "default: by rule")]
-OfMomentum = Annotated[float | None, Spelling("NUMBER", "default: 0.9")]
-OfSchedule = Annotated[str | None, Spelling("NAME", "default: constant")]
+MomentumByDefault = Annotated[float | None, Spelling("NUMBER", "default: 0.9")]
+AccountantName = Annotated[str | None, Spelling("pld|rdp", "default: pld")]
+ScheduleName = Annotated[str | None, Spelling("NAME", "default: constant")]
 Start = Annotated[str | None, Spelling("TIME")]
 Period = Annotated[str | None, Spelling("DURATION")]
-Off = Annotated[bool | None, Spelling("True|False", "default: False")]
+OffByDefault = Annotated[bool | None, Spelling("True|False", "default: False")]
 Unclipped = Annotated[float | None, Spelling("NUMBER", "default: no clipping")]
 Crop = Annotated[str, Spelling("central|inception", "default: central")]
 CropArea = Annotated[float | None, Spelling("SHARE", "default: 0.08")]
-Stored = Annotated[str, Spelling("float32|float16|bfloat16", "default: float32")]
+StorageType = Annotated[str, Spelling("float32|float16|bfloat16", "default: float32")]
 Path = Annotated[str | None, Spelling("PATH")]
-Own = Annotated[str | None, Spelling("package:function")]
+FunctionName = Annotated[str | None, Spelling("package:function")]
 LabelColumns = Annotated[tuple[str, ...] | None, Spelling("NAME [NAME ...]", "default: one label per image")]
 TextColumns = Annotated[tuple[str, ...] | None, Spelling("NAME [NAME ...]", "default: text")]
 UserFrom = Annotated[str | None, Spelling("class|folder|dicom|REGEX", "default: the user column, if there is one")]

@@ -101,7 +101,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     *before, current = words or [""]
     if not before:
         first = [Candidate(verb, purpose) for verb, purpose in VERBS.items()]
-        return _beginning(current, first if not current.startswith("-") else map(Candidate, GLOBAL))
+        return _starting_with(current, first if not current.startswith("-") else map(Candidate, GLOBAL))
     if before[0] not in VERBS:
         return []
     page = pages.full_page(load(before[0]))
@@ -110,10 +110,10 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     if equals and name in options:
         return [Candidate(f"{name}={one.word}", one.purpose) for one in values(options[name], value)]
     if current.startswith("-"):
-        return _beginning(current, (Candidate(option, one.short.purpose) for option, one in options.items()))
+        return _starting_with(current, (Candidate(option, one.short.purpose) for option, one in options.items()))
     place = next((place for place in reversed(range(len(before))) if before[place].startswith("-")), None)
     if place is not None and before[place] in ("-h", "--help"):
-        return _beginning(current, map(Candidate, pages.topics(page)))
+        return _starting_with(current, map(Candidate, pages.topics(page)))
     given = None if place is None else options.get(before[place].partition("=")[0])
     taken = 0 if given is None or "=" in (before[place or 0]) else _takes(given)
     behind = len(before) - 1 - (place or 0)
@@ -151,7 +151,7 @@ def values(one: pages.OptionHelp, current: str, metavar: str = "") -> list[Candi
         found += _listed(one.purpose)
     if one.name == "pretrained":
         found.append("timm")
-    return _beginning(current, map(Candidate, dict.fromkeys(found)))
+    return _starting_with(current, map(Candidate, dict.fromkeys(found)))
 
 
 def _sources(current: str) -> list[str]:
@@ -167,9 +167,9 @@ def _sources(current: str) -> list[str]:
     return [f"{kind}:{path}" for path in _paths(argument)] if kind in KINDS else []
 
 
-def _paths(begun: str) -> list[str]:
+def _paths(prefix: str) -> list[str]:
     """Paths that begin with `begun`. Folders end with a slash, except run directories, which are complete values."""
-    folder, name = os.path.split(begun)
+    folder, name = os.path.split(prefix)
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
             listed = sorted(entry.name + "/" * entry.is_dir() for entry in entries if entry.name.startswith(name))
@@ -199,7 +199,7 @@ def _listed(purpose: str) -> list[str]:
     return names if len(names) > 1 else []
 
 
-def _beginning(current: str, found: Iterator[Candidate] | Sequence[Candidate]) -> list[Candidate]:
+def _starting_with(current: str, found: Iterator[Candidate] | Sequence[Candidate]) -> list[Candidate]:
     return [one for one in found if one.word.startswith(current)]
 
 

@@ -157,9 +157,9 @@ def dry_run_note(would: str) -> Note:
     """The note at the end of a dry run.
 
     >>> dry_run_note("search")
-    'nothing was spent; without --dry-run this would search'
+    'dry run: no privacy was spent; without --dry-run this would search'
     """
-    return Note(f"nothing was spent; without --dry-run this would {would}")
+    return Note(f"dry run: no privacy was spent; without --dry-run this would {would}")
 
 
 def columns(rows: Iterable[tuple[str, str]]) -> None:

@@ -14,34 +14,34 @@ if TYPE_CHECKING:
     from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation, WordEvaluation
     from sfumato.runs.reading import Reading
 
-OF_CLASSES = {
+CLASS_FACTS = {
     "accuracy": "{accuracy:.2%} of {images} {what} ({of})",
     "top five": "{top5:.2%}",
     "label sets": "{accuracy_of_label_sets:.2%} of {images_with_label_sets} images with a set",
     "loss": "{loss:.4f}",
 }
-OF_LABELS = {
-    "right decisions": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {images} x {count}",
-    "  by the more frequent answer": "{baseline:.2%}",
+LABEL_FACTS = {
+    "accuracy of labels": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {images} x {count}",
+    "  always the more frequent answer": "{baseline:.2%}",
     "exact match": "{exact_match[0]:.2%} ({exact_match[1]:.2%} to {exact_match[2]:.2%}) of {images} images ({of})",
     "mean area under ROC": "{mean_auc:.4f}",
     "loss": "{loss:.4f}",
 }
-OF_WORDS = {
+WORD_FACTS = {
     "accuracy": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {words:,} next words in {tested} ({of})",
     "  with unknown words and ends": "{accuracy_of_all:.2%} of {all_words:,}",
     "  by the most frequent word": "{majority:.2%}",
     "top five": "{top5:.2%}",
     "loss": "{loss:.4f} (perplexity {perplexity:.1f})",
 }
-OF_EMBEDDINGS = {
+EMBEDDING_FACTS = {
     "recall": "{recall:.2%} at a false accept rate of {far:g} ({of})",
     "threshold": "similarity {threshold:.4f}",
     "pairs": "{pairs_of_one_class:,} pairs of one class, {pairs_of_two_classes:,} of two, of {images:,} images",
 }
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
 TRAINED_ON = "note: if the run was trained on this source, these figures include its training images"
-PRIVATE = "note: measured on private data without noise; these figures are not covered by any promise"
+PRIVATE = "note: measured on private data without noise; no guarantee covers these figures"
 
 
 class Measured(NamedTuple):
@@ -73,12 +73,12 @@ class Measured(NamedTuple):
 
 
 def class_figures(
-    found: Evaluation, classes: Sequence[str], source: Source, part: str, of_sets: tuple[float, int] | None
+    found: Evaluation, classes: Sequence[str], source: Source, part: str, set_accuracy: tuple[float, int] | None
 ) -> Measured:
     """The figures of a classifier with one class for each record.
 
     Args:
-        of_sets: the accuracy by sets of correct labels, and the number of records that have a set.
+        set_accuracy: the accuracy by sets of correct labels, and the number of records that have a set.
     """
     from sfumato.evaluation.accuracy import finite_or_none
 
@@ -86,7 +86,7 @@ def class_figures(
         (name, row[place], sum(row)) for place, (name, row) in enumerate(zip(classes, found.confusion, strict=True))
     ]
     shares = {name: right / count for name, right, count in counts if count}
-    share, with_set = of_sets or (None, None)
+    share, with_set = set_accuracy or (None, None)
     data = {
         "accuracy": found.accuracy,
         "top5": found.top5,
@@ -99,7 +99,7 @@ def class_figures(
         "public": source.public,
     }
     words = {"of": PARTS[part], "what": "images" if source.tokens is None else "texts"}
-    facts = Facts(data | words, OF_CLASSES, [(f"  {name}", f"{share:.2%}") for name, share in shares.items()])
+    facts = Facts(data | words, CLASS_FACTS, [(f"  {name}", f"{share:.2%}") for name, share in shares.items()])
     shift = largest_shift(found.confusion, classes)
     return Measured(
         data | ({} if shift is None else {"shift": shift.data}),
@@ -130,8 +130,8 @@ class Shift(NamedTuple):
     def advice(self) -> str:
         """What to do about it."""
         return (
-            f"it says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
-            "sfumato predict --prevalence moves its scores there"
+            f"the model predicts {self.name} for {self.named:.0%}, but {self.true:.0%} are; if the class shares are "
+            "known, give them to sfumato predict --prevalence"
         )
 
 
@@ -160,8 +160,8 @@ def label_figures(found: MultilabelEvaluation, source: Source, part: str, thresh
     """The figures of a multilabel model, for each label."""
     data = found.to_dict() | {"images": found.examples, "part": part, "public": source.public}
     words = {"of": PARTS[part], "count": len(found.labels), "baseline": found.baseline, "interval": found.accuracy[1:]}
-    facts = Facts(data | words, OF_LABELS, [(f"  {one.name}", _of_label(one)) for one in found.labels])
-    note = f"note: a label is said to be true from a score of {threshold:g} on; 95% intervals"
+    facts = Facts(data | words, LABEL_FACTS, [(f"  {one.name}", _label_text(one)) for one in found.labels])
+    note = f"note: labels with a score of at least {threshold:g} are predicted; 95% intervals"
     return Measured(data, facts, (note,))
 
 
@@ -170,15 +170,15 @@ def word_figures(found: WordEvaluation, source: Source, part: str) -> Measured:
     data = found.to_dict() | {"images": found.texts, "part": part, "public": source.public}
     words = {"of": PARTS[part], "tested": found.tested, "interval": found.accuracy[1:], "perplexity": found.perplexity}
     note = "note: without unknown words and ends of texts; 95% interval"
-    return Measured(data, Facts(data | words, OF_WORDS), (note,))
+    return Measured(data, Facts(data | words, WORD_FACTS), (note,))
 
 
 def embedding_figures(found: dict[str, Any], source: Source, part: str) -> Measured:
     """Recall at a false accept rate, and how often one of the nearest neighbours has the same class."""
     nearest = [
-        (f"nearest {k}", f"{share:.2%} have one of their class there") for k, share in found["retrieval"].items()
+        (f"nearest {k}", f"{share:.2%} have a neighbour of their class") for k, share in found["retrieval"].items()
     ]
-    facts = Facts(found | {"of": PARTS[part]}, OF_EMBEDDINGS, nearest)
+    facts = Facts(found | {"of": PARTS[part]}, EMBEDDING_FACTS, nearest)
     return Measured(found | {"part": part, "public": source.public}, facts)
 
 
@@ -186,7 +186,7 @@ def _interval(found: tuple[float, float, float]) -> str:
     return f"{found[0]:.2%} ({found[1]:.2%} to {found[2]:.2%})"
 
 
-def _of_label(score: LabelScore) -> str:
+def _label_text(score: LabelScore) -> str:
     """The figures of one label."""
     area = "unknown" if score.auc is None else "{:.4f} ({:.4f} to {:.4f})".format(*score.auc)
     shares = {"sensitivity": score.sensitivity, "specificity": score.specificity}
@@ -199,15 +199,15 @@ def _of_label(score: LabelScore) -> str:
 def _rows_of_test(test: Diagnostic, positive: str) -> list[tuple[str, str]]:
     """The figures of a test for one class."""
     rows = [
-        (f"test for {positive}", f"{test.positives} records of it, {test.negatives} others; 95% intervals"),
+        (f"test for {positive}", f"{test.positives} positives, {test.negatives} negatives; 95% intervals"),
         ("  area under ROC", f"{test.auc.value:.4f} ({test.auc.low:.4f} to {test.auc.high:.4f})"),
-        ("  sensitivity", f"{_interval(test.sensitivity)}, for scores from {test.threshold:g}"),
+        ("  sensitivity", f"{_interval(test.sensitivity)}, at the threshold {test.threshold:g}"),
         ("  specificity", _interval(test.specificity)),
     ]
     if test.positive_value is not None and test.negative_value is not None:
-        where = f"where {test.prevalence:g} of all are {positive}"
+        where = f"at a prevalence of {test.prevalence:g}"
         rows += [
-            ("  if positive, right", f"{_interval(test.positive_value)}, {where}"),
-            ("  if negative, right", f"{_interval(test.negative_value)}, {where}"),
+            ("  positive predictive value", f"{_interval(test.positive_value)}, {where}"),
+            ("  negative predictive value", f"{_interval(test.negative_value)}, {where}"),
         ]
     return rows

@@ -56,7 +56,7 @@ class Page(NamedTuple):
 
     positional: list[OptionHelp]
     options: dict[str, list[OptionHelp]]
-    further: str = ""
+    hint: str = ""
 
 
 def help_text(verb: type, *, every: bool) -> str:
@@ -75,7 +75,7 @@ def topic_text(verb: type, topic: str) -> str:
     """
     if topic in ("", ALL):
         return help_text(verb, every=topic == ALL)
-    page, wanted = full_page(verb), _about(topic)
+    page, wanted = full_page(verb), _matching_options(topic)
     chosen = {
         group: [one for one in listed if group == topic or one.name in wanted] for group, listed in page.options.items()
     }
@@ -87,7 +87,7 @@ def topic_text(verb: type, topic: str) -> str:
     return "\n\n".join(_blocks({group: listed for group, listed in chosen.items() if listed}, _width()))
 
 
-def _about(topic: str) -> set[str]:
+def _matching_options(topic: str) -> set[str]:
     """The option names for a group, for a topic or one of its words, or for a single option."""
     named = topic.lstrip("-").replace("-", "_")
     of_topics = {
@@ -116,7 +116,7 @@ def _text(page: Page, verb: type) -> str:
     if page.positional:
         blocks.append("\n".join(line for one in page.positional for line in _lines(one, width)))
     blocks += _blocks(page.options, width)
-    return "\n\n".join([*blocks, *([textwrap.fill(page.further, width)] if page.further else [])])
+    return "\n\n".join([*blocks, *([textwrap.fill(page.hint, width)] if page.hint else [])])
 
 
 def _blocks(groups: dict[str, list[OptionHelp]], width: int) -> list[str]:
@@ -133,7 +133,7 @@ def _width() -> int:
 def full_page(verb: type) -> Page:
     """The page with all options."""
     hints, documented = get_type_hints(verb, include_extras=True), _documented(verb)
-    by_name = {one.name: _spelt(one, hints[one.name], documented.get(one.name, "")) for one in fields(verb)}
+    by_name = {one.name: _option_help(one, hints[one.name], documented.get(one.name, "")) for one in fields(verb)}
     positional = [one for one in by_name.values() if not one.usage.startswith("--")]
     left = {name: one for name, one in by_name.items() if one not in positional}
     options = {
@@ -162,7 +162,7 @@ def common_page(verb: type) -> Page:
     return Page(page.positional, {group: listed for group, listed in options.items() if listed}, further)
 
 
-def _spelt(one: Field[Any], hint: Any, purpose: str) -> OptionHelp:
+def _option_help(one: Field[Any], hint: Any, purpose: str) -> OptionHelp:
     spelling = spelling_of(hint) or Spelling(_metavar(one))
     if spelling.positional:
         return OptionHelp(name=one.name, usage=spelling.metavar, purpose=purpose)
@@ -199,12 +199,12 @@ def _documented(verb: type) -> dict[str, str]:
     """The text below each field, from the most derived class that declares the field."""
     found: dict[str, str] = {}
     for kind in reversed(verb.__mro__):
-        found |= _of_module(kind.__module__).get(kind.__name__, {})
+        found |= _field_texts(kind.__module__).get(kind.__name__, {})
     return found
 
 
 @functools.cache
-def _of_module(name: str) -> dict[str, dict[str, str]]:
+def _field_texts(name: str) -> dict[str, dict[str, str]]:
     """For each class of a module, the text below each of its fields."""
     if name == "builtins":
         return {}

@@ -49,7 +49,7 @@ def refuse_absent_images(run: str, paths: Sequence[str]) -> None:
     absent = [path for path in paths if not os.path.lexists(path)]
     file = Path(run) / MODEL if os.path.isdir(run) else Path(run)
     if absent and _takes_images(file):
-        remedy = "correct the path, or take it out"
+        remedy = "correct the path, or leave it out"
         if absent[0].partition(":")[0] in KINDS:
             remedy = "name image files, or folders of them; sfumato evaluate takes a source"
         raise SfumatoError(f"image {absent[0]!r} does not exist", remedy)

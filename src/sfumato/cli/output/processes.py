@@ -41,8 +41,8 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     processes = 1 if given is None else positive_integer("--processes", given)
     if is_distributed() and given is not None and STORE not in os.environ:
         raise SfumatoError(
-            f"--processes is {given}, and this is one of {os.environ['WORLD_SIZE']} processes already",
-            "leave it out: torchrun says how many there are",
+            f"--processes is {given}, but this is one of {os.environ['WORLD_SIZE']} processes already",
+            "leave it out: torchrun sets the number",
         )
     if not is_distributed() and processes == 1:
         return verb.run() or 0

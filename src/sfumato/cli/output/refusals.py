@@ -28,10 +28,10 @@ def suggest_option(problem: str, verb: type, arguments: Sequence[str] = ()) -> s
         odd = [word for word in arguments if word.startswith("--") and _name_of(word) not in known]
         problem = f"Unrecognized options: {odd[0]}" if odd else problem
     if unknown := re.match(r"Unrecognized options: (?:[^-][^,]*, )*--?([\w-]+)", problem):
-        from sfumato.experiment.foreign_options import OF_OPTIMIZERS, THEIR_OWN, foreign_hint, is_alias, is_foreign
+        from sfumato.experiment.foreign_options import OPTIMIZER_OPTIONS, THEIR_OWN, foreign_hint, is_alias, is_foreign
 
         known, name = {field.name for field in dataclasses.fields(verb)}, _name_of(unknown[1])
-        if name in OF_OPTIMIZERS and "optimizer" in known:
+        if name in OPTIMIZER_OPTIONS and "optimizer" in known:
             own = THEIR_OWN.format("--momentum", "--weight-decay", "--learning-rate")
             return f"{problem.partition(';')[0]}; leave it out: {own}"
         given = value_of(unknown[1], arguments)
@@ -121,7 +121,7 @@ def one_line(boxed: str) -> str:
         names = " and ".join([name, *(other for other, _ in others)])
         problem = f"{names} are missing" if others else f"{name} is missing: {meant[0].lower()}{meant[1:]}"
     if not problem:
-        return "the command cannot be understood"
+        return "the command cannot be parsed"
     for part in rest:
         if meant := re.match(r"Perhaps you meant: (\S+)", part):
             return f"{problem}; perhaps you meant {meant[1]}"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivateSelection
     from sfumato.search import Comparison, Ranking, Repeated, Selected
 
-SEEDED = "These runs are experiments: their randomness follows from seeds, so their weights promise nothing to anybody."
-UNCOVERED = "Which of them is best was measured without noise: that choice is not covered."
+SEEDED = "These runs are experiments: their randomness follows from seeds, so they have no privacy guarantee."
+UNCOVERED = "The best run was chosen without noise: no guarantee covers this choice."
 AVERAGES = {
     "averages of kept weights": "{weights}",
     "mean": "{accuracy:.2%}",
@@ -53,13 +53,13 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
 
     figure = figure_of(found.rows[0]) if found.rows else "accuracy"
     rows = [row | {name: console.cell(name, row[name]) for name in varied} for row in found.rows]
-    columns = {name.replace("_", " "): f"{{{name}}}" for name in varied} | _of_runs(found, figure)
+    columns = {name.replace("_", " "): f"{{{name}}}" for name in varied} | _run_columns(found, figure)
     verb = "embed" if figure == "recall" else "train"
     console.show(
         {"search": search, **found.to_dict()},
         *_rows(found, Table(rows, columns)),
-        Note(f"{place / PLOT}   what was found, setting by setting"),
-        Note(f"sfumato {verb} {place / best}   trains on the whole training part with the best settings"),
+        Note(f"{place / PLOT}   accuracy by setting"),
+        Note(f"sfumato {verb} {place / best}   trains with the best settings on the whole training part"),
         json=json,
     )
 
@@ -75,11 +75,11 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
     ]
     figure = figure_of(rows[0])
     columns = {"change": "{words}", figure: f"{{{figure}:.2%}}", "difference": "{gain:+.2f}"}
-    table = Table(rows, columns | _of_runs(found, figure), texts=1)
+    table = Table(rows, columns | _run_columns(found, figure), texts=1)
     console.show({"search": search, **found.to_dict()}, *_rows(found, table), json=json)
 
 
-def _of_runs(found: Ranking | Comparison, figure: str) -> dict[str, str]:
+def _run_columns(found: Ranking | Comparison, figure: str) -> dict[str, str]:
     """The columns that all tables of runs share."""
     epsilon = "epsilon" if found.promises else "epsilon of its plan"
     return {figure: f"{{{figure}:.2%}}", epsilon: "{epsilon:.3f}", "run": "{run}"}
@@ -96,20 +96,20 @@ def costs(found: Ranking | Comparison) -> Iterator[str]:
     """The total privacy cost of all runs of an open search, in words."""
     cost = found.uncovered
     if not found.promises:
-        yield "These runs are by a seed, so none of them promises anything; the figures are of their plans."
+        yield "These runs are seeded, so none of them has a guarantee; the figures are those of their plans."
     if cost is None:
         yield "The data are public, so the search costs nothing."
     else:
         yield (
-            f"The search is not covered by the promise of any of its {cost.runs} runs. Together they come to "
-            f"({rounded_up(cost.epsilon)}, {cost.delta!r})-differential privacy under {found.adjacency} adjacency, "
-            "which each of their plans holds for, and their scores have no noise."
+            f"None of the {cost.runs} guarantees covers the search. Together, the plans are "
+            f"({rounded_up(cost.epsilon)}, {cost.delta!r})-differentially private under {found.adjacency} adjacency. "
+            "The scores have no noise."
         )
     yield ""
 
 
 def announce_selection(selection: PrivateSelection, *, json: bool) -> None:
-    """Print what a private selection would promise."""
+    """Print the guarantee of a private selection."""
     draws, plan = selection.draws, selection.plan
     data: dict[str, Any] = {
         "epsilon": selection.epsilon(),
@@ -125,8 +125,8 @@ def announce_selection(selection: PrivateSelection, *, json: bool) -> None:
         "candidates_in_95_of_100_searches": draws.quantile(0.95),
     }
     few = Note(
-        "note: so few runs cost less when all of them are released: as many, planned in advance, would do better "
-        "(--search uncovered tells their cost)"
+        "note: so few runs cost less if all of them are planned in advance and released (--search uncovered shows "
+        "their cost)"
     )
     cheaper = data["epsilon_of_as_many_released"] <= data["epsilon"]
     console.show(data, Facts(data), few if cheaper else None, console.dry_run_note("search"), json=json)
@@ -136,23 +136,21 @@ def show_selected(found: Selected, *, json: bool) -> None:
     """Print the winner of a private selection."""
     run, settings = found.run, found.settings
     if run is None or settings is None:
-        console.result(
-            "No candidate came of the search: nothing is released. That it can happen is part of the promise."
-        )
+        console.result("The search drew no candidates, so nothing is released. The guarantee includes this case.")
         return
     noisy = ", noise included" if found.selection.score_noise is not None else ""
     data = {"search": "private", "settings": settings, "score": found.score, "accuracy": run.accuracy}
     data |= {**run.statement.figures, "run": str(run.directory), "statement": run.statement.sentence}
-    secret = Note("how many candidates there were is not kept: the promise rests on that secret")
+    secret = Note("the number of candidates is not stored: the guarantee requires that it stays secret")
     console.show(
         data,
         "",
         f"the winner     {line_of(settings)}",
-        f"its score      {found.score} right answers on the validation part{noisy}",
+        f"its score      {found.score} correct predictions on the validation part{noisy}",
         "",
         run.statement.sentence,
         "",
-        Note(f"sfumato verify {run.directory}   checks that the statement follows from the record"),
+        Note(f"sfumato verify {run.directory}   checks the statement against the record"),
         secret if run.statement.promises else None,
         json=json,
     )
@@ -168,7 +166,7 @@ def show_repeated(found: Repeated, base: Path, *, json: bool) -> None:
         statement = found.runs[0].statement
         promised = statement.figures if isinstance(statement, Statement) else {"promises": False, "epsilon": None}
         data = {**data, "delta_of_all": found.delta, **promised, "statement": statement.sentence}
-    lines = _of_budgets(found, base) if found.budgets else _of_keys(found, data)
+    lines = _budget_lines(found, base) if found.budgets else _seed_lines(found, data)
     console.show(data, *lines, json=json)
 
 
@@ -177,18 +175,18 @@ def show_dry_run(found: Repeated, base: Path, *, json: bool) -> None:
     from sfumato.cli.output.training_output import facts_of
 
     each = ((f"epsilon {own:g}", Facts(facts_of(row)), "") for own, row in zip(found.budgets, found.rows, strict=True))
-    plain = "; beside them one would be trained without privacy, for the data are public" if found.is_public else ""
+    plain = "; one more would be trained without privacy, since the data are public" if found.is_public else ""
     console.show(
         found.to_dict(),
         *(part for parts in each for part in parts),
-        f"These would be {len(found.rows)} releases of one data set: {_together(found)}.",
-        _other_runs(found),
-        Note(f"nothing was spent; without --dry-run these would be the runs in {base}{plain}"),
+        f"These would be {len(found.rows)} releases of one data set: {_joint_cost(found)}.",
+        _total_cost_line(found),
+        Note(f"dry run: no privacy was spent; without --dry-run these would be the runs in {base}{plain}"),
         json=json,
     )
 
 
-def _of_budgets(found: Repeated, base: Path) -> Iterator[Any]:
+def _budget_lines(found: Repeated, base: Path) -> Iterator[Any]:
     from sfumato.search.repeated import PLOT, PUBLIC
 
     epsilon = "epsilon" if found.promises else "epsilon of its plan"
@@ -198,8 +196,9 @@ def _of_budgets(found: Repeated, base: Path) -> Iterator[Any]:
         rows.append(plain | {"run": str(base / PUBLIC)})
     columns = {epsilon: "{budget}", "accuracy": "{accuracy:.2%}", "noise": "{noise_multiplier:.4g}", "run": "{run}"}
     yield from ("", Table(rows, columns), "")
-    yield f"These are {len(found.rows)} releases of one data set: {_together(found)}, had they been planned in advance."
-    yield _other_runs(found)
+    cost = _joint_cost(found)
+    yield f"These are {len(found.rows)} releases of one data set: {cost}, had they been planned in advance."
+    yield _total_cost_line(found)
     if not found.is_public:
         yield Note("note: measured on private data; keep the table and the curve to yourself")
         yield UNCOVERED
@@ -207,12 +206,12 @@ def _of_budgets(found: Repeated, base: Path) -> Iterator[Any]:
     yield Note(f"{base / PLOT}   the curve")
     if found.promises:
         yield Note(
-            "one model, of a budget that was chosen beforehand, has its own promise where only it is shown: sfumato "
-            f"verify {found.rows[-1]['run']}"
+            "if the budget was chosen in advance and only its model is shown, that model's own guarantee holds: "
+            f"sfumato verify {found.rows[-1]['run']}"
         )
 
 
-def _of_keys(found: Repeated, data: dict[str, Any]) -> Iterator[Any]:
+def _seed_lines(found: Repeated, data: dict[str, Any]) -> Iterator[Any]:
     embeds = found.figure == "recall"
     name = found.runs[0].main_figures[0][0] if embeds else "test accuracy"
     middle = f"mean {found.mean:.2%}" if embeds else f"median {found.median:.2%}"
@@ -221,7 +220,7 @@ def _of_keys(found: Repeated, data: dict[str, Any]) -> Iterator[Any]:
         f"{name}  {middle}, standard deviation {found.spread:.2%} over {len(found.values)} runs "
         f"({min(found.values):.2%} to {max(found.values):.2%})"
     )
-    yield console.fill("another run    {interval[0]:.2%} to {interval[1]:.2%} in 95% of cases", data)
+    yield console.fill("next run       {interval[0]:.2%} to {interval[1]:.2%} (95% prediction interval)", data)
     yield console.fill("top five       median {top5:.2%}", data)
     if data.get("averages"):
         yield from ("", Table(data["averages"], AVERAGES))
@@ -232,32 +231,32 @@ def _of_keys(found: Repeated, data: dict[str, Any]) -> Iterator[Any]:
         return
     statement = found.runs[0].statement
     one = "a person who" if isinstance(statement, Statement) and statement.plan.users else "an example that"
-    they = f"All {found.standing} runs on these data that stand there, planned in advance, are together"
+    they = f"Together, all {found.stored_runs} runs on these data in this directory, if planned in advance, are"
     if not found.promises:
-        they = f"{SEEDED} The plans of all {found.standing} that stand there, under secret keys, would together be"
+        they = f"{SEEDED} With secret keys, the plans of all {found.stored_runs} in this directory would together be"
     yield (
         f"{they} ({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private under {found.adjacency} "
         f"adjacency for {one} is in each of them."
     )
-    yield _other_runs(found)
+    yield _total_cost_line(found)
     if not found.is_public:
         yield UNCOVERED
 
 
-def _together(found: Repeated) -> str:
-    """The joint promise of the runs of several budgets; for seeded runs, that of their plans."""
+def _joint_cost(found: Repeated) -> str:
+    """The joint guarantee of the runs of several budgets; for seeded runs, that of their plans."""
     pair = f"({rounded_up(found.epsilon_of_all or 0.0)}, {found.delta!r})"
     figures = f"{pair}-differentially private under {found.adjacency} adjacency"
     if found.promises:
-        return f"whoever sees all of them is promised that they are together {figures}"
-    return f"{SEEDED[0].lower()}{SEEDED[1:]} Their plans, run under secret keys, would together be {figures}"
+        return f"together they are {figures}"
+    return f"{SEEDED[0].lower()}{SEEDED[1:]} With secret keys, their plans would together be {figures}"
 
 
-def _other_runs(found: Repeated) -> str | None:
+def _total_cost_line(found: Repeated) -> str | None:
     """The total of all of the owner's runs on these data, if it is larger."""
     if found.epsilon_of_all_uses is None or found.epsilon_of_all_uses <= (found.epsilon_of_all or 0.0):
         return None
     return (
-        f"With your other runs on these data that are known here: epsilon {rounded_up(found.epsilon_of_all_uses)}, "
+        f"With your other known runs on these data: epsilon {rounded_up(found.epsilon_of_all_uses)}, "
         f"for {found.adjacency_of_all_uses} adjacency."
     )

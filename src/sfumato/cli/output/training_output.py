@@ -19,22 +19,21 @@ if TYPE_CHECKING:
     from sfumato.training.job import PrivateJob
     from sfumato.training.run import PublicRun
 
-OF_EMBEDDINGS = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
-OF_LABELS = ("exact_match", "mean_auc", "labels")
+EMBEDDING_FIGURES = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
+LABEL_FIGURES = ("exact_match", "mean_auc", "labels")
 MEBIBYTE = 1 << 20
 PUBLISHED = (
     "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
-    "{published[accuracy][2]:.2%} with the noise (may be given away)",
-    "               always the most frequent class has about {published[majority]:.0%}",
+    "{published[accuracy][2]:.2%} with the noise (may be published)",
+    "               always guessing the most frequent class: about {published[majority]:.0%}",
     "               calibration error {published[calibration_error][0]:.2%}, from "
     "{published[calibration_error][1]:.2%} to {published[calibration_error][2]:.2%}, at temperature "
     "{published[temperature]:.2f}",
-    "               said to be {published[operating_point][positive]} from a score of "
-    "{published[operating_point][threshold]:g} on: operating point {published[operating_point][rule]}, from these "
-    "counts",
+    "               operating point {published[operating_point][rule]}: {published[operating_point][positive]} for "
+    "scores of at least {published[operating_point][threshold]:g}, chosen from these counts",
     "               {published[note]}",
 )
-PRIVATE = "  (measured on private data: keep it to yourself)"
+PRIVATE = "  (measured on private data: for you only)"
 
 
 def show(run: Run | PublicRun, *, json: bool) -> None:
@@ -50,9 +49,9 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
         "seconds": round(run.seconds, 3),
         "run": str(run.directory),
         "statement": run.statement.sentence,
-        **(_of_promise(run) if private else {}),
+        **(_private_facts(run) if private else {}),
     }
-    console.show(data, *(_of_run(run, data) if private else _of_public(run, data)), json=json)
+    console.show(data, *(_private_lines(run, data) if private else _public_lines(run, data)), json=json)
 
 
 def _measured(run: Run | PublicRun) -> dict[str, Any]:
@@ -61,14 +60,16 @@ def _measured(run: Run | PublicRun) -> dict[str, Any]:
 
     figures = run.figures
     if "recall" in figures:
-        return {name: figures.get(name) for name in OF_EMBEDDINGS} | {"note": no_gain_warning(figures.get("compared"))}
+        return {name: figures.get(name) for name in EMBEDDING_FIGURES} | {
+            "note": no_gain_warning(figures.get("compared"))
+        }
     counts = [sum(row) for row in figures.get("confusion") or ()]
     majority = max(counts) / max(1, sum(counts)) if counts else None
-    of_labels = {name: figures[name] for name in OF_LABELS if name in figures}
+    of_labels = {name: figures[name] for name in LABEL_FIGURES if name in figures}
     return {"accuracy": run.accuracy, "top5": run.top5, "majority": majority, **of_labels}
 
 
-def _of_promise(run: Run) -> dict[str, Any]:
+def _private_facts(run: Run) -> dict[str, Any]:
     """Further facts about a private run, as plain data."""
     from sfumato.privacy.statements.other_units import group_epsilon
     from sfumato.runs import audit_outcomes
@@ -83,14 +84,14 @@ def _of_promise(run: Run) -> dict[str, Any]:
         if figures.operating is not None:
             data["published"]["operating_point"] = figures.operating.to_dict()
         if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
-            data["published"]["note"] = "no temperature was chosen: too few test images for that at this epsilon"
+            data["published"]["note"] = "no temperature was chosen: there are too few test images for this epsilon"
     if (found := audit_outcomes.read(RunDirectory(run.directory))) is not None:
         data["audit"] = found.summary
     return {
         **data,
         "uses": run.uses,
         "seeded_uses": run.seeded,
-        "epsilon_of_all_uses": run.together[0] if run.together else None,
+        "epsilon_of_all_uses": run.joint_cost[0] if run.joint_cost else None,
         "uses_of_other_units": [one._asdict() for one in run.other_units],
         "adjacency_of_all_uses": run.adjacency,
         "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
@@ -127,33 +128,33 @@ def _lines_of_measures(run: Run | PublicRun, data: dict[str, Any]) -> Iterator[s
         )
 
 
-def _of_public(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
+def _public_lines(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
     from sfumato.runs import directory as names
 
     yield from ("", *_lines_of_measures(run, data), "", data["statement"], "")
     if "recall" in data:
-        yield Note(f"{run.directory / names.REPORT}   the page: what is promised, and which images are found")
+        yield Note(f"{run.directory / names.REPORT}   the report: guarantee and retrieved images")
         yield Note(f"sfumato evaluate {run.directory} SOURCE   measures it on other images")
 
 
-def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
-    """The output of a private run: figures, promise, and next steps."""
+def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
+    """The output of a private run: figures, guarantee, and next steps."""
     from sfumato.runs import directory as names
 
     statement, path, embeds = run.statement, run.directory, "recall" in data
     if run.steps < statement.plan.steps:
         unit = "rounds" if embeds else "steps"
-        yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; the figures are the whole plan's")
+        yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; epsilon is that of the whole plan")
     yield from ("", *_lines_of_measures(run, data), _shift_of(run))
     if "published" in data and data["published"]["accuracy"][0] is None:
-        yield "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
+        yield "published      the noise hides the accuracy: give a larger --report-epsilon, or more images"
     else:
         yield from (console.fill(line, data) for line in PUBLISHED)
     yield from ("", data["statement"], "")
-    yield from _other_promises(run, data)
-    yield Note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    yield from _other_guarantees(run, data)
+    yield Note(f"{path / names.REPORT}   the report: guarantee, limits and accuracy")
     if not run.is_public:
-        yield Note(f"sfumato report {path} --public   the page that may be published")
+        yield Note(f"sfumato report {path} --public   the report without private figures")
     if embeds:
         yield Note(f"sfumato evaluate {path} SOURCE   measures it on other images")
     elif run.kind == "digits":
@@ -162,11 +163,11 @@ def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
         what = "texts" if statement.circumstances.tokens else "images"
         does = "predicts the word that follows" if "all_words" in data else f"labels {what}"
         yield Note(f"sfumato predict {path} {what.upper()[:-1]}   {does}")
-    yield Note(f"sfumato verify {path}   checks that the statement follows from the record")
+    yield Note(f"sfumato verify {path}   checks the statement against the record")
 
 
-def _other_promises(run: Run, data: dict[str, Any]) -> Iterator[str]:
-    """The promises for a person and for a group, the results of an audit, and the total of the owner's runs."""
+def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
+    """The guarantees for a person and for a group, the results of an audit, and the total of the owner's runs."""
     from sfumato.runs import audit_outcomes
     from sfumato.runs import directory as names
     from sfumato.training.conclusion import audit_results
@@ -175,14 +176,14 @@ def _other_promises(run: Run, data: dict[str, Any]) -> Iterator[str]:
     own = names.RunDirectory(run.directory)
     if (person := most_exposed_person(run.directory)) is not None and run.statement.promises:
         yield (
-            f"For the person with the most images to train on, {person[0]} of them, epsilon is {rounded_up(person[1])} "
-            "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
+            f"For the person with the most training images ({person[0]}), epsilon is {rounded_up(person[1])} (a "
+            "private figure: for you only). --unit user protects each person as a whole."
         )
         yield ""
     if data.get("epsilon_of_group") is not None and run.statement.promises:
         yield (
-            "For a whole group of people together, which is fixed and public here, epsilon is "
-            f"{rounded_up(data['epsilon_of_group'])}. For one person of it only the figure above holds."
+            f"For a whole group of people, epsilon is {rounded_up(data['epsilon_of_group'])}: groups are fixed and "
+            "public here. For one person of it, only the figure above holds."
         )
         yield ""
     if (found := audit_outcomes.read(own)) is not None:
@@ -199,7 +200,7 @@ def _shift_of(run: Run) -> str | None:
     found = evaluation_output.largest_shift(run.figures.get("confusion", ()), run.figures.get("classes", ()))
     if found is None:
         return None
-    train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
+    train = "" if run.published is not None else "; in training, --report-epsilon corrects some of it"
     return f"               {found.advice}{train}{'' if run.is_public else PRIVATE}"
 
 
@@ -227,17 +228,17 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     }
     if isinstance(job, PublicJob):  # without a plan there is no epsilon
         of_steps = {"steps": job.steps, "batch_size": job.batch_size} if job.uses_data else {}
-        data["plan"] = {"privacy": "none: it promises nothing" if of_steps else "no private data are used"}
+        data["plan"] = {"privacy": "none (no guarantee)" if of_steps else "no private data are used"}
         data["plan"] |= {"epsilon": None, **of_steps}
     else:
         data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan, job.key_facts.get("clock"))
         data["privacy_plan"] = job.plan.to_dict()
     if (clients := getattr(job, "clients", None)) is not None:
         data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()
-    return data | _expected(job)
+    return data | _estimates(job)
 
 
-def _expected(job: Any) -> dict[str, Any]:
+def _estimates(job: Any) -> dict[str, Any]:
     """Estimates for a run: time and memory, signal, published figures, and kept weights."""
     from sfumato.embedding import job as of_embedding
     from sfumato.privacy.planning import remarks
@@ -270,7 +271,7 @@ def _expected(job: Any) -> dict[str, Any]:
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """The data of a dry run as text, by label."""
     from sfumato.runs.heading import publishable_settings
-    from sfumato.training.conclusion.run_report import OF_CLASSIFIERS
+    from sfumato.training.conclusion.run_report import CLASSIFIER_OPTIONS
 
     expected, clients = data["estimate"], dict(data.get("clients", {}))
     local = {f"client_{name}": value for name, value in clients.pop("local", {}).items()}
@@ -278,9 +279,9 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
         clients = {"clients": clients.pop("count"), **clients}
     if not expected["parameters"]:
         clients.pop("mapped", None)
-    unread = OF_CLASSIFIERS if clients else ()
+    unread = CLASSIFIER_OPTIONS if clients else ()
     settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
-    words = {"parameters": "none is trained"}
+    words = {"parameters": "none (nothing is trained)"}
     if expected["parameters"]:
         parts = (("activation", "a micro-batch"), ("data", "the data"), ("average", "averaged weights"))
         memory = [
@@ -290,7 +291,7 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
         ]
         words = {"parameters": f"{expected['parameters']:,}", "memory": ", ".join(memory)}
     pieces = "{estimate[micro_batches]} of up to {performance[micro_batch]} examples"
-    by = f" by {expected['processes']} processes, besides what crosses their network"
+    by = f" by {expected['processes']} processes, without network communication"
     on = f" on {data['performance']['device']}{by if expected['processes'] > 1 else ''}"
     kept = data.get("kept")
     return {

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(ModelOptions):
-    """Make a model of the weights that a finished run has kept. It costs its training data nothing more.
+    """Average the weights that a finished run has kept. This adds nothing to the privacy cost of its training data.
 
-    By rule it is of as many of the last weights as noise alone explains. With a source to score on, all numbers of them
-    (or decays) are tried: on public data at no cost, on private data for an epsilon of their own.
+    By default it averages as many of the last weights as noise alone explains. With a source to score on, all numbers
+    of weights (or decays) are tried: at no cost on public data, for an epsilon of their own on private data.
     """
 
     method: str = "upa"
@@ -34,9 +34,9 @@ class Aggregate(ModelOptions):
     score_on: SourceText = None
     """Source on whose test part all candidates are scored."""
     public: bool = False
-    """That source is public, so choosing by it costs nothing. So are digits and torchvision."""
+    """The scoring source is public, so choosing by it costs nothing. digits and torchvision sources always are."""
     epsilon: Number = None
-    """If that test part is private: epsilon that the choice may cost each of its records. (default: private records are
+    """For a private test part: epsilon that the choice may cost each of its records. (default: private records are
     refused)"""
     output: Path = None
     """Path of the model file. (default: aggregate-METHOD.safetensors in the run directory)"""
@@ -71,17 +71,17 @@ class Aggregate(ModelOptions):
             yield Table(rows, columns | {"accuracy": "{accuracy:.2%}", "": "{mark}"})
         of = f"{len(steps)} weights after steps {steps[0]} to {steps[-1]}"
         if len(steps) == 1:
-            of = f"weights after step {steps[0]} alone, the last ones"
+            of = f"weights after step {steps[0]} (the last one)"
         fall = "" if data["decay"] is None else f", decay {data['decay']:g}"
         yield f"{data['method']} of the {of}{fall} ({made.reason})"
         if made.epsilon is None:
-            yield "It follows from what the run has released: its promise stays as it is, at no further cost."
+            yield "It uses only what the run has released: the run's guarantee is unchanged, and nothing more is spent."
         else:
             yield (
-                f"The run's promise stays as it is. For each record that was scored on, this choice is "
-                f"({made.epsilon:g}, 0)-differentially private; further choices by the same records (they are on "
-                "your list of uses) and several records of one person add up. A person in one part pays for that "
-                "part alone, and one in both pays the sum."
+                f"The run's guarantee is unchanged. For each scored record, this choice is ({made.epsilon:g}, "
+                "0)-differentially private. Further choices by the same records (they are on your list of uses) and "
+                "several records of one person add up. A person in one part pays for that part alone; a person in both "
+                "pays the sum."
             )
         yield Note(f"{made.path}   the model")
         yield Note(f"sfumato evaluate {made.path} SOURCE   measures it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import EndsWithJson
-from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule, positional
+from sfumato.cli.options.spellings import FunctionName, Number, Whole, WholeByRule, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 from sfumato.observers.progress import ProgressBars
@@ -25,9 +25,9 @@ RunOrRecipe = Annotated[str, positional("RUN|RECIPE")]
 class Audit(EndsWithJson):
     """Attack the training step of a finished run, or of a recipe.
 
-    The software's own step is taken thousands of times with a canary and without it, on made-up inputs: no data of the
-    run are read, and nothing is spent. It says which epsilon that proves at least, and checks the noise of each
-    parameter. Exit status 0, or 1 where a bound lies above the promised epsilon or the noise is not the plan's.
+    Takes the software's own step thousands of times with a canary and without it, on synthetic inputs. No data of the
+    run are read, and no privacy is spent. Prints the epsilon that this proves as a lower bound, and checks the noise of
+    each parameter. Exit status 0, or 1 if a bound exceeds the guaranteed epsilon or the noise is not the plan's.
     """
 
     what: RunOrRecipe
@@ -39,7 +39,7 @@ class Audit(EndsWithJson):
     allow)"""
     confidence: float = 0.95
     """One minus the probability that the bound exceeds the true epsilon."""
-    model: Own = None
+    model: FunctionName = None
     """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
     is not trusted."""
     trust_code: bool = False
@@ -51,13 +51,13 @@ class Audit(EndsWithJson):
     def run(self) -> int:
         """Run the audit, write the result to the run directory, and print it."""
         if self.attack is not None:
-            return self._attacked(self.attack)
+            return self._attack(self.attack)
         from sfumato.runs import audit_outcomes
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import audit_results
 
         with ProgressBars() as progress:
-            found = self._found(progress)
+            found = self._run_audit(progress)
         run = None if recipe.is_recipe(self.what) else names.RunDirectory(self.what)
         before = None if run is None else audit_outcomes.read(run)
         data = {"run": self.what, **found.summary, **({} if before is None else {"canaries": before.summary})}
@@ -66,26 +66,26 @@ class Audit(EndsWithJson):
             *(*audit_results.terminal_lines(names.STEP_AUDIT, found), ""),
             *(() if before is None else (*audit_results.terminal_lines(names.AUDIT, before), "")),
             _verdict(found),
-            None if run is None else Note(f"{run / names.STEP_AUDIT}   what was observed"),
-            None if run is None else Note(f"{run / names.REPORT}   the page, with a picture of it"),
+            None if run is None else Note(f"{run / names.STEP_AUDIT}   the observations"),
+            None if run is None else Note(f"{run / names.REPORT}   the report, with a plot of it"),
             json=self.json,
         )
         return 1 if found.refuted or (before is not None and before.refuted) else 0
 
-    def _found(self, progress: Progress) -> AuditOutcome:
+    def _run_audit(self, progress: Progress) -> AuditOutcome:
         from sfumato.search.audits.run import audit_run
         from sfumato.search.audits.step import audit_step
 
         how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
         if recipe.is_recipe(self.what):
-            return audit_step(self._of_recipe(progress), **how)
+            return audit_step(self._recipe_subject(progress), **how)
         if self.epsilon is not None:
             raise SfumatoError(
-                f"--epsilon {self.epsilon:g} chooses a recipe's row, and {self.what} is a run", "leave it out"
+                f"--epsilon {self.epsilon:g} selects a recipe's row, but {self.what} is a run", "leave it out"
             )
         return audit_run(self.what, model=self.model, **how)
 
-    def _attacked(self, shadows: int) -> int:
+    def _attack(self, shadows: int) -> int:
         """Attack the model file like an outsider. The result is for the owner only and is not stored."""
         from sfumato.search.audits.shadow import shadow_attack
 
@@ -94,14 +94,14 @@ class Audit(EndsWithJson):
             raise SfumatoError(f"--attack {shadows} and {given[0]} are both given", f"leave {given[0]} out")
         if recipe.is_recipe(self.what):
             raise SfumatoError(
-                f"--attack {shadows} is for a model file, and {self.what} is a recipe", "name a run directory"
+                f"--attack {shadows} is for a model file, but {self.what} is a recipe", "name a run directory"
             )
         with ProgressBars() as progress:
             found = shadow_attack(self.what, shadows, progress=progress)
         console.show({"run": self.what, **found.to_dict()}, found.sentence, json=self.json)
         return 1 if found.exceeds else 0
 
-    def _of_recipe(self, progress: Progress) -> Subject:
+    def _recipe_subject(self, progress: Progress) -> Subject:
         """The training of a recipe, prepared as for a dry run."""
         from sfumato.cli.verbs.train import Train
         from sfumato.search.audits.subject import from_job
@@ -115,8 +115,8 @@ class Audit(EndsWithJson):
             row = "" if self.epsilon is None else f" --epsilon {self.epsilon:g}"
             raise SfumatoError(
                 error.problem,
-                f"fetch it by sfumato train {self.what}{row} --download --dry-run, or give a recipe of your own whose "
-                "root is the folder that holds it",
+                f"download it with sfumato train {self.what}{row} --download --dry-run, or give a recipe of your own "
+                "whose root is its folder",
             ) from None
         return from_job(job, self.what)
 
@@ -125,8 +125,11 @@ def _verdict(found: AuditOutcome) -> str:
     """The verdict, which is the last line."""
     broken = found.noise is not None and found.noise.has_fault
     if not found.bounds:
-        return f"no epsilon is proven of correlated noise; in first steps it is {'NOT ' if broken else ''}the plan's"
+        return (
+            "no epsilon is proven for correlated noise; in the first steps the noise is "
+            f"{'NOT ' if broken else ''}the plan's"
+        )
     best = max(found.bounds, key=lambda bound: bound.epsilon)
     where = "above" if found.exceeds else "within chance of" if found.doubtful else "not above"
     noise = "; the noise is NOT the plan's" if broken else ""
-    return f"proven at least {int(best.epsilon * 100) / 100:.2f}, {where} the promised {found.nominal:.3f}{noise}"
+    return f"epsilon is at least {int(best.epsilon * 100) / 100:.2f}, {where} the guaranteed {found.nominal:.3f}{noise}"

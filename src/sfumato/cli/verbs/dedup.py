@@ -44,9 +44,9 @@ COPIES = 0.001
 class Dedup(EndsWithJson):
     """Find copies and near copies of private images in a public set: crops, shifts, mirror images, other sizes, JPEG.
 
-    Pre-training on an image that is also private breaks the promise for it. By default the private set is written
-    again without such images: each is compared with the public set alone, so the promise holds for those that are
-    left. To leave them out of the public set instead tells of the private one, and statements that come of it say so.
+    Pre-training on an image that is also private breaks the guarantee for it. By default the private set is written
+    again without such images. Each image is compared with the public set alone, so the guarantee holds for the others.
+    Removing them from the public set instead reveals something about the private set, and later statements say so.
     """
 
     public: Annotated[str, positional("PUBLIC")]
@@ -101,13 +101,13 @@ class Dedup(EndsWithJson):
         found.write(place)
         # Filtering by a set that was itself filtered by private data is not stable either.
         marked = self.drop == "public" or found.public.filtered or found.private.filtered
-        written = self._written(found, place, marked=marked)
+        written = self._write(found, place, marked=marked)
         empty = written is None and self.drop != "none"
         console.show(
             {**found.figures(), "page": str(place / PAGE), "written": written},
             found.summary(),
             *map(Note, self._notes(found, place, written, marked=marked)),
-            "Nothing is left, so no set was written." if empty else None,
+            "No images are left, so no set was written." if empty else None,
             json=self.json,
         )
 
@@ -126,7 +126,7 @@ class Dedup(EndsWithJson):
 
         for name in ("weights", "resolution"):
             if self.backbone is None and getattr(self, name) is not None:
-                raise SfumatoError(f"{name} is {getattr(self, name)}, and there is no backbone", "give `backbone` too")
+                raise SfumatoError(f"{name} is {getattr(self, name)}, but no backbone is given", "give `backbone` too")
         if self.backbone is None:
             return None
         return models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
@@ -139,7 +139,7 @@ class Dedup(EndsWithJson):
         from sfumato.data.identity.duplicates import LIMIT, SIDE
 
         progress.begin("reading", 2)
-        public, private = (self._opened(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
+        public, private = (self._open(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
         if set(public.data_digests) & set(private.data_digests):
             raise SfumatoError(
                 f"{self.public} and {self.private} hold the same images", "name the public set, then the private"
@@ -165,12 +165,12 @@ class Dedup(EndsWithJson):
         if written is None:
             return
         if any(pair.difference > COPIES for pair in found.pairs):
-            yield "note: near ones may be other images that look alike, and are left out as well: look at the"
-            yield f"   page; --limit {COPIES} and another --output leave out exact copies, mirrored or not, alone"
+            yield "note: near copies may be different images that look alike; they are left out too. Check the page;"
+            yield f"   with --limit {COPIES} and another --output, only exact copies are left out, mirrored or not"
         if marked:
-            yield "note: this choice looked at private data without noise; statements that come of it say so"
+            yield "note: this choice used private data without noise; later statements say so"
         if self.drop == "private":
-            yield f"note: runs on {written} and on {self.private} are counted apart, and their epsilons add up"
+            yield f"note: runs on {written} and on {self.private} are counted separately, and their epsilons add up"
             yield f"next: sfumato train {written}"
         else:
             yield f"next: sfumato pretrain {written} --public"
@@ -186,7 +186,7 @@ class Dedup(EndsWithJson):
         from sfumato.training.computing import features_with_mirror
 
         public, private = (
-            self._opened(spec, **declarations_from(backbone, expects, spec)) for spec in (self.public, self.private)
+            self._open(spec, **declarations_from(backbone, expects, spec)) for spec in (self.public, self.private)
         )
         refuse_trained_on(private, stored_materials(self.weights or str(self.backbone)))
         searched, wanted = (
@@ -198,7 +198,7 @@ class Dedup(EndsWithJson):
         found = {pair.private for pair in pairs}
         return sorted([*pairs, *(pair for pair in alike if pair.private not in found)], key=lambda pair: pair.private)
 
-    def _opened(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
+    def _open(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
         from sfumato.data import BY_CLASS, open_source
         from sfumato.randomness import owner_key
 
@@ -215,7 +215,7 @@ class Dedup(EndsWithJson):
             label_columns=self.label_columns if spec == self.private else None,
         )
 
-    def _written(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
+    def _write(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
         """Write the set without its duplicates. Returns the new source; None if none is written, or nothing is left."""
         from sfumato.data import write_without
 
@@ -226,7 +226,7 @@ class Dedup(EndsWithJson):
         if len(left_out) == len(source.train) + len(source.test):
             return None
         if source.train.files is None:  # files need no pixels; arrays are written at their original size
-            source = self._opened(getattr(self, self.drop))
+            source = self._open(getattr(self, self.drop))
         parts = {"train": source.train, "test": source.test}
         return write_without(parts, source.classes, left_out, place / self.drop, marked=marked)
 
@@ -257,7 +257,7 @@ class Compared(NamedTuple):
         public, private = (len({getattr(pair, side) for pair in self.pairs}) for side in ("public", "private"))
         return (
             f"{private} of {count['private']:,} private images and {public} of {count['public']:,} public ones are "
-            f"alike: {exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near one{'' if near == 1 else 's'}."
+            f"similar: {exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near cop{'y' if near == 1 else 'ies'}."
         )
 
     def write(self, place: FilePath) -> None:
@@ -309,5 +309,5 @@ def _note(pair: Pair) -> str:
     if pair.exact:
         return "an exact copy"
     if pair.by_features:
-        return f"alike to the backbone, {pair.difference:.0%} as far apart as different images"
+        return f"similar features, at {pair.difference:.0%} of the distance of different images"
     return f"differs by {pair.difference:.0%} of its contrast{', mirrored' if pair.mirrored else ''}"

@@ -37,9 +37,9 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(PrintsJson):
-    """Look at versions, device, memory, disk and the owner's key, and say what is wrong.
+    """Check versions, device, memory, disk and the owner's key.
 
-    Exit status 0 if nothing is wrong, 1 if something is. It changes nothing, and makes no key, but by --new-key.
+    Exit status 0 if nothing is wrong, otherwise 1. It changes nothing, and makes a key only with --new-key.
     """
 
     new_key: bool = False
@@ -51,14 +51,14 @@ class Doctor(PrintsJson):
         if self.new_key:
             from sfumato.runs.owner.store import new_key
 
-            console.note(f"another owner's key is made; the lists of the lost one lie in {new_key()}")
+            console.note(f"made a new owner's key; the lists of the lost one are in {new_key()}")
         findings = [*_versions(), *_machine(), *_places()]
         wrong = [one for one in findings if one.remedy is not None]
         console.show(
             {"healthy": not wrong, "findings": [one._asdict() for one in findings]},
             Facts({}, more=[one[:2] for one in findings]),
             *(Note(f"wrong: {one.what} ({one.found}); {one.remedy}") for one in wrong),
-            None if wrong else Note("nothing is wrong; begin with: sfumato train digits"),
+            None if wrong else Note("nothing is wrong; start with: sfumato train digits"),
             json=self.json,
         )
         return 1 if wrong else 0
@@ -126,7 +126,7 @@ def _key(path: Path) -> Finding:
 
     what = "owner's key"
     if not os.path.lexists(path) and not lists_in(path.parent):
-        return Finding(what, "none yet: it is made at first use")
+        return Finding(what, "none yet; it is made at first use")
     try:
         owner_key()
     except SfumatoError as error:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class Embed(
     ObserverOptions, ProcessesOption, NewRunChoices, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds
 ):
-    """Train an image embedding privately, with a promise for each person.
+    """Train an image embedding privately, with a guarantee for each person.
 
-    Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
+    With few people on fixed features, with many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
     PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with users_train; or a recipe (recipe:NAME, or a .toml
-    file), or an unfinished run, which is resumed. Batch size is the number of users in a round, and steps the number of
-    rounds. What is left out follows printed rules.
+    file), or an unfinished run to resume. Batch size is the number of users in a round, and steps the number of rounds.
+    Options that are left out follow printed rules.
     """
 
     what: SourceRecipeOrRun
@@ -54,7 +54,7 @@ class Embed(
     the epsilon that guessing them back proves, and an estimate of epsilon."""
     seeds: Whole = None
     """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its
-    95% prediction interval, and what all of them together promise."""
+    95% prediction interval, and their joint guarantee."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 @partial(spellings.with_spellings, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(ProcessesOption, ModelOptions, Loading):
-    """Measure a finished run's model on the test part of a source.
-
-    The figures are not noisy: on private data they are for the owner's eyes.
+    """Measure a finished run's model on the test part of a source. The figures have no noise: on private data they are
+    for the owner only.
     """
 
     source: spellings.SourceName
@@ -43,8 +42,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     part: str = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False
-    """The data are public, so figures measured on them are no secret. So are digits, torchvision, and data that the run
-    declares public."""
+    """The data are public, so figures measured on them are no secret. digits, torchvision sources and data that the run
+    declares public always are."""
     label_sets: spellings.Path = None
     """JSON file with several right labels per image, as in ImageNet-ReaL. A prediction is right if it is one of
     them."""
@@ -112,8 +111,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         reading = self._reading(loaded)
         self._check_test(loaded.classes, exclusive=is_exclusive(loaded.loss))
         if self.far is not None:
-            raise SfumatoError(f"--far {self.far:g} is for embeddings, and the model is a classifier", "leave it out")
-        source, module, transform = self._opened(loaded)
+            raise SfumatoError(f"--far {self.far:g} is for embeddings, but the model is a classifier", "leave it out")
+        source, module, transform = self._open(loaded)
         parts, sets = self._parts(source), None
         if self.label_sets is not None:
             sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.has_own_split)
@@ -154,7 +153,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         alone = self._share is not None
         if alone and self.training_prevalence is not None:
             raise SfumatoError(
-                "--training-prevalence is given, and of --prevalence one share alone, which moves no scores",
+                "--training-prevalence is given, but --prevalence is a single share, which does not shift scores",
                 "give --prevalence as CLASS=SHARE of every class",
             )
         return loaded.reading.with_prevalence(None if alone else self.prevalence, self.training_prevalence)
@@ -172,7 +171,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
                 "give a share such as 0.02",
             ) from None
 
-    def _share_there(self, classes: tuple[str, ...]) -> float | None:
+    def _declared_share(self, classes: tuple[str, ...]) -> float | None:
         """The declared share of the tested class, alone or among the shares of all classes."""
         if self.prevalence is None or self._share is not None:
             return self._share
@@ -190,7 +189,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         transform = loaded.transform
         assert isinstance(transform, Transform)
         if self.label_sets is not None:
-            raise SfumatoError("--label-sets is for classifiers, and the model gives embeddings", "leave it out")
+            raise SfumatoError("--label-sets is for classifiers, but the model gives embeddings", "leave it out")
         if self.positive is not None or self.prevalence is not None:
             given = f"positive {self.positive}" if self.positive is not None else "prevalence"
             raise SfumatoError(f"--{given} is for classifiers", "leave it out for embeddings")
@@ -217,16 +216,16 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         given = {name: value for name, value in options.items() if value is not None}
         if not exclusive and self.label_sets is not None:
             raise SfumatoError(
-                "--label-sets is for models of one class for each image", "leave it out: the source has all labels"
+                "--label-sets is for models with one class per image", "leave it out: the source has all labels"
             )
         if self.positive is None:
             alone = [name for name in given if name != "threshold" or exclusive]
             if alone:
-                raise SfumatoError(f"--{alone[0]} is given, and no class to test for", "name one with --positive")
+                raise SfumatoError(f"--{alone[0]} is given without a class to test for", "give one with --positive")
         else:
             one_of("--positive", self.positive, classes, remedy="name a class of the model")
         if not (plot := str(given.pop("plot", ".svg"))).lower().endswith(".svg"):
-            raise SfumatoError(f"--plot must end with .svg, got {plot!r}", "name a file such as roc.svg")
+            raise SfumatoError(f"--plot must end with .svg, got {plot!r}", "give a file such as roc.svg")
         for name, value in given.items():
             fraction(f"--{name}", value)
 
@@ -244,14 +243,14 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
         true = labels == place if is_exclusive(loaded.loss) else labels[:, place] == 1
-        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._share_there(loaded.classes))
+        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._declared_share(loaded.classes))
         if self.plot is not None and not is_follower():
             point = 1 - found.specificity.value, found.sensitivity.value
             drawn = roc_file(self.positive, found.curve, found.auc.value, point)
             write(FilePath(self.plot), drawn.encode(), private=True)
         return found
 
-    def _opened(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
+    def _open(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
         """The source, and the network with the transform for the records of this source."""
         from sfumato.data import FeatureTransform, UnknownClassError, open_source
         from sfumato.data.kinds import parse
@@ -272,8 +271,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
                 source = self._images(loaded, loaded.transform)
             except UnknownClassError as error:
                 raise SfumatoError(
-                    f"{error.record}, a class that the model does not know",
-                    "take its images out of the source; or give the run that was trained on these classes",
+                    f"{error.record}, which is no class of the model",
+                    "remove its images from the source, or give a run that was trained on these classes",
                 ) from None
         module, transform = loaded.module_for(source)
         self._refuse_other_split(source, loaded.user_from)
@@ -298,7 +297,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         where |= {"user_from": self.user_from, "text_column": self.text_column} | self._levels(transform)
         if self.test_fraction is None:
             del where["test_fraction"]  # the default is the fraction in training
-        return loaded.opened(self.source, **where, **further)
+        return loaded.open_source(self.source, **where, **further)
 
     def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
         """Refuse a split by image if training had a split by user. The test part would contain training images."""
@@ -307,7 +306,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         by_rule = supports_user_from(source.kind, user_from)
         if self.part != "all" and not source.has_own_split and by_rule and user_from not in (None, self.user_from):
             raise SfumatoError(
-                f"the model was trained on users by --user-from {user_from!r}, whom another split takes apart",
+                f"the model was trained with --user-from {user_from!r}, and another split would separate these users",
                 "give the same --user-from, or --part all for data that it was not trained on",
             )
 

@@ -30,10 +30,10 @@ LINES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Features(ProcessesOption, EndsWithJson, SourceChoices):
-    """Compute the features of a source under a fixed public backbone, once, to a cache on disk.
+    """Compute the features of a source once, with a fixed public backbone, into a cache on disk.
 
-    A cache is a source: sfumato train features:PATH trains a private classifier on it. The command goes on where it was
-    cut. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
+    A cache is a source: sfumato train features:PATH trains a private classifier on it. Repeat the command to resume an
+    interrupted one. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
     """
 
     what: spellings.SourceName
@@ -42,7 +42,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain. Its weights must come from public data."""
     weights: spellings.Path = None
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
-    model: spellings.Own = None
+    model: spellings.FunctionName = None
     """The function that builds the network of a run with a model of your own (package:function). A name inside a file
     is not trusted."""
     resolution: spellings.OwnSide = None
@@ -57,9 +57,9 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     views: spellings.Whole = None
     """K, the versions of each training image: any number of random crops, or the image and its mirror image. (default:
     1; 2 for central crops with --flip True)"""
-    flip: spellings.Off = None
+    flip: spellings.OffByDefault = None
     """Whether views are mirrored."""
-    dtype: spellings.Stored = "float32"
+    dtype: spellings.StorageType = "float32"
     """Type in which features are stored."""
     batch: spellings.WholeByRule = None
     """Number of images at a time."""
@@ -86,8 +86,8 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
         from sfumato.training.preparation.prepare import default_threads
 
         if self.what.startswith("features:"):
-            raise SfumatoError(f"{self.what} holds features already", "give a source of images")
-        showing = self._showing()
+            raise SfumatoError(f"{self.what} already holds features", "give a source of images")
+        showing = self._stored_views()
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
@@ -99,7 +99,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
         if not is_follower():
             self._report(cache, missing, together, seconds)
 
-    def _showing(self) -> StoredViews:
+    def _stored_views(self) -> StoredViews:
         """The crops and views of each image for the backbone."""
         from sfumato.training import caching
 
@@ -151,8 +151,8 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
             "seconds": seconds,
             "one_by_one": not together,
         }
-        alone = Note("note: the backbone ran on one image at a time, since in a batch images might reach each other")
-        secret = Note("note: features tell much of their images; keep the cache as private as these")
+        alone = Note("note: the backbone ran on one image at a time, because images of a batch might affect each other")
+        secret = Note("note: features reveal much about their images; keep the cache as private as the images")
         console.show(
             data,
             Facts(data, LINES),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sfumato.privacy.unit import Unit
 
 FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
-OF_WAYS = {
+SAMPLING_COLUMNS = {
     "drawn": "{drawn}",
     "epsilon": "{epsilon:up}",
     "noise": "{noise_multiplier:g}",
@@ -30,7 +30,7 @@ OF_WAYS = {
     "cosine 0": "{orthogonal:.4g}",
     "": "{mark}",
 }
-OF_FRONTIER = {
+FRONTIER_COLUMNS = {
     "noise": "{noise_multiplier:g}",
     "steps": "{steps:,}",
     "epochs": "{expected_epochs:,.1f}",
@@ -43,46 +43,48 @@ OF_FRONTIER = {
     "": "{remark}",
 }
 NOTES = (
-    "S/N compares plans and forecasts nothing: B / sigma in a step, sqrt(T) times that in the run; of limit: its share "
-    "of what full batches get from the same budget",
-    "the rule of De et al. 2022, section 5, is from CIFAR-10 with a WRN-16-4 from random weights at epsilon 8: for "
-    "other data it is a place to begin",
+    "S/N (signal to noise) compares plans but is no forecast: B / sigma per step, sqrt(T) times that per run; of "
+    "limit: relative to full batches with the same budget",
+    "the rule of De et al. 2022, section 5, is from CIFAR-10 with a WRN-16-4 trained from scratch at epsilon 8: a "
+    "starting point for other data",
 )
 
 
 @spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class Plan(PrintsJson, Units, PairOfRecords):
-    """Find one of noise multiplier, steps, batch size and epsilon from the others. Looks at no data.
+    """Compute noise multiplier, steps, batch size or epsilon from the other three. Reads no data.
 
     Give three of the four, with --examples. For instance: sfumato plan --examples 50000 --batch-size 4096 --steps 2500
-    --epsilon 8. For users give --users in place of --examples; without --drawn both ways of drawing are compared.
+    --epsilon 8. For users give --users instead of --examples; without --drawn, both ways of sampling are compared.
     """
 
     examples: spellings.Whole = None
-    """N, the number of training examples; of users, of those that are kept (by default --per-user of each)."""
+    """N, the number of training examples; with users, of those that are kept (by default --per-user of each)."""
     users: spellings.Whole = None
-    """The number of users, where the unit is a user."""
+    """Number of users, if the unit is a user."""
     batch_size: spellings.Whole = None
-    """Expected number of examples in a step, or of users where these are drawn; all there are for full-batch steps."""
+    """Expected number of examples in a step, or of users if users are sampled; all of them for full-batch steps."""
     steps: spellings.Whole = None
     """Number of training steps."""
     noise_multiplier: spellings.Number = None
-    """Standard deviation of the noise over the clipping norm."""
+    """Standard deviation of the noise divided by the clipping norm."""
     epsilon: spellings.Number = None
-    """The privacy budget."""
+    """Privacy budget."""
+    accountant: spellings.AccountantName = None
+    """How to find noise, steps or batch size that meet epsilon."""
     delta: spellings.Delta = None
-    """The chance at which the bound may fail."""
+    """Probability with which the epsilon bound may fail."""
     max_norm: float = 1.0
-    """The clipping norm; it does not change epsilon."""
-    momentum: spellings.OfMomentum = None
-    """Of the optimizer: banded and buffered noise is the best for it."""
-    schedule: spellings.OfSchedule = None
-    """Of the learning rate: likewise."""
+    """Clipping norm. It does not change epsilon."""
+    momentum: spellings.MomentumByDefault = None
+    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
+    schedule: spellings.ScheduleName = None
+    """Learning rate schedule, for which banded and buffered noise are optimised."""
     start: spellings.Start = None
-    """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
+    """When step 0 begins, if each record's time stamp decides its step. It does not change epsilon."""
     period: spellings.Period = None
-    """And how much time each step then covers."""
+    """The time that each step then covers."""
 
     def run(self) -> None:
         """Solve and print."""
@@ -90,7 +92,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
 
         unit, population = self._unit()
         if unit is None:
-            self._both_ways(population)
+            self._compare_sampling(population)
             return
         with console.bar("calibrating"):
             plan = make_plan(self, population, unit, self.request(population))
@@ -100,7 +102,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         ):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | remarks.figures(plan)
-        following = None if unit.drawn == "clients" else Note(self._next(plan))
+        following = None if unit.drawn == "clients" else Note(self._train_command(plan))
         console.show(data, Facts(data), following, json=self.json)
 
     def _unit(self) -> tuple[Unit | None, int]:
@@ -123,7 +125,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         for name in ("users", "per_user", "drawn"):
             if getattr(self, name) is not None:
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option} is for users, and the unit is an example", "give --unit user")
+                raise UsageError(f"--{option} is for users, but the unit is an example", "give --unit user")
         if self.examples is None:
             raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
         positive_integer("examples", self.examples)
@@ -133,8 +135,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
             raise UsageError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
                 f"{', '.join(given) or 'none'}",
-                "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by "
-                "rules",
+                "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
             )
         return Example(), self.examples
 
@@ -142,37 +143,39 @@ class Plan(PrintsJson, Units, PairOfRecords):
         from sfumato.data import Clock
 
         if Clock.from_declared(self.start, self.period) is not None and self.order != "time":
-            raise UsageError("--start and --period are given without --order time", "leave them out, or give it")
+            raise UsageError(
+                "--start and --period are given without --order time", "leave them out, or give --order time"
+            )
 
-    def _both_ways(self, users: int) -> None:
-        """Compare both ways of drawing at the same budget, and print the better one."""
+    def _compare_sampling(self, users: int) -> None:
+        """Compare both ways of sampling at the same budget, and print the better one."""
         from sfumato.privacy import user_rule
 
         needed = ("per_user", "batch_size", "steps", "epsilon")
         if missing := [f"--{name.replace('_', '-')}" for name in needed if getattr(self, name) is None]:
             raise UsageError(
-                f"{', '.join(missing)} must be given to compare both ways of drawing", "give it, or say --drawn"
+                f"{', '.join(missing)} must be given to compare both ways of sampling", "give it, or give --drawn"
             )
         if self.noise_multiplier is not None or self.mechanism or self.participation:
             raise UsageError(
-                "a noise multiplier, mechanism or participation is given, and both ways of drawing are compared by the "
-                "noise that they need",
-                "leave it out, or say --drawn",
+                "a noise multiplier, mechanism or participation is given, but both ways of sampling are compared by "
+                "the noise that they need",
+                "leave it out, or give --drawn",
             )
         sizes: dict[str, Any] = {"records": self.per_user, "gradients": self.batch_size, "steps": self.steps}
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
-        with console.bar("calibrating both ways"):
+        with console.bar("comparing both ways of sampling"):
             rule = user_rule(users=users, **sizes, **budget, population=self.examples)
         plan, rows = rule.better.plan, rule.rows()
         data = {"users": users, "per_user": self.per_user, "ways": rows, "take": rule.better.drawn}
         console.show(
             data,
-            Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], OF_WAYS, texts=1),
-            Note("noise: its multiplier; batch: examples, or users, in a step, the same gradients to compute;"),
-            Note("cosine: noise over signal where a user's gradients all agree (1), or are orthogonal (0)"),
+            Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], SAMPLING_COLUMNS, texts=1),
+            Note("noise: noise multiplier; batch: examples or users per step, for the same number of gradients;"),
+            Note("cosine: noise over signal if a user's gradients all agree (1), or are orthogonal (0)"),
             None
             if rule.is_certain
-            else Note("note: which is better depends on the data; the rule takes the geometric mean of both columns"),
+            else Note("note: the better one depends on the data; the rule uses the geometric mean of both columns"),
             Note(
                 f"next: sfumato train SOURCE --unit user --users {users} --per-user {self.per_user} "
                 f"--drawn {rule.better.drawn} --batch-size {plan.expected_batch_size} --steps {plan.steps} "
@@ -181,7 +184,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
             json=self.json,
         )
 
-    def _next(self, plan: PrivacyPlan) -> str:
+    def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""
         what = "examples" if plan.unit.drawn == "examples" else "users"
         users = f" --users {plan.users}" if what == "examples" and plan.users is not None else ""
@@ -202,7 +205,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(PrintsJson):
-    """Show which noise allows how many steps within a budget, for one or several batch sizes. Looks at no data.
+    """Show the trade-off between noise and steps within a budget, for one or several batch sizes. Reads no data.
 
     For instance: sfumato tradeoff --examples 50000 --epsilon 8 --batch-size 1024 4096 --epochs 150
     """
@@ -210,30 +213,28 @@ class Tradeoff(PrintsJson):
     examples: Whole = None
     """N, the number of training examples."""
     epsilon: Number = None
-    """The privacy budget."""
+    """Privacy budget."""
     delta: Delta = None
-    """The chance at which the bound may fail."""
+    """Probability with which the epsilon bound may fail."""
     batch_size: BatchSizes = None
-    """Expected numbers of examples in a step; as many as --examples means full-batch steps."""
+    """Expected numbers of examples in a step; the number of --examples means full-batch steps."""
     noise_multiplier: Multipliers = None
-    """The noise multipliers to show."""
+    """Noise multipliers to show."""
     epochs: Number = None
-    """The computation that is allowed, B T / N: the point to take within it is marked."""
+    """The allowed compute, B T / N. The recommended point within it is marked."""
     plot: Path = None
-    """Draw the frontiers into this file: .svg."""
+    """Draw the frontiers into this .svg file."""
 
     def run(self) -> None:
         """Solve, draw and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
-        from sfumato.privacy.planning.tradeoff import FLAT, best_point, frontier
+        from sfumato.privacy.planning.tradeoff import FLAT, frontier, recommended_point
         from sfumato.report.plots import comparisons
 
         if self.examples is None or self.epsilon is None:
             missing = "--examples" if self.examples is None else "--epsilon"
-            raise UsageError(
-                f"{missing} is missing", "give budget and number of examples, as in --examples 50000 --epsilon 8"
-            )
+            raise UsageError(f"{missing} is missing", "give both, such as --examples 50000 --epsilon 8")
         positive_integer("examples", self.examples)
         if self.plot is not None:
             comparisons.check(self.plot)
@@ -253,7 +254,7 @@ class Tradeoff(PrintsJson):
                     on_progress=on_progress,
                 )
             frontiers.append(found)
-        best = best_point(frontiers, self.epochs)
+        best = recommended_point(frontiers, self.epochs)
         share = next(found.share(best) for found in frontiers if best in found.points)
         rows = [found.to_dict() for found in frontiers]
         if self.plot is not None:
@@ -264,8 +265,13 @@ class Tradeoff(PrintsJson):
             data,
             *(part for row in rows for part in self._parts(row, data)),
             *map(Note, NOTES),
-            Note(f"taken: batch size {best.plan.expected_batch_size:,}, {self._why(best)}") if len(sizes) > 1 else None,
-            Note(f"note: the point taken has {share:.0%} of the limit; more steps, with more noise, would raise it")
+            Note(f"recommended: batch size {best.plan.expected_batch_size:,}, {self._batch_size_reason(best)}")
+            if len(sizes) > 1
+            else None,
+            Note(
+                f"note: the recommended point reaches {share:.0%} of the limit; more steps with more noise would raise "
+                "it"
+            )
             if share < FLAT
             else None,
             self.plot and Note(f"{self.plot}   the frontiers as a plot"),
@@ -277,7 +283,7 @@ class Tradeoff(PrintsJson):
         """The table of one batch size."""
         head = "batch size {batch_size:,} of {examples:,}, epsilon {epsilon:g}, delta {delta:g}"
         rows = [point | {"remark": self._remark(point)} for point in found["points"]]
-        return head.format(**data | found), Table(rows, OF_FRONTIER), ""
+        return head.format(**data | found), Table(rows, FRONTIER_COLUMNS), ""
 
     def _remark(self, point: dict[str, Any]) -> str:
         """The remark on a row. An arrow marks the row to take."""
@@ -285,17 +291,17 @@ class Tradeoff(PrintsJson):
         marks = [words[point["rule"]]] if point["rule"] else []
         marks += ["flat from here"] if point["flat"] else []
         if point["take"] and not marks:
-            marks = ["enough steps: more of full batches gain nothing"]
+            marks = ["enough steps: more full batches gain nothing"]
         return ("<- " if point["take"] else "   ") + ", ".join(marks) if marks else ""
 
-    def _why(self, best: Point) -> str:
+    def _batch_size_reason(self, best: Point) -> str:
         """The reason for this batch size among several."""
         from sfumato.privacy.planning.tradeoff import batch_by_rule
 
         if self.epochs is None:
-            return "the largest; with --epochs it would be one that fits them"
+            return "the largest; with --epochs, the largest that fits"
         ideal = batch_by_rule(best.plan.population, self.epsilon or 0, self.epochs)
-        return f"the nearest to {ideal:,.0f}, which is what the rule suggests for {self.epochs:g} epochs"
+        return f"the nearest to {ideal:,.0f}, the rule's suggestion for {self.epochs:g} epochs"
 
 
 def _command(best: Point) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(ModelOptions):
-    """Label images with a finished run's model, or texts. A folder stands for the images in it, and - for standard
-    input with a text in each line."""
+    """Label images or texts with a finished run's model. A folder means all images in it; - means standard input with
+    one text per line."""
 
     images: Annotated[tuple[str, ...], positional("IMAGE|TEXT [...]")]
     """Image files or folders of images; or texts, each in quotation marks."""
@@ -36,8 +36,8 @@ class Predict(ModelOptions):
     """Share of each class in the training data, declared, from which scores are shifted. (default: as the model file
     says)"""
     interval: Number = None
-    """Confidence level, such as 0.95: shows how far the randomness of training alone may have moved the first label's
-    logit, estimated from the run's checkpoints."""
+    """Confidence level, such as 0.95: shows how far the randomness of training may have moved the first label's logit,
+    estimated from the run's checkpoints."""
 
     def run(self) -> int:
         """Predict the labels and print them."""
@@ -57,7 +57,7 @@ class Predict(ModelOptions):
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
             if not self.images:
-                raise SfumatoError("no images are given", "name image files, or folders of them")
+                raise SfumatoError("no images were given", "name image files, or folders of them")
             if not of_texts:
                 raise SfumatoError(f"no image file is in {self.images[0]!r}", "name image files, or folders of them")
             raise SfumatoError("no texts were given", "give a text on each line")
@@ -88,14 +88,12 @@ class Predict(ModelOptions):
     def _refuse_others(self, *, several: bool) -> None:
         """Refuse options for models of the other kind."""
         if not several and self.threshold is not None:
-            raise SfumatoError(
-                f"--threshold {self.threshold:g} is for models of several labels", "leave it out: one class is chosen"
-            )
+            raise SfumatoError(f"--threshold {self.threshold:g} is for models with several labels", "leave it out")
         for name in ("top", "interval"):
             if several and (value := getattr(self, name)) is not None:
                 raise SfumatoError(
-                    f"--{name} {value:g} is for models of one class for each image, and this one tells several labels",
-                    "leave it out: all labels are shown",
+                    f"--{name} {value:g} is for models with one class per image, but this one has several labels",
+                    "leave it out",
                 )
 
     def _with_intervals(
@@ -155,13 +153,13 @@ def _expanded(images: tuple[str, ...]) -> list[str]:
 
     paths: list[str] = []
     for name in images:
-        paths += sorted(_within(name)) if os.path.isdir(name) else [name]
+        paths += sorted(_find_images(name)) if os.path.isdir(name) else [name]
     for path in paths:
         refuse_unwritable(path, "image", longest=None)
     return paths
 
 
-def _within(folder: str) -> Iterator[str]:
+def _find_images(folder: str) -> Iterator[str]:
     """The images in a folder. Refuses a link to a folder that has been read, since links may form cycles."""
     import os
     import pathlib
@@ -171,7 +169,7 @@ def _within(folder: str) -> Iterator[str]:
     def refuse(problem: OSError) -> None:
         reason = problem.strerror or problem
         raise SfumatoError(
-            f"folder {problem.filename!r} cannot be listed ({reason})", "give yourself permission to read it"
+            f"folder {problem.filename!r} cannot be listed ({reason})", "check its permissions"
         ) from None
 
     entered: dict[tuple[int, int], str] = {}
@@ -179,6 +177,6 @@ def _within(folder: str) -> Iterator[str]:
         known = os.stat(place)
         first = entered.setdefault((known.st_dev, known.st_ino), place)
         if first != place:
-            raise SfumatoError(f"folder {place!r} is a link to {first!r}, which is read already", "take the link out")
+            raise SfumatoError(f"folder {place!r} is a link to {first!r}, which was already read", "take the link out")
         found = (os.path.join(place, file) for file in files)
         yield from (file for file in found if is_image_file(pathlib.Path(file)))

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(RunArgument):
-    """Write the page of a finished run: report.html, or with --public a report-public.html to give away.
+    """Write the report of a finished run: report.html, or with --public a report-public.html for publication.
 
-    The public page leaves out whatever shows private data or was measured on them. What is written over the page here
-    (title, owner, date, purpose and so on) is remembered for the run. The title stands on the public page too; of the
-    rest what was given together with --public.
+    The public report leaves out everything that shows private data or was measured on them. Facts given here (title,
+    owner, date, purpose and so on) are remembered for the run. The public report shows the title, and of the others
+    those that were given together with --public.
     """
 
     model_card: bool = False
@@ -35,7 +35,8 @@ class Report(RunArgument):
     title: FreeText = None
     """Title of the report. (default: that of sfumato train)"""
     owner: FreeText = None
-    """Who is responsible for the data. On the owner's page; with --public on both pages, like the next four."""
+    """Who is responsible for the data. Shown in the owner's report; with --public in both reports, like the next
+    four."""
     contact: FreeText = None
     """How to reach them."""
     date: FreeText = None
@@ -62,11 +63,11 @@ class Report(RunArgument):
         if self.model_card and heading.private:
             first = next(iter(heading.private)).replace("_", "-")
             raise SfumatoError(
-                f"--model-card and --{first} are both given, which no card shows",
-                "give it without --model-card first: it is remembered for the owner's page",
+                f"--model-card and --{first} are both given, but no card shows it",
+                "give it without --model-card first; the owner's report remembers it",
             )
         if self.total and not self.public:
-            raise SfumatoError("--total is given without --public", "leave it out: the owner's page has the total")
+            raise SfumatoError("--total is given without --public", "leave it out: the owner's report has the total")
         if self.public:
             heading = replace(heading, published=tuple(heading.private))
         run = names.RunDirectory(self.run_directory)
@@ -74,20 +75,18 @@ class Report(RunArgument):
         heading.add_to(run)
         with run.format_errors():
             plain = is_public(run)
-            path, text, open_to_all = self._written(run, plain)
+            path, text, open_to_all = self._render(run, plain)
             content = text.encode()
         names.write(path, content, private=not open_to_all)
         changed = None if plain else altered_file(run)
         if changed is not None:
-            console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
-        note = (
-            None if open_to_all else "it may show private images and figures; sfumato report --public leaves them out"
-        )
-        note = "it is for the owner; fill in what is marked" if self.dpia else note
+            console.note(f"note: {run / changed} has changed since the run; see sfumato verify {run.path}")
+        note = None if open_to_all else "it may show private images and figures; --public leaves them out"
+        note = "for the owner only; fill in the marked places" if self.dpia else note
         data = {"report": str(path), "public": self.public or self.model_card}
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
-    def _written(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
+    def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import finish, run_report

@@ -27,13 +27,13 @@ FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_ba
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(PrivateChoices):
-    """Search for settings on a validation part, and say what the search costs.
+    """Search for settings on a validation part, and show the privacy cost.
 
-    SOURCE or RECIPE and options are as in sfumato train; --vary, or the recipe's table [sweep], says what varies. On
+    SOURCE or RECIPE and options are as in sfumato train; --vary, or the recipe's table [sweep], lists what varies. On
     public data a search costs nothing. On private data it is either a private selection (--search private): a random
-    number of candidates, of which only the best is released, with one promise for all of it; or not covered (--search
-    uncovered): each run's statement says so, and what all of them cost together. A search that was cut goes on when the
-    same command is given again.
+    number of candidates, of which only the best is released, with one guarantee for all; or uncovered (--search
+    uncovered): each run's statement says so and gives the joint cost of all runs. Repeat the command to resume an
+    interrupted search.
     """
 
     what: spellings.SourceOrRecipe
@@ -45,13 +45,13 @@ class Sweep(PrivateChoices):
     one_at_a_time: bool = False
     """Change one option at a time from the defaults, and show the effect of each. source may vary too."""
     search: spellings.ModeOfSearch = None
-    """How the search treats privacy: public data, private selection, or uncovered by the promise."""
+    """How the search treats privacy: public data, private selection, or uncovered by the guarantee."""
     candidates: spellings.Candidates = None
     """Number of settings to draw at random. In a private selection, the mean of their random number."""
     shape: spellings.Shape = None
     """Private selection: shape of the distribution of the number of candidates. 0 is logarithmic, 1 geometric."""
     score_noise: spellings.ScoreNoise = None
-    """Private selection: standard deviation of the noise added to a candidate's number of right answers."""
+    """Private selection: standard deviation of the noise added to a candidate's number of correct predictions."""
     validation: spellings.Share = None
     """Share of the training part that is held out for scoring."""
     score_on: spellings.SourceText = None
@@ -62,12 +62,12 @@ class Sweep(PrivateChoices):
     processes: spellings.Processes = None
     """Number of runs at once on this machine."""
     dry_run: bool = False
-    """Say what would run and what it would cost, and spend nothing."""
+    """Show what would run and what it would cost, and spend nothing."""
 
     def run(self) -> None:
         """Search and print the results."""
-        embed = self._of_embeddings() if recipe.is_embedding(self.what) else None
-        chosen = self.with_recipe(self.what) if embed is None else self._as(embed)
+        embed = self._to_embed() if recipe.is_embedding(self.what) else None
+        chosen = self.with_recipe(self.what) if embed is None else self._with_source_of(embed)
         from sfumato import search
         from sfumato.cli.output import search_output
 
@@ -112,7 +112,7 @@ class Sweep(PrivateChoices):
                     write(place / BEST, chosen.best_recipe(found, embed).encode(), private=True)
                     search_output.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
 
-    def _of_embeddings(self) -> Embed:
+    def _to_embed(self) -> Embed:
         """The embedding training of the recipe, with the given options. Refuses options that it does not have."""
         from sfumato.cli.verbs.embed import Embed
 
@@ -124,7 +124,7 @@ class Sweep(PrivateChoices):
             raise SfumatoError(f"{option} is given, and {what} trains embeddings", "leave it out")
         return Embed(what=self.what, **given).with_recipe(self.what)
 
-    def _as(self, embed: Embed) -> Sweep:
+    def _with_source_of(self, embed: Embed) -> Sweep:
         """This search with the source of the embedding training."""
         return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
@@ -152,10 +152,10 @@ class Sweep(PrivateChoices):
         The recipe records the search and keyed digests of its data. On these data, if they are private, the statement
         of its run mentions the search.
         """
-        search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
+        search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.data_digests, strict=False))
         lines = [
             "# The best settings of a search, for the whole training part.",
-            "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
+            "# Chosen by exact scores. On private data no epsilon covers this choice, and another run costs more.",
             "",
             *(
                 f"{name.replace('_', '-')} = {to_toml(value)}"
@@ -185,13 +185,13 @@ class Sweep(PrivateChoices):
         public = self.public or (is_public(self.source or "") and not self.private)
         if self.search is None and not public:
             raise SfumatoError(
-                "a search on private data costs privacy, and --search does not say how it is to be paid",
-                "give --search private (one promise for all of it, only the winner is released) or --search uncovered "
-                "(each statement says that the search is not covered); or --public if the data are",
+                "a search on private data costs privacy, but --search is not given",
+                "give --search private (one guarantee for the search, only the winner is released) or --search "
+                "uncovered (each statement says that the search is not covered); or --public for public data",
             )
         mode = one_of("search", self.search or "public", MODES)
         if mode == "public" and not public:
-            raise SfumatoError("--search is public, but the data are private", "give --public if they are not")
+            raise SfumatoError("--search is public, but the data are private", "give --public for public data")
         if self.one_at_a_time and (mode == "private" or self.candidates is not None):
             raise SfumatoError(
                 "--one-at-a-time shows all of its runs, which a private selection must not",
@@ -199,12 +199,10 @@ class Sweep(PrivateChoices):
             )
         if mode != "private" and (self.shape is not None or self.score_noise is not None):
             raise SfumatoError(
-                "--shape and --score-noise belong to a private selection", "leave them out, or give --search private"
+                "--shape and --score-noise are for a private selection", "leave them out, or give --search private"
             )
         if mode == "private" and self.score_on is not None:
             unused = [name for name in ("score_noise", "validation") if getattr(self, name) is not None]
             if unused:
-                raise SfumatoError(
-                    f"--score-on is given, and {', '.join(unused)} beside it, which it has no use for", "leave one out"
-                )
+                raise SfumatoError(f"--score-on does not use {', '.join(unused)}, but both are given", "leave one out")
         return mode

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Train(ObserverOptions, ProcessesOption, PrivateChoices):
-    """Train an image classifier privately, and state what was promised.
+    """Train an image classifier privately, and state its guarantee.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
-    features:PATH for a cache that sfumato features has made; or a recipe (recipe:NAME, or a .toml file), which any
-    option overrides but the one that chooses its row; or an unfinished run directory, which is resumed. Every option
-    that is left out follows a written rule, from public facts alone, and the choice is printed.
+    features:PATH for a cache made by sfumato features; or a recipe (recipe:NAME, or a .toml file), which any option
+    overrides except the one that selects its row; or an unfinished run directory to resume. Every option that is left
+    out follows a written rule, from public facts alone, and the choice is printed.
     """
 
     what: SourceRecipeOrRun
@@ -86,9 +86,9 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     source. directions: random directions in parameter space, added to the sums, in place of images."""
     seeds: Whole = None
     """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread,
-    and what all of them together promise."""
+    and their joint guarantee."""
     title: FreeText = None
-    """Title of the report, the public one too. (default: source and model)"""
+    """Title of the report, including the public one. (default: source and model)"""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
 
@@ -145,8 +145,8 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
         how: dict[str, Any] = {"seeds": self.seeds}
         if budgets is not None:
             chosen = replace(chosen, epsilon=None)
-            how = {"epsilons": budgets, "of_budget": self.trial_for_epsilon}
-            how["foreseen"] = training_output.dry_run_data if self.dry_run else None
+            how = {"epsilons": budgets, "trial_for_epsilon": self.trial_for_epsilon}
+            how["dry_run"] = training_output.dry_run_data if self.dry_run else None
         with ProgressBars(repeating=False) as progress:
 
             def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
@@ -179,8 +179,8 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
         """Refuse options that do not apply to several runs."""
         if self.title is not None:
             raise SfumatoError(
-                "--title is given for several runs, each of which has a page of its own",
-                "leave it out, and write it over one of them: sfumato report RUN --title",
+                "--title is given for several runs, which each have a report",
+                "leave it out, and give it for one of them: sfumato report RUN --title",
             )
         if budgets is None:
             refuse_dry_seeds(dry_run=self.dry_run)
@@ -193,7 +193,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
             from sfumato.data import Cache
 
             raise SfumatoError(
-                f"{self.what} is a folder, but neither a run nor the name of a source",
+                f"{self.what} is a folder, but neither a run nor a source",
                 f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
             )
         return self.with_recipe(self.what)
@@ -227,24 +227,24 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
 @partial(with_spellings, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
-    """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
+    """Train without privacy on public data, for private fine-tuning or for comparison.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run
-    directory, which is resumed. The model promises nothing, and says so. Fine-tune it with sfumato train --pretrained
-    RUN.
+    directory to resume. The model has no privacy guarantee, and its statement says so. Fine-tune it with sfumato train
+    --pretrained RUN.
     """
 
     what: SourceRecipeOrRun
-    """Where the images are, a recipe, or a run to resume."""
+    """A public source, a recipe, or a run to resume."""
 
     batch_size: BatchSize = None
     """Number of examples in a step."""
     steps: Steps = None
     """Number of training steps."""
     max_norm: Unclipped = None
-    """The L2 norm to which a step's mean gradient is scaled down where it is longer; no promise follows from it."""
+    """L2 norm to which a step's mean gradient is clipped. Gives no privacy guarantee."""
     micro_batch: WholeByRule = None
-    """The most examples in memory at once."""
+    """Largest number of examples in memory at once."""
 
     def run(self) -> None:
         """Train, and print the figures of the model."""
@@ -287,9 +287,8 @@ class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(RunArgument):
-    """End an unfinished run with what its last checkpoint holds.
-
-    The statement gives the epsilon of the whole plan all the same: stopping early saves nothing.
+    """Finish an unfinished run early, at its last checkpoint. The statement still gives the epsilon of the whole plan:
+    stopping early saves no privacy.
     """
 
     trust_code: bool = False

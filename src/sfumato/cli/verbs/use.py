@@ -14,17 +14,18 @@ from sfumato.cli.output.console import Note
 
 @dataclass(frozen=True, kw_only=True)
 class Export(ModelOptions):
-    """Write a finished run's model so that it opens without sfumato.
+    """Export a finished run's model for use without sfumato.
 
-    A folder with the model, preprocessing.json (classes, statement, and what happens to an image before and within the
-    model) and a model card. It is written only where its outputs are the run's, to 1e-5, on made-up records.
+    Writes a folder with the model, preprocessing.json (classes, statement, and the processing of images before and
+    within the model) and a model card. The export is refused if its outputs on synthetic records differ from the run's
+    by more than 1e-5.
     """
 
     to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
-    """ONNX, a program of torch.export, or a folder that timm or transformers opens (for models of theirs)."""
+    """ONNX, torch.export, or a folder for timm or transformers (only their own models)."""
     output: Path = None
-    """The folder; or the model's file, by a name that ends in .onnx or .pt2.
-    (default: export-TO in the run directory, NAME-TO beside a model file)"""
+    """Output folder, or a model file that ends in .onnx or .pt2. (default: export-TO in the run directory, NAME-TO
+    beside a model file)"""
 
     def run(self) -> None:
         """Write the model and print its path."""
@@ -34,31 +35,31 @@ class Export(ModelOptions):
         console.show(
             {"to": self.to, "export": str(made.path), "files": list(made.files), "difference": made.difference},
             f"{made.path}   {', '.join(made.files)}",
-            Note(f"outputs are the run's to {made.difference:.0e} on made-up records; {made.files[-1]} says how"),
+            Note(f"outputs agree with the run's to {made.difference:.0e} on synthetic records; see {made.files[-1]}"),
             json=self.json,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(ModelOptions):
-    """Serve a finished run's model: a page to drop an image on, and JSON (POST /predict, or /embed).
+    """Serve a finished run's model over HTTP: a web page and JSON (POST /predict, or /embed).
 
-    Runs until it is interrupted (SIGINT, SIGTERM), and then answers what it was asked before. Nothing that is sent is
-    kept or logged. The model file alone is enough, and shows less than the run directory.
+    Runs until it is interrupted (SIGINT, SIGTERM), and then answers the pending requests. Nothing that is sent is
+    stored or logged. The model file alone is sufficient, and reveals less than the run directory.
     """
 
     host: str = "127.0.0.1"
-    """Address to listen on. 0.0.0.0 for all interfaces."""
+    """Address to listen on. 0.0.0.0 means all interfaces."""
     port: int = 8000
-    """Port to listen on. 0 for any free one."""
+    """Port to listen on. 0 means any free port."""
     api_key_file: Path = None
-    """File with a key that requests must bring, readable by nobody else. (default: no key is needed)"""
+    """File with a key that requests must send, readable only by its owner. (default: no key is needed)"""
     max_body: float = 10
-    """Largest request in megabytes. Up to sixteen are held at once."""
+    """Largest request in megabytes. At most sixteen are in memory at once."""
     timeout: float = 30
-    """Seconds for a request to arrive, and to be answered."""
+    """Seconds to receive a request, and to answer it."""
     batch: int = 64
-    """Largest number of records that go through the model together."""
+    """Largest number of records in a batch."""
     wait: float = 2
     """Milliseconds that a batch waits for more records."""
     queue: int = 512
@@ -92,5 +93,5 @@ class Serve(ModelOptions):
         url = address(listener)
         console.show({"url": url, "key": key is not None}, url, json=self.json)
         if key is None and not local:
-            console.note("note: whoever reaches this address may ask; --api-key-file PATH has them bring a key")
+            console.note("note: anyone who reaches this address can send requests; --api-key-file PATH requires a key")
         serve(ready, listener)

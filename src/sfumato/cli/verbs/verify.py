@@ -13,14 +13,14 @@ from sfumato.cli.output.console import Note
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(RunArgument):
-    """Check that a finished run's statement follows from its record.
+    """Check a finished run's statement against its record.
 
-    Recomputes epsilon from plan and ledger, checks the ledger's hash chain and every fingerprint, and that the model
-    file is the one that the ledger ends with. Exit status 0 if all of it holds, 1 if not.
+    Recomputes epsilon from plan and ledger, and checks the ledger's hash chain, every fingerprint, and that the model
+    file is the one named at the end of the ledger. Exit status 0 if everything holds, otherwise 1.
     """
 
     signer: Path = None
-    """Public key file of whoever must have signed the run."""
+    """Public key file of the expected signer."""
 
     def run(self) -> int:
         """Check the run and print the verdict."""
@@ -39,18 +39,19 @@ class Verify(RunArgument):
 
 @dataclass(frozen=True, kw_only=True)
 class Sign(PrintsJson):
-    """Vouch for a finished run by a signature of its statement, model and ledger.
+    """Sign a finished run: statement, model and ledger.
 
-    Shows who vouches, not when, nor that it ran. The key is one of its own (sfumato sign --new-key PATH), never the
-    owner's; its public half, PATH.pub, is given to whoever is to check (sfumato verify RUN --signer PATH.pub).
+    A signature shows who vouches for the run, not when it was made, nor that the run took place. The key is separate
+    (sfumato sign --new-key PATH), never the owner's key; its public half, PATH.pub, is for those who verify (sfumato
+    verify RUN --signer PATH.pub).
     """
 
     run_directory: RunIfAny = None
     """The run directory."""
     key: Path = None
-    """The file of the signing key, which nobody else may read."""
+    """File of the signing key, readable only by its owner."""
     new_key: Path = None
-    """Make a signing key at this place, and its public half beside it, in place of signing."""
+    """Make a signing key in this file, and its public half next to it, instead of signing."""
 
     def run(self) -> None:
         """Sign the run and print the path of the signature, or make a key and print its public half."""
@@ -69,7 +70,7 @@ class Sign(PrintsJson):
             console.show(
                 {"key": self.new_key, "public_key_file": public, "public_key": digits},
                 digits,
-                Note(f"the public key; {self.new_key} is the secret, {public} is for whoever is to check"),
+                Note(f"the public key; {self.new_key} is secret, {public} is for those who verify"),
                 json=self.json,
             )
             return

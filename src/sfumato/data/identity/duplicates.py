@@ -37,19 +37,19 @@ Window = tuple[float, float, float]
 _WHOLE: Window = (1.0, 0.0, 0.0)
 
 
-def _around(scale: float, step: float) -> list[Window]:
+def _neighbour_windows(scale: float, step: float) -> list[Window]:
     return [(scale, right, down) for down in (-step, 0.0, step) for right in (-step, 0.0, step)]
 
 
 WINDOWS: tuple[tuple[Window, Window], ...] = (
     (_WHOLE, _WHOLE),
-    *((_WHOLE, window) for window in _around(0.85, 0.15)),
-    *(((0.85, 0.0, 0.0), window) for window in _around(0.85, 0.15) if window[1:] != (0.0, 0.0)),
-    *(((0.75, 0.0, 0.0), window) for window in _around(0.75, 0.25) if window[1:] != (0.0, 0.0)),
-    *(((0.65, 0.0, 0.0), window) for window in _around(0.65, 0.35) if window[1:] != (0.0, 0.0)),
+    *((_WHOLE, window) for window in _neighbour_windows(0.85, 0.15)),
+    *(((0.85, 0.0, 0.0), window) for window in _neighbour_windows(0.85, 0.15) if window[1:] != (0.0, 0.0)),
+    *(((0.75, 0.0, 0.0), window) for window in _neighbour_windows(0.75, 0.25) if window[1:] != (0.0, 0.0)),
+    *(((0.65, 0.0, 0.0), window) for window in _neighbour_windows(0.65, 0.35) if window[1:] != (0.0, 0.0)),
     *(((0.7, 0.0, 0.0), (0.7, right, down)) for right in (-0.3, 0.3) for down in (-0.15, 0.15)),
     *(((0.7, 0.0, 0.0), (0.7, right, down)) for right in (-0.15, 0.15) for down in (-0.3, 0.3)),
-    *((window, _WHOLE) for window in _around(0.85, 0.15)),
+    *((window, _WHOLE) for window in _neighbour_windows(0.85, 0.15)),
 )
 """Pairs of a window on the private image and one on the public image. They cover private crops of public images, shifts
 by about 2, 4 and 6 of 32 pixels in each direction and by 5 and 2, and public crops of private images. For shifts the
@@ -111,7 +111,7 @@ def find_duplicates(
                 f"open the source with size={SIDE} and channels=3",
             )
     if positive("limit", limit, remedy=f"give a share of the contrast, such as {LIMIT}") > _MOST:
-        raise SfumatoError(f"limit must be at most {_MOST:g}, got {limit:g}", f"give less, such as {LIMIT}")
+        raise SfumatoError(f"limit must be at most {_MOST:g}, got {limit:g}", f"give a smaller one, such as {LIMIT}")
     if not len(public) or not len(private):
         return []
     known: dict[bytes, int] = {}
@@ -122,7 +122,7 @@ def find_duplicates(
     for start in range(0, len(private), _ROWS):
         block = private[start : start + _ROWS]
         copies = [known.get(hashlib.sha256(image.tobytes()).digest()) for image in block]
-        near = _near(public, block, views, limit)
+        near = _similar(public, block, views, limit)
         for place, copy in enumerate(copies):
             if copy is not None:
                 found.append(Pair(private=start + place, public=copy, exact=True, difference=0.0))
@@ -142,7 +142,7 @@ def _parts(images: np.ndarray, window: Window) -> Parts:
     halves = []
     for start in range(0, len(images), _COLUMNS):
         grey = _images(images[start : start + _COLUMNS]).mean(1, keepdim=True)
-        shown = grey if window == _WHOLE else _cut(grey, torch.tensor([window]).expand(len(grey), 3), 2 * _COARSE)
+        shown = grey if window == _WHOLE else _crop(grey, torch.tensor([window]).expand(len(grey), 3), 2 * _COARSE)
         small = functional.interpolate(shown, (_COARSE, _COARSE), mode="area")
         small = small - small.mean((2, 3), keepdim=True)
         small = small / small.flatten(1).norm(dim=1).clamp_min(1e-3).reshape(-1, 1, 1, 1)
@@ -152,7 +152,7 @@ def _parts(images: np.ndarray, window: Window) -> Parts:
     return torch.cat(even), torch.cat(odd)
 
 
-def _near(
+def _similar(
     public: np.ndarray, block: np.ndarray, views: dict[Window, Parts], limit: float
 ) -> dict[int, tuple[int, bool, float]]:
     """By position in the block: the public match, whether it is mirrored, and the difference."""
@@ -208,7 +208,7 @@ def _registered(
 
     def shown(some: Tensor, side: int) -> tuple[Tensor, Tensor]:
         """The window on each private image, and the whole public one."""
-        own = _cut(_images(block[found.rows[some].numpy()]), found.mine[some], side)
+        own = _crop(_images(block[found.rows[some].numpy()]), found.mine[some], side)
         other = _images(public[found.public[some].numpy()])
         return own, torch.where(found.mirrored[some].reshape(-1, 1, 1, 1), other.flip(-1), other)
 
@@ -217,7 +217,7 @@ def _registered(
     for side, step, most in (*_STAGES[:-1], (*_STAGES[-1], limit)):
         parts = [difference[:0]]
         for some in left.split(_PAIRS) if len(left) else ():
-            theirs[some], rest = _moved(*shown(some, side), theirs[some], side, step)
+            theirs[some], rest = _best_window(*shown(some, side), theirs[some], side, step)
             parts.append(rest)
         difference = torch.cat(parts)
         going_on = difference <= most
@@ -225,7 +225,7 @@ def _registered(
     result: dict[int, tuple[int, bool, float]] = {}
     for some, rest in zip(left.split(_PAIRS), difference.split(_PAIRS), strict=True) if len(left) else ():
         own, other = shown(some, SIDE)
-        alike = _difference(_detail(own), _detail(_cut(other, theirs[some], SIDE))) <= _DETAIL * limit
+        alike = _difference(_detail(own), _detail(_crop(other, theirs[some], SIDE))) <= _DETAIL * limit
         for place, least in zip(some[alike].tolist(), rest[alike].tolist(), strict=True):
             row = int(found.rows[place])
             if row not in result or least < result[row][2]:
@@ -240,14 +240,14 @@ def _detail(pixels: Tensor) -> Tensor:
     return grey - coarse.repeat_interleave(_SQUARE, 2).repeat_interleave(_SQUARE, 3)
 
 
-def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
+def _best_window(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
     """The best of 27 windows (n, 3) on public images (n, 3, 32, 32), and the difference over contrast it leaves."""
     least, best = torch.full((len(own),), torch.inf), windows.clone()
     for growth in (1.0, 1 - step, 1 + step):  # ties keep the window
         for right in (0.0, -step, step):
             for down in (0.0, -step, step):
                 tried = windows * torch.tensor([growth, 1, 1]) + torch.tensor([0, right, down])
-                rest = _difference(own, _cut(other, tried, side))
+                rest = _difference(own, _crop(other, tried, side))
                 better = rest < least
                 least, best = torch.where(better, rest, least), torch.where(better[:, None], tried, best)
     return best, least
@@ -266,7 +266,7 @@ def _images(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).float() / 255
 
 
-def _cut(pixels: Tensor, windows: Tensor, side: int) -> Tensor:
+def _crop(pixels: Tensor, windows: Tensor, side: int) -> Tensor:
     """Windows (n, 3) of images (n, C, H, W), resampled: (n, C, side, side)."""
     scale, right, down = windows.float().unbind(1)
     none = torch.zeros_like(scale)

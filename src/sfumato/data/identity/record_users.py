@@ -292,10 +292,11 @@ def check_by_class(declared: Declared, where: str, *, has_own_split: bool, own: 
     """
     rule = f"`user_from={BY_CLASS}`"
     if own is not None:
-        raise SfumatoError(f"{where} has the {own}, and {rule} is given", "leave one of them out")
+        raise SfumatoError(f"{where} has the {own}, but {rule} is also given", "leave one of them out")
     if declared.labels.label_columns is not None:
         raise SfumatoError(
-            f"{rule} makes each class one user, and `label_columns` give an image several", "leave one of them out"
+            f"{rule} makes each class one user, but `label_columns` give an image several classes",
+            "leave one of them out",
         )
     if not has_own_split and not declared.purpose.open_set:
         raise SfumatoError(
@@ -311,7 +312,7 @@ def refuse_several(classes: Iterable[str]) -> None:
     for name in classes:
         if SEPARATOR in name:
             raise SfumatoError(
-                f"by `user_from={BY_CLASS}` each class is one user, and {name!r} names several, as {SEPARATOR} "
-                "separates them",
+                f"by `user_from={BY_CLASS}` each class is one user, but {name!r} names several, separated by "
+                "{SEPARATOR}",
                 "rename the class",
             )

@@ -53,13 +53,13 @@ def refuse_stack(image: Image.Image, name: str) -> None:
     """
     if image.format in _ANIMATED and getattr(image, "is_animated", False):  # cheap: stops counting at two frames
         raise UnreadableError(
-            f"{name} is an animation, and one image is wanted", "save one frame as a file of its own, or take it out"
+            f"{name} is an animation, but a single image is needed", "save one frame as a separate file, or remove it"
         )
     pages = getattr(image, "n_frames", 1) if image.format in _STACKS else 1
     if pages > 1 and (image.format != "TIFF" or any(_is_image(image, page) for page in range(1, pages))):
         raise UnreadableError(
-            f"{name} has {pages} pages, and one image is wanted",
-            "save each page as a file of its own, or take it out",
+            f"{name} has {pages} pages, but a single image is needed",
+            "save each page as a separate file, or remove it",
         )
     if pages > 1:
         image.seek(0)
@@ -125,15 +125,15 @@ def is_image_file(path: Path) -> bool:
 def read_bytes(path: Path | str) -> bytes:
     """Reads an image file. Errors name the file."""
     name = f"image {str(path)!r}"
-    with paths.path_errors(name, "correct the path, or take it out"):
+    with paths.path_errors(name, "correct the path, or remove it"):
         known = paths.status(path)
         refuse_special(known, name)
         if known.st_size > LARGEST_FILE:
-            raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or take it out")
+            raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or remove it")
         with open(path, "rb", buffering=0) as file:
             content = file.read()
     if not content:
-        raise UnreadableError(f"{name} is empty", "replace the file, or take it out")
+        raise UnreadableError(f"{name} is empty", "replace the file, or remove it")
     return content
 
 
@@ -143,14 +143,14 @@ def header(content: bytes, path: Path | str, *, levels: Levels | None = None) ->
         with image_errors(path):
             *sides, grey = dicom.shape(content, f"image {str(path)!r}")
     else:
-        with _opened(content, path, levels) as (image, _):
+        with _open(content, path, levels) as (image, _):
             sides, grey = image.size, image.mode in _GREY
     return Header(shorter_side=min(sides), longer_side=max(sides), grey=grey)
 
 
 def decode(content: bytes, path: Path | str, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
     """Decodes a file's bytes to uint8 (size, size, channels): see `prepare`. `path` is for errors."""
-    with _opened(content, path, levels) as (image, name):
+    with _open(content, path, levels) as (image, name):
         # JPEG decodes faster at reduced size. Twice the target size leaves enough detail for the final filter.
         image.draft(None, (2 * size, 2 * size))
         return prepare(image, size=size, channels=channels, levels=levels, name=name)
@@ -170,7 +170,7 @@ def decode_whole(
     for size in (*sizes, None):
         if size is None and whole is not None:
             break
-        with _opened(content, path, levels) as (image, name):
+        with _open(content, path, levels) as (image, name):
             full = image.size
             if size is not None:
                 image.draft(None, (2 * size, 2 * size))
@@ -267,7 +267,7 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
 
 
 @contextlib.contextmanager
-def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
+def _open(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
     """The checked image in a file's bytes, opened by Pillow, or in eight bits for DICOM; and its name."""
     name = f"image {str(path)!r}"
     with image_errors(path):
@@ -296,10 +296,6 @@ def image_errors(path: Path | str) -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise too_large(f"image {str(path)!r}") from None
     except Image.UnidentifiedImageError:
-        raise UnreadableError(
-            f"{str(path)!r} is not an image that can be read", "replace the file, or take it out"
-        ) from None
+        raise UnreadableError(f"{str(path)!r} is not a readable image", "replace the file, or remove it") from None
     except Exception:  # decoders raise a dozen types for broken files
-        raise UnreadableError(
-            f"image {str(path)!r} is broken or cut short", "replace the file, or take it out"
-        ) from None
+        raise UnreadableError(f"image {str(path)!r} is broken or truncated", "replace the file, or remove it") from None

@@ -48,7 +48,7 @@ def load(image: Image.Image, name: str) -> None:
     if content[28] or not any(image.crop((0, height - 1, width, height)).tobytes()):
         declared = sum(_bytes(content))
         if _unpacked(content, declared) < declared:
-            raise UnreadableError(f"{name} is broken or cut short", "replace the file, or take it out")
+            raise UnreadableError(f"{name} is broken or truncated", "replace the file, or remove it")
 
 
 def _bytes(content: bytes) -> Iterator[int]:
@@ -101,7 +101,7 @@ class Levels:
 
     def __post_init__(self) -> None:
         if self.bit_depth is None and self.window is None:
-            raise TypeError("one of bit_depth and window is needed")
+            raise TypeError("bit_depth or window must be given")
         if self.bit_depth is not None and self.window is not None:
             raise SfumatoError(
                 f"`bit_depth={self.bit_depth}` and `window={_listed(self.window)}` are both given",
@@ -114,12 +114,11 @@ class Levels:
             return
         remedy = "give the values that become black and white, such as -160,240"
         if not isinstance(self.window, (tuple, list)) or [type(end) for end in self.window] != [int, int]:
-            raise SfumatoError(f"window must be two whole numbers, got {self.window!r}", remedy)
+            raise SfumatoError(f"window must be two integers, got {self.window!r}", remedy)
         low, high = self.window
         if not LOWEST <= low < high <= HIGHEST:
             raise SfumatoError(
-                f"window must be a number of at least {LOWEST} and then a larger one of at most {HIGHEST}, got "
-                f"{low},{high}",
+                f"window must be a number of at least {LOWEST} and a larger one of at most {HIGHEST}, got {low},{high}",
                 remedy,
             )
         object.__setattr__(self, "window", (low, high))
@@ -174,7 +173,7 @@ class UndeclaredError(SfumatoError):
 def undeclared(name: str) -> UndeclaredError:
     """The error for an image or array of 16 bits without declared levels, whatever its values are."""
     return UndeclaredError(
-        f"{name} has pixels of 16 bits, and which of their values are black and white was not declared",
+        f"{name} has 16-bit pixels, but the values of black and white are not declared",
         "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), or save 8 bits",
     )
 
@@ -202,7 +201,7 @@ def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
     signed = _SIGNED in _tag(image, _FORMAT)
     if white <= _BYTE:
         if signed:
-            raise SfumatoError(f"{name} has signed pixels of 8 bits", "save it with values from 0 to 255")
+            raise SfumatoError(f"{name} has signed 8-bit pixels", "save it with values from 0 to 255")
         return
     if levels is None:
         raise undeclared(name)
@@ -210,15 +209,15 @@ def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
     if is_deep_grey(image):
         big_endian = getattr(getattr(image, "tag_v2", None), "prefix", None) == b"MM"
         if _tag(image, _PHOTOMETRIC) == (0,):
-            odd = "has pixels of 16 bits of which 0 is white"
+            odd = "has 16-bit pixels in which 0 is white"
         elif signed and big_endian and _tag(image, _COMPRESSION) not in ((), (1,)):
-            odd = "has signed pixels of 16 bits, compressed in big-endian order"
+            odd = "has signed 16-bit pixels, compressed in big-endian order"
     elif levels.window is not None or levels.black_and_white[1] != white:
-        odd = f"has colours of up to {white}, of which no more than eight bits can be read"
+        odd = f"has colours of up to {white}, of which only eight bits can be read"
     elif _tag(image, _PLANES) == (2,):
-        odd = "has colours of 16 bits in planes of their own"
+        odd = "has 16-bit colours in separate planes"
     elif "transparency" in image.info:
-        odd = "has a transparent colour of 16 bits"
+        odd = "has a 16-bit transparent colour"
     if odd:
         raise SfumatoError(f"{name} {odd}, which is not supported", "save it with 8 bits, or as a plain 16-bit grey")
 
@@ -246,7 +245,9 @@ def _white(image: Image.Image, name: str) -> int:
         return _BYTE
     tiles = getattr(image, "tile", [])
     if not tiles and image.mode == "I":
-        raise SfumatoError(f"{name} has been loaded, after which its range is not known", "give the path of its file")
+        raise SfumatoError(
+            f"{name} has already been loaded, so its value range is unknown", "give the path of its file"
+        )
     arguments = tiles[0].args if tiles else ""
     if isinstance(arguments, tuple):
         return arguments[-1]

@@ -76,7 +76,7 @@ class Transform:
         side = self.size if self.enlarged is None else _checks.positive_integer("enlarged", self.enlarged)
         if self.resolution is not None and _checks.positive_integer("resolution", self.resolution) > side:
             raise SfumatoError(
-                f"resolution must be at most the {side} pixels that it is cut out of, got {self.resolution}",
+                f"resolution must be at most {side}, the side that it is cropped from, got {self.resolution}",
                 "give enlarged as well",
             )
 
@@ -207,7 +207,8 @@ class FeatureTransform:
         tensor = torch.from_numpy(features) if isinstance(features, np.ndarray) else features
         if tensor.dim() != 3 or tensor.shape[2] != self.width:
             raise SfumatoError(
-                f"features must be (n, S, {self.width}), got {tuple(tensor.shape)}", "give those of the same backbone"
+                f"features must be (n, S, {self.width}), got {tuple(tensor.shape)}",
+                "give features of the same backbone",
             )
         return tensor[:, 0].float()
 
@@ -218,7 +219,7 @@ class FeatureTransform:
     def read(self, image: Any) -> torch.Tensor:
         """Always refuses: a head without its backbone cannot read images."""
         raise SfumatoError(
-            "this model takes features, and does not know their backbone",
+            "this model takes features and has no backbone",
             "compute the image's features, and call the module on them",
         )
 

@@ -71,7 +71,7 @@ def read_each(reader: Reader, given: Any) -> Iterator[torch.Tensor]:
         except SfumatoError as error:
             if isinstance(one, (str, os.PathLike)):  # already named in the error
                 raise
-            raise SfumatoError(f"number {place} of those given: {error.problem}", error.remedy) from None
+            raise SfumatoError(f"input {place}: {error.problem}", error.remedy) from None
 
 
 def pixels_of(image: Picture, *, size: int, channels: int, levels: Levels | None) -> np.ndarray:
@@ -83,7 +83,7 @@ def pixels_of(image: Picture, *, size: int, channels: int, levels: Levels | None
     form: dict[str, Any] = {"size": size, "channels": channels, "levels": levels}
     with quiet_decoder():
         if isinstance(image, np.ndarray):
-            return prepare(_shown(image, levels), size=size, channels=channels)
+            return prepare(_to_image(image, levels), size=size, channels=channels)
         if isinstance(image, (str, os.PathLike)):
             path = expanded(image)
             return decode(read_bytes(path), path, **form)
@@ -112,13 +112,13 @@ def _packed(image: Image.Image) -> bytes | None:
     return content
 
 
-def _shown(image: np.ndarray, levels: Levels | None) -> Image.Image:
+def _to_image(image: np.ndarray, levels: Levels | None) -> Image.Image:
     """An array (H, W) or (H, W, C) as an 8-bit image. The last of 2 or 4 channels is transparency."""
     grey = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 1)
     if not image.size or not (grey or (image.ndim == 3 and image.shape[2] in (2, 3, 4))):
         raise SfumatoError(
-            f"image is an array of shape {image.shape}; it must be (H, W), (H, W, 1), (H, W, 3) or, with transparency "
-            "at the end, (H, W, 2) or (H, W, 4)",
+            f"image is an array of shape {image.shape}; it must be (H, W), (H, W, 1), (H, W, 3) or, with "
+            "transparency, (H, W, 2) or (H, W, 4)",
             "move the channels to the end with numpy.moveaxis(image, 0, -1), or give several images as (N, H, W, C)",
         )
     native = image.astype(image.dtype.newbyteorder("="), copy=False)
@@ -142,17 +142,17 @@ def _content(image: bytes | bytearray | memoryview | IO[bytes]) -> tuple[bytes, 
         raise SfumatoError(
             f"image is a tensor of shape {tuple(image.shape)}",
             "give it as an array with the channels at the end, such as image.permute(1, 2, 0).numpy(), or "
-            "image.numpy() where there are none",
+            "image.numpy() without channels",
         )
     if isinstance(image, io.TextIOBase):
-        raise SfumatoError("image is a file that was opened as text", f'open it with "rb", or {_FORMS}')
+        raise SfumatoError("image is a file opened in text mode", f'open it with "rb", or {_FORMS}')
     name = str(getattr(image, "name", "of an open file"))
     try:
         content = image.read() if hasattr(image, "read") else None
     except (OSError, ValueError) as error:  # the latter of a file that is closed
         raise SfumatoError(f"image {name!r} cannot be read ({error})", "open it again, or give its path") from None
     if content == b"":
-        raise SfumatoError(f"image {name!r} has been read to its end, or is empty", "rewind it with seek(0)")
+        raise SfumatoError(f"image {name!r} is empty or was already read", "rewind it with seek(0)")
     if not isinstance(content, bytes):
         raise SfumatoError(f"image is a {type(image).__name__}", _FORMS)
     return content, name

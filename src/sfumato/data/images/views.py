@@ -93,7 +93,7 @@ class Views:
         )
         _checks.not_negative("shift", self.shift, remedy="give a number of pixels")
         if self.shift != 0 or isinstance(self.shift, (bool, float)):
-            _checks.positive_integer("shift", self.shift, remedy="give a whole number of pixels, 0 for none")
+            _checks.positive_integer("shift", self.shift, remedy="give an integer number of pixels, 0 for none")
         if not 1 <= _checks.number("zoom", self.zoom) <= 4:
             raise SfumatoError(f"zoom must lie between 1 and 4, got {self.zoom!r}", "give 1.2, or 1 for none")
         if self.shift and self.zoom > 1:
@@ -109,7 +109,7 @@ class Views:
         if self.shift and self.crops:
             raise SfumatoError(
                 f"shift {self.shift} and crop_area {self.crop_area} are both given",
-                "give shift 0: random crops move already",
+                "give shift 0; random crops already move the image",
             )
 
     @property
@@ -135,7 +135,7 @@ class Views:
         if self != Views():
             odd = {name: value for name, value in vars(self).items() if value != getattr(Views, name)}
             listing = ", ".join(f"{'views' if name == 'count' else name} {value}" for name, value in odd.items())
-            raise SfumatoError(f"{listing} is for images, and a text has no views", "leave it out")
+            raise SfumatoError(f"{listing} is for images; texts have no views", "leave it out")
 
     def check(self, size: int) -> None:
         """Refuse images too small for the shift, or for the smallest crop. `size`: pixels on the shorter side."""
@@ -188,13 +188,13 @@ class Views:
         """
         if images.ndim != 4 or draws.down.shape != (len(images), self.count):
             raise SfumatoError(
-                f"images {tuple(images.shape)} and draws {draws.down.shape} do not belong together",
+                f"images {tuple(images.shape)} and draws {draws.down.shape} do not match",
                 f"give images (n, C, H, W) and draws of the same n examples with {self.count} views",
             )
         n, channels, *sides = images.shape
         if size is not None and sides not in ([size, size], [self.side(size)] * 2):
             raise SfumatoError(
-                f"images {tuple(images.shape)} have neither {size} nor {self.side(size)} pixels a side",
+                f"images {tuple(images.shape)} must have sides of {size} or {self.side(size)} pixels",
                 "read them for this size and zoom",
             )
         height, width = sides if size is None else (size, size)
@@ -203,7 +203,7 @@ class Views:
             return self._crops(images, draws, height)
         if not (self.moves or self.flip):
             return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
-        down, right, mirrored = _on(images.device, draws.down, draws.right, draws.mirrored)
+        down, right, mirrored = _to_device(images.device, draws.down, draws.right, draws.mirrored)
         rows, columns = _window(down, height), _window(right, width)
         columns = torch.where(mirrored.bool().unsqueeze(-1), columns.flip(-1), columns)
         if self.zoom > 1:
@@ -230,13 +230,13 @@ class Views:
         if images.shape[2] != side:
             images = functional.interpolate(images, [side, side], mode="bilinear", align_corners=False)
         high, wide = np.moveaxis(draws.sides, -1, 0)
-        *windows, mirrored = _on(images.device, draws.down, draws.right, high, wide, draws.mirrored)
+        *windows, mirrored = _to_device(images.device, draws.down, draws.right, high, wide, draws.mirrored)
         places, sides = torch.stack(windows[:2], dim=-1), torch.stack(windows[2:], dim=-1)
         shown = cropped(images, places, sides, size)
         return torch.where(mirrored.bool()[:, :, None, None, None], shown.flip(-1), shown)
 
 
-def _on(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
+def _to_device(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
     """The draws, each (n, K), as int16 on the device, in one copy."""
     return _devices.to_device(np.stack([one.astype(np.int16, copy=False) for one in moves]), device).unbind()
 

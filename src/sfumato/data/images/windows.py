@@ -134,7 +134,7 @@ class InceptionCrops:
         """
         if pixels.dim() != 4 or len(pixels) != len(generators):
             raise SfumatoError(
-                f"pixels {tuple(pixels.shape)} and {len(generators)} generators do not belong together",
+                f"pixels {tuple(pixels.shape)} and {len(generators)} generators do not match",
                 "give images (n, C, H, W) and a generator for each",
             )
         views = [

@@ -61,7 +61,7 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
     else:
         if declared.label_columns is not None:
             raise SfumatoError(
-                f"`label_columns` are declared, and {where} has one label for each image",
+                f"`label_columns` are declared, and {where} has one label per image",
                 "save y as rows of 0 and 1, or leave them out",
             )
         classes, listed = _classes(arrays, names, declared, where)
@@ -84,7 +84,9 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
     }
     if of_texts:
         if multilabel:
-            raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
+            raise SfumatoError(
+                f"{where} has several labels for each text", "give one; several labels are for images only"
+            )
         for side in ("_train", "_test"):
             arrays[f"y{side}"] = class_lists.renumber_labels(
                 arrays[f"y{side}"], names or classes, declared.classes, where
@@ -207,19 +209,19 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
     if labels.ndim not in (1, 2) or 0 in labels.shape[1:]:
         raise SfumatoError(
             f"{name} of {where} has the shape {labels.shape}; it must be (N,), or (N, L) for several labels",
-            "save one whole number for each image, or a row of 0 and 1",
+            "save one integer for each image, or a row of 0 and 1",
         )
     if labels.ndim == 2:
         if labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
             raise SfumatoError(
-                f"{name} of {where} has the shape {labels.shape} and holds something else than whole numbers 0 and 1",
-                "save 1 where a label is true and 0 where it is not, as uint8",
+                f"{name} of {where} has the shape {labels.shape} and holds something other than the integers 0 and 1",
+                "save 1 for true labels and 0 for the others, as uint8",
             )
         return labels.astype(np.int64)
     if labels.dtype.kind not in "iu":
         raise SfumatoError(
             f"{name} of {where} is {labels.dtype}",
-            "save whole numbers 0, 1, 2, ..., and their names as an array called classes",
+            "save integers 0, 1, 2, ..., and their names in an array called classes",
         )
     for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label <= np.iinfo(np.int64).max:
@@ -252,21 +254,21 @@ def _several(
     ((width,),) = widths
     if declared.classes is not None:
         raise SfumatoError(
-            f"classes are declared, and {where} has {width} labels for each image", "name them as `label_columns`"
+            f"classes are declared, but {where} has {width} labels per image", "name them with `label_columns`"
         )
     chosen = declared.label_columns
     if chosen is None and all((array.sum(1) == 1).all() for array in matrices.values()):
         raise SfumatoError(
             f"each image of {where} has exactly one of {width} labels, as classes have",
-            "save y.argmax(1) where they exclude each other, or name them as `label_columns` where they do not",
+            "save y.argmax(1) if they exclude each other; otherwise name them with `label_columns`",
         )
     if names is not None and len(names) != width:
         raise SfumatoError(f"classes of {where} names {len(names)} of {width} labels", "name each one")
     if names is None and chosen is not None and len(chosen) != width:
-        raise SfumatoError(f"`label_columns` names {len(chosen)} labels, and {where} has {width}", "name each one")
+        raise SfumatoError(f"`label_columns` names {len(chosen)} labels, but {where} has {width}", "name each one")
     if names is not None and chosen is not None:
         for name in (name for name in chosen if name not in names):
-            raise SfumatoError(f"`label_columns` names {name!r}, and {where} has no such label", "name one of its own")
+            raise SfumatoError(f"`label_columns` names {name!r}, but {where} has no such label", "name one of its own")
         places = [names.index(name) for name in chosen]
         arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
     known = chosen or names

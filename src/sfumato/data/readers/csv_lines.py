@@ -36,7 +36,7 @@ LONGEST_LINE = 1 << 24
 def first_of(table: Path) -> list[str]:
     """The fields of the first line, usually the columns' names."""
     with _reading(table) as stream:
-        header, lines = _peeked(stream)
+        header, lines = _peek(stream)
         return [to_nfc(name.strip()) for name in next(csv.reader(lines, strict=True, delimiter=separator(header)), [])]
 
 
@@ -47,7 +47,7 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
         columns: names of the columns, if the first line does not give them.
     """
     with _reading(table) as stream:
-        header, lines = _peeked(stream)
+        header, lines = _peek(stream)
         reader = csv.DictReader(lines, fieldnames=columns, strict=True, delimiter=separator(header))
         if columns is None:
             reader.fieldnames = [to_nfc(name.strip()) for name in reader.fieldnames or ()]
@@ -55,7 +55,7 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
             if any(field.strip() for field in row.pop(None, [])):
                 raise SfumatoError(
                     f"line {reader.line_num} of {str(table)!r} has more fields than the first line",
-                    "put texts that hold commas in quotation marks",
+                    "put texts with commas in quotation marks",
                 )
             yield reader.line_num, row
 
@@ -109,7 +109,9 @@ def _reading(table: Path) -> Iterator[TextIO]:
             with gzip.open(table, **how) if table.suffix == ".gz" else table.open(**how) as stream:
                 yield stream
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise SfumatoError(f"{where} is no whole gzip file", "compress it again, or give it as .csv") from None
+            raise SfumatoError(
+                f"{where} is not a complete gzip file", "compress it again, or give it as .csv"
+            ) from None
         except (UnicodeDecodeError, csv.Error) as problem:
             reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem
             what = f"{where} cannot be read as comma-separated text ({reason})"
@@ -124,7 +126,7 @@ def _lines(stream: TextIO) -> Iterator[str]:
         yield line
 
 
-def _peeked(stream: TextIO) -> tuple[str, Iterator[str]]:
+def _peek(stream: TextIO) -> tuple[str, Iterator[str]]:
     """The first line, and all of them."""
     lines = _lines(stream)
     header = next(lines, "")
@@ -161,14 +163,14 @@ def check_columns(
     for column in (*wanted, *(["label"] if labels is None else labels)):
         if column not in found:
             shown = repr(",".join(found)[:100])
-            called = {"path": "name it by `path_column`, or ", "label": "name it by `label_column`, or "}
+            called = {"path": "give its name as `path_column`, or ", "label": "give its name as `label_column`, or "}
             raise SfumatoError(
-                f"{where} has no column {column!r} in its first line, which holds {shown}",
+                f"{where} has no column {column!r} in its first line, which has {shown}",
                 f"{'' if labels else called.get(column, '')}begin the table with a line such as {example}",
             )
     if "group" in found and "user" not in found:
         raise SfumatoError(
-            f"{where} has a column 'group' and no column 'user'", "add whose image each one is, or rename the column"
+            f"{where} has a column 'group' but no column 'user'", "add a column user, or rename the column"
         )
     for column in (*wanted, *FACTS, *(labels or ())):
         if list(found).count(column) > 1:
@@ -188,7 +190,7 @@ def facts_of(
     for column in (*wanted, *(FACTS if labels is None else FACTS[1:])):
         if column in row and not (row[column] or "").strip():
             other = {"time": f"; {OTHER_NAME}", "user": f"; or {NOBODY}"}.get(column, "")
-            raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or take the line out{other}")
+            raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or remove the line{other}")
     found: dict[str, Any] = {name: (row[name] or "").strip() for name in FACTS if name in row}
     if "user" in found:
         found["user"] = canonical_users(found["user"])
@@ -210,8 +212,8 @@ def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> 
     for column, value in zip(labels, values, strict=True):
         if value not in ("0", "1"):
             raise SfumatoError(
-                f"column {column!r} of {str(table)!r} holds something else than 0 and 1",
-                "write 1 where it is true and 0 where it is not; what is empty or uncertain is yours to decide",
+                f"column {column!r} of {str(table)!r} holds something other than 0 and 1",
+                "write 1 for true and 0 for false; decide yourself about empty or uncertain values",
             )
     return tuple(int(value) for value in values)
 
@@ -227,7 +229,7 @@ def refuse_other_time(time: TimeStamp | None, first: TimeStamp | None, where: st
     """Refuses a number among dates, or a date among numbers."""
     if isinstance(time, float) != isinstance(first, float):
         raise SfumatoError(
-            f"{where} has a time of another kind than the lines before it", f"give dates or numbers; {OTHER_NAME}"
+            f"{where} has another kind of time than the lines before it", f"give dates or numbers; {OTHER_NAME}"
         )
 
 

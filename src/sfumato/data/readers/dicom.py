@@ -99,7 +99,7 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
     else:
         given = np.atleast_1d(np.asarray(data, np.int64))
         if given.min(initial=0) < 0:
-            raise UnreadableError(f"{name} has a lookup table with entries below 0", "replace the file, or take it out")
+            raise UnreadableError(f"{name} has a lookup table with entries below 0", "replace the file, or remove it")
         words = (given & 0xFFFF).astype("<u2")
     if len(words) == count:
         entries = words.astype(np.uint16)
@@ -109,8 +109,8 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
         entries = np.frombuffer(words.astype("<u2").tobytes(), np.uint8)[:count].astype(np.uint16)
     else:
         raise UnreadableError(
-            f"{name} has a lookup table whose descriptor says {count} entries of {bits} bits, which its data has not",
-            "replace the file, or take it out",
+            f"{name} has a lookup table whose descriptor says {count} entries of {bits} bits, but its data have not",
+            "replace the file, or remove it",
         )
     return Table(first=first, entries=entries, bits=bits)
 
@@ -169,14 +169,14 @@ def to_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
     if _is_grey(dataset):
         values = _apply_modality(stored, dataset, name)
         if not np.isfinite(values).all():
-            raise UnreadableError(f"{name} holds values that are not finite", "replace the file, or take it out")
+            raise UnreadableError(f"{name} holds values that are not finite", "replace the file, or remove it")
         greys = _apply_window(values, dataset, name) if levels is None else levels.apply(values, name)
         return Image.fromarray(255 - greys if dataset.PhotometricInterpretation == "MONOCHROME1" else greys)
     colours, bits = stored, dataset.BitsStored
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
         colours, bits = _apply_palette(stored, dataset, name)
     if bits < 8:
-        raise UnreadableError(f"{name} has colours of fewer than 8 bits", "save it with 8 bits, or take it out")
+        raise UnreadableError(f"{name} has colours with fewer than 8 bits", "save it with 8 bits, or remove it")
     return Image.fromarray((colours >> (bits - 8)).astype(np.uint8))
 
 
@@ -193,8 +193,8 @@ def patient(content: bytes, name: str) -> str:
     if not identifier:
         lacks = "has no patient identifier" if is_dicom(content) else "is no DICOM file"
         raise SfumatoError(
-            f"{name} {lacks}, and `user_from={BY_PATIENT}` takes its user from there",
-            "take it out, or say whose each image is in a table's column user or by folders",
+            f"{name} {lacks}, but `user_from={BY_PATIENT}` needs it",
+            "remove it, or say whose each image is in a table's column user or by folders",
         )
     return identifier
 
@@ -207,7 +207,7 @@ def _library(name: str) -> Any:
         import pydicom.pixels.processing
     except ImportError:
         raise SfumatoError(
-            f"{name} is a DICOM file, and pydicom 3 is not installed", "pip install 'sfumato[dicom]'"
+            f"{name} is a DICOM file, but pydicom 3 is not installed", "pip install 'sfumato[dicom]'"
         ) from None
     return pydicom
 
@@ -216,12 +216,12 @@ def _dataset(content: bytes, name: str) -> FileDataset:
     """The file's tags. Refuses files without a single image of allowed size."""
     dataset = _library(name).dcmread(io.BytesIO(content))
     if not any(pixels in dataset for pixels in _PIXELS):
-        raise UnreadableError(f"{name} is a DICOM file without an image", "take it out")
+        raise UnreadableError(f"{name} is a DICOM file without an image", "remove it")
     frames = int(dataset.get("NumberOfFrames") or 1)
     if frames != 1:
         raise UnreadableError(
-            f"{name} has {frames} frames, and one image is wanted",
-            "save each frame as a file of its own, or take it out",
+            f"{name} has {frames} frames, but a single image is needed",
+            "save each frame as a separate file, or remove it",
         )
     refuse_too_large(dataset.Rows * dataset.Columns, name)
     return dataset
@@ -241,9 +241,9 @@ def _require_decoder(dataset: FileDataset, name: str) -> None:
         available = _library(name).pixels.decoders.base.get_decoder(syntax).is_available
     if not available:
         raise UnreadableError(
-            f"{name} is compressed ({'privately' if syntax.is_private else syntax.name}), and no plug-in of pydicom "
-            "that is installed unpacks it",
-            "pip install 'pylibjpeg[all]', save it uncompressed, or take it out",
+            f"{name} is compressed ({'privately' if syntax.is_private else syntax.name}), and no installed plug-in of "
+            "pydicom can decode it",
+            "pip install 'pylibjpeg[all]', save it uncompressed, or remove it",
         )
 
 
@@ -255,19 +255,22 @@ def _apply_window(values: np.ndarray, dataset: FileDataset, name: str) -> np.nda
     pydicom = _library(name)
     if dataset.get("VOILUTSequence"):
         return _apply_voi(values, dataset, name)
-    center, width = (_first(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
+    center, width = (_first_number(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
     if center is not None and width is not None and width >= 1:
         into = pydicom.Dataset()  # white is 255
         into.PhotometricInterpretation, into.PixelRepresentation, into.BitsStored = "MONOCHROME2", 0, 8
         into.WindowCenter, into.WindowWidth = center, width
         into.VOILUTFunction = dataset.get("VOILUTFunction") or "LINEAR"
         return np.rint(pydicom.pixels.processing.apply_windowing(values, into)).astype(np.uint8)
-    as_stored = (_first(dataset, "RescaleSlope"), _first(dataset, "RescaleIntercept")) in ((None, None), (1, 0))
+    as_stored = (_first_number(dataset, "RescaleSlope"), _first_number(dataset, "RescaleIntercept")) in (
+        (None, None),
+        (1, 0),
+    )
     unsigned = not dataset.get("PixelRepresentation") and "ModalityLUTSequence" not in dataset
     if as_stored and unsigned and dataset.get("BitsStored", 64) <= 8:
         return np.rint(values * (255 / (2**dataset.BitsStored - 1))).astype(np.uint8)
     raise UndeclaredError(
-        f"{name} has no window of its own, and which of its values are black and white was not declared",
+        f"{name} has no window, and the values of black and white are not declared",
         "declare a `window` (black and white), such as -160,240, or a `bit_depth`",
     )
 
@@ -286,7 +289,7 @@ def _apply_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.n
 def _apply_voi(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
     """Greys uint8 by the file's VOI lookup table."""
     found = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
-    below = dataset.get("PixelRepresentation") or (_first(dataset, "RescaleIntercept") or 0) < 0
+    below = dataset.get("PixelRepresentation") or (_first_number(dataset, "RescaleIntercept") or 0) < 0
     found = _signed(found, bool(below and not dataset.get("ModalityLUTSequence")))
     bits = found.range_bits()
     if bits is None:
@@ -315,7 +318,7 @@ def _apply_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple
     count, _, bits = dataset.RedPaletteColorLookupTableDescriptor
     if bits == 8 and not 0 < count <= 256:
         raise UnreadableError(
-            f"{name} has a segmented palette of {count or 2**16} entries of 8 bits", "save it as RGB, or take it out"
+            f"{name} has a segmented palette of {count or 2**16} entries of 8 bits", "save it as RGB, or remove it"
         )
     colours = _library(name).pixels.processing.apply_color_lut(stored, dataset)[..., :3]
     return colours, 8 * colours.itemsize
@@ -327,7 +330,7 @@ def _table(dataset: FileDataset, item: Dataset, called: str, name: str) -> Table
     return table(item[called.format("Descriptor")].value, item[called.format("Data")].value, name, little_endian=little)
 
 
-def _first(dataset: FileDataset, tag: str) -> float | None:
+def _first_number(dataset: FileDataset, tag: str) -> float | None:
     """The first value of a numeric tag; None if absent or not finite."""
     from pydicom.multival import MultiValue
 

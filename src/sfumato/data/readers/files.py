@@ -61,25 +61,25 @@ def load_files(
     declared = order.declared
     if declared.people.user_from == BY_CLASS:
         check_by_class(declared, where, has_own_split=listing.test is not None)
-        listing = listing.of_users_by_class()
+        listing = listing.with_class_users()
     classes = declared.labels.label_columns or _classes(listing, declared, where)
     if declared.labels.label_columns is None:
-        listing = listing.of_classes(classes, "the file")
-    with image_files.quiet_decoder(), _counting_others(listing, declared.pixels):
+        listing = listing.with_classes(classes, "the file")
+    with image_files.quiet_decoder(), _count_unreadable(listing, declared.pixels):
         if declared.loading.skip_unreadable:
             broken = _unreadable(listing, declared.pixels)
             unreadable = [*unreadable, *sorted(listing.stored.name(place) for place in listing.places[broken].tolist())]
             listing = listing.select(~broken)
             if not len(listing):
-                raise SfumatoError(f"{where} holds no image that can be read", "give images")
+                raise SfumatoError(f"{where} holds no readable image", "give images")
         if declared.people.user_from == BY_PATIENT:
-            listing, written = _of_patients(listing, order.owner_key)
+            listing, written = _with_patients(listing, order.owner_key)
             notes = (*notes, *written)
         size, channels, size_rule, cropped_share = _shape(listing, declared.pixels)
         side = declared.purpose.larger_side(size) or 0
         room = min(MEMORY_SHARE * memory_limit(), listing.stored.room)
-        read = _held if len(listing) * (size * size + side * side) * channels <= room else _left
-        parted = listing.in_parts(order)
+        read = _load_to_memory if len(listing) * (size * size + side * side) * channels <= room else _leave_on_disk
+        parted = listing.split_by_users(order)
         records, known = read(parted, order, classes, size, channels)
     return Parts(
         records=records,
@@ -100,13 +100,13 @@ def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...
     """The class list: declared, stored with the records, or read from the labels."""
     classes = declared.labels.classes or listing.written or class_lists.sort_names(listing.names)
     if len(classes) == 1 and not declared.purpose.open_set:
-        listing.of_classes(classes, "the file")
+        listing.with_classes(classes, "the file")
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
     return classes
 
 
 @contextmanager
-def _counting_others(listing: Listing, pixels: Pixels) -> Iterator[None]:
+def _count_unreadable(listing: Listing, pixels: Pixels) -> Iterator[None]:
     """Adds the number of other unreadable files, and how to skip them, to the error for an unreadable file."""
     try:
         yield
@@ -114,8 +114,8 @@ def _counting_others(listing: Listing, pixels: Pixels) -> Iterator[None]:
         others = int(_unreadable(listing, pixels).sum()) - 1 if len(listing) <= COUNTED else 0
         if others < 1:
             raise
-        all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} cannot be read either"
-        remedy = f"{problem.remedy}; or leave all such out (`skip_unreadable`)"
+        all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} are also unreadable"
+        remedy = f"{problem.remedy}; or skip all such images (`skip_unreadable`)"
         raise image_files.UnreadableError(all_of_them, remedy) from None
 
 
@@ -139,19 +139,19 @@ def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
     return np.fromiter(map_in_threads(judged, listing.places), bool, len(listing))
 
 
-def _of_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str, ...]]:
+def _with_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str, ...]]:
     """The records with their patients' codes as users, without storing the identifiers. And a note on the number of
     patients whose identifier occurs in several Unicode forms, without naming them."""
     stored, users = listing.stored, Texts()
     forms: dict[str, str] = {}
 
-    def whose(place: int) -> tuple[str, str]:
+    def patient_of(place: int) -> tuple[str, str]:
         content, name = stored.read(place), stored.name(place)
         with image_files.image_errors(name):
             written = patient(content, f"image {str(name)!r}")
         return user_code(owner_key, to_nfc(written)), user_code(owner_key, written)
 
-    for code, own in map_in_threads(whose, listing.places):
+    for code, own in map_in_threads(patient_of, listing.places):
         users.append(code)
         forms[own] = code
     found = replace(listing, users=users.numbers(), people=tuple(users.names))
@@ -181,10 +181,10 @@ def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
         return pixels.size, channels, "declared", cropped
     size = min(round(float(np.median(headers["shorter"]))), image_files.SIZE_CAP)
     rule = f"the median of the images' shorter sides, at most {image_files.SIZE_CAP} pixels"
-    return check_size(size, "declare a size for the images to be brought to"), channels, rule, cropped
+    return check_size(size, "declare a size to resize the images to"), channels, rule, cropped
 
 
-def _held(
+def _load_to_memory(
     listing: Listing, order: Order, classes: tuple[str, ...], size: int, channels: int
 ) -> tuple[RecordSets, None]:
     """Training part, test part, and the larger training images if requested, in memory."""
@@ -221,7 +221,9 @@ def _held(
     return RecordSets(train=first, test=second, zoomed=larger), None
 
 
-def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, channels: int) -> tuple[RecordSets, str]:
+def _leave_on_disk(
+    listing: Listing, order: Order, classes: tuple[str, ...], size: int, channels: int
+) -> tuple[RecordSets, str]:
     """The parts, left where they are stored, and their fingerprint. Each image is decoded once, in its order."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share

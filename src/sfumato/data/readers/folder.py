@@ -38,7 +38,7 @@ from sfumato.data.stored import Files, Identities, TextBuffer
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
-_OTHERWISE = "give `user_from=class` where each class is one user, or leave that out"
+_OTHERWISE = "give `user_from=class` if each class is one user, or leave it out"
 UNDERSTOOD = ("user_from", "skip_unreadable")
 
 
@@ -100,9 +100,9 @@ class _Users:
                 self.pattern = re.compile(to_nfc(user_from))
             except re.error as error:
                 raise SfumatoError(
-                    f"`user_from={user_from}` is no regular expression ({error})",
-                    r"give one such as 'patient-(\d+)_', or folder where users have folders of their own, or class "
-                    "where each class is one user",
+                    f"`user_from={user_from}` is not a regular expression ({error})",
+                    r"give one such as 'patient-(\d+)_', or folder if users have their own folders, or class if "
+                    "each class is one user",
                 ) from None
 
     @property
@@ -111,11 +111,11 @@ class _Users:
         found: list[str] = []
         if self._inner:
             found.append(
-                f"folders within class folders are read with their class ({_listed(self._inner)}); where each is a "
-                "user's, `user_from=folder` says so"
+                f"folders within class folders are read with their class ({_listed(self._inner)}); if they are "
+                "users' folders, give `user_from=folder`"
             )
         if self._strays:
-            found.append(f"files that are no images by their names are passed over: {_listed(self._strays)}")
+            found.append(f"files without an image's extension are ignored: {_listed(self._strays)}")
         return tuple(found)
 
     def in_classes(self, folder: Path) -> bool:
@@ -136,8 +136,8 @@ class _Users:
                     several.add(file, known)
         for first, later in several.repeated():
             raise SfumatoError(
-                f"images {files[first]!r} and {files[later]!r} are one file",
-                "keep one of them, since a promise for one record covers one name of it",
+                f"images {files[first]!r} and {files[later]!r} are the same file",
+                "keep one of them: the guarantee for one record covers one file name",
             )
         return found.listing(Files(files))
 
@@ -168,8 +168,8 @@ class _Users:
         user = match and match[1 if pattern.groups else 0]
         if not user:
             raise SfumatoError(
-                f"the name of {str(file)!r} does not say whose image it is by `user_from={pattern.pattern}`",
-                "correct the pattern, rename the file, or take it out",
+                f"the name of {str(file)!r} does not name its user by `user_from={pattern.pattern}`",
+                "correct the pattern, rename the file, or remove it",
             )
         return user if name == file.name else to_nfd(user)
 
@@ -192,17 +192,17 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
             if part_by_name(folder.name) and not subfolders(folder):
                 raise SfumatoError(
                     f"{folder.name} of folder {str(root)!r} has no class folders",
-                    "put its images into class folders, or move it away",
+                    "put its images into class folders, or move it elsewhere",
                 )
             raise SfumatoError(
                 f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
-                "keep the two folders train and test, each with class folders, and move the others away",
+                "keep the two folders train and test, each with class folders, and move the others elsewhere",
             )
     for name in PARTS:
         if name not in parts:
             raise SfumatoError(
                 f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
-                f"add {name} with the same class folders, or give the class folders alone to have them split",
+                f"add {name} with the same class folders, or give only the class folders, which are then split",
             )
     names = {name: {to_nfc(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
     only = sorted(names["train"] ^ names["test"])
@@ -239,9 +239,9 @@ def _files(
             if inner is not None:
                 raise SfumatoError(
                     f"{kind} {str(folder)!r} holds the link {item.name!r} to a folder",
-                    "put the folder itself there: links may lead in circles",
+                    "put the folder itself there: links may form cycles",
                 )
-            whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
+            whose = ", or give `user_from=folder` if it is a user's" if kind == "class folder" else ""
             raise SfumatoError(
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
             )
@@ -251,7 +251,7 @@ def _files(
         empty = False
         yield item, known
     if empty:
-        raise SfumatoError(f"{kind} {str(folder)!r} holds no image", "add images, or take the folder away")
+        raise SfumatoError(f"{kind} {str(folder)!r} holds no image", "add images, or remove the folder")
 
 
 def _refuse_loose_images(folder: Path) -> None:

@@ -146,7 +146,7 @@ def find(argument: str) -> None:
         if path.is_dir() and not any(path.rglob("*.parquet")):
             remedy = f"correct hf:{argument}; image files are read by folder:PATH, and those of a metadata.csv by "
             remedy += "csv:PATH/metadata.csv --path-column file_name"
-            raise SfumatoError(f"folder {str(path)!r} is not of save_to_disk, and holds no Parquet", remedy)
+            raise SfumatoError(f"folder {str(path)!r} was not written by save_to_disk and holds no Parquet", remedy)
         columns.find(argument)
         return
     if not path.exists() and (_NAME.fullmatch(argument) is None or argument.lower().endswith(_FILES)):

@@ -94,10 +94,10 @@ def status(item: Path) -> os.stat_result:
     try:
         return paths.status(item)
     except FileNotFoundError:
-        raise SfumatoError(f"link {str(item)!r} leads nowhere", "correct it, or take it out") from None
+        raise SfumatoError(f"link {str(item)!r} is broken", "correct it, or remove it") from None
     except OSError as problem:
         reason = problem.strerror or problem
-        raise SfumatoError(f"{str(item)!r} cannot be looked at ({reason})", "correct that, or take it out") from None
+        raise SfumatoError(f"{str(item)!r} cannot be accessed ({reason})", "correct that, or remove it") from None
 
 
 def listing(folder: Path) -> list[Path]:
@@ -112,9 +112,7 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
             items = [item for item in found if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
     except OSError as problem:
         reason = problem.strerror or problem
-        raise SfumatoError(
-            f"folder {str(folder)!r} cannot be listed ({reason})", "give yourself permission to read it"
-        ) from None
+        raise SfumatoError(f"folder {str(folder)!r} cannot be listed ({reason})", "check its permissions") from None
     return sorted(items, key=attrgetter("name"))
 
 

@@ -58,7 +58,7 @@ class Listing:
         known = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(self, **{name: some[which] for name, some in known.items() if isinstance(some, np.ndarray)})
 
-    def of_classes(self, classes: Sequence[str], whose: str) -> Self:
+    def with_classes(self, classes: Sequence[str], whose: str) -> Self:
         """The listing with labels as positions in this class list. Refuses other labels.
 
         Args:
@@ -81,12 +81,12 @@ class Listing:
         table = np.array([int(name) for name in self.names])
         return replace(self, labels=table[self.labels], names=classes)
 
-    def of_users_by_class(self) -> Self:
+    def with_class_users(self) -> Self:
         """The listing with each class as one user."""
         refuse_several(self.names)
         return replace(self, users=self.labels, people=self.names)
 
-    def in_parts(self, order: Order) -> Self:
+    def split_by_users(self, order: Order) -> Self:
         """The listing split by users, if they are known and the list has no parts, without the records that belong to
         neither part (`record_in_test`)."""
         if self.test is not None or self.users is None:
@@ -135,7 +135,7 @@ class ListingBuilder:
         self._times: array[Any] = array("d")
         self.first_time: TimeStamp | None = None
         self._filtered = False
-        self.beside: set[str] = set()
+        self.optional_facts: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -154,7 +154,7 @@ class ListingBuilder:
         do."""
         if not len(self):
             facts = {"user": user, "group": group, "time": time}
-            self.beside = {name for name, fact in facts.items() if fact is not None}
+            self.optional_facts = {name for name, fact in facts.items() if fact is not None}
         if isinstance(label, str):
             label = self._spellings.normalise("class", label)
         self._labels.append(self._names.setdefault(label, len(self._names)))

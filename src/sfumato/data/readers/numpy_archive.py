@@ -31,36 +31,36 @@ from sfumato.data.subsets import MARK
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
 
 
-def read(file: Path, where: str, wanted_of: Wanted) -> tuple[dict[str, np.ndarray], bool]:
+def read(file: Path, where: str, select: Wanted) -> tuple[dict[str, np.ndarray], bool]:
     """The needed arrays by name, and whether the set was filtered by looking at private data.
 
     Args:
         where: name of the archive in errors.
-        wanted_of: selects the needed arrays from the names of the archive's members.
+        select: selects the needed arrays from the names of the archive's members.
     """
-    with _opened(file, where) as archive:
+    with _open_archive(file, where) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        wanted, beside = wanted_of(members, where)
+        wanted, beside = select(members, where)
         chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
         _check_sizes(archive, chosen, where)
         return {name: _array(archive, member) for name, member in chosen.items()}, MARK in members
 
 
 @contextmanager
-def _opened(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
+def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
     """Opens the archive. Errors name it."""
     with paths.path_errors(where, "correct the path after npz:", "give the .npz file, or use folder:"):
         refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
             if not zipfile.is_zipfile(stream):
-                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
+                raise SfumatoError(f"{where} is not an npz archive, or is truncated", "write it with numpy.savez")
             try:
                 with zipfile.ZipFile(stream) as archive:
                     yield archive
             except SfumatoError:
                 raise
             except MemoryError:
-                problem = f"{where} unpacks to more than the memory that is free"
+                problem = f"{where} unpacks to more than the free memory"
                 raise SfumatoError(problem, "free some, or save less") from None
             except (
                 Exception
@@ -83,12 +83,12 @@ def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) 
             sizes[name] = math.prod(shape) * dtype.itemsize
             held = archive.getinfo(member).file_size - stream.tell()
         if sizes[name] <= memory_limit() and sizes[name] != held:
-            raise ValueError("the header speaks of another array")
+            raise ValueError("the header describes another array")
     if sum(sizes.values()) > memory_limit():
         largest = max(sizes, key=sizes.__getitem__)
         raise SfumatoError(
-            f"{where} unpacks to more than the memory that there is, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
-            "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
+            f"{where} unpacks to more than the available memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            "save fewer or smaller images, or files, which are read when needed (folder: or csv:)",
         )
 
 
@@ -121,11 +121,11 @@ def parts_of(
     declared, names = order.declared, tuple(map(to_nfc, names))
     height, width, depth = sides["train"]["images"].shape[1:]
     shorter = min(height, width)
-    size = declared.pixels.size or check_size(shorter, "declare a size for the images to be brought to")
+    size = declared.pixels.size or check_size(shorter, "declare a size to resize the images to")
     channels, levels = declared.pixels.channels or depth, declared.pixels.levels
 
     def part(images: np.ndarray, labels: np.ndarray, **beside: Any) -> Records:
-        shown = _in_eight_bits(images, levels)
+        shown = _to_eight_bits(images, levels)
         known = labels if labels.ndim == 2 else renumber_labels(labels, names, declared.labels.classes, where)
         # The first code is of the stored values, so it does not depend on the levels.
         codes = codes_of(order.owner_key, images, shown)
@@ -135,7 +135,7 @@ def parts_of(
     side = declared.purpose.larger_side(size) if shorter > size else None
     zoomed = None
     if side is not None:
-        originals = _in_eight_bits(sides["train"]["images"], levels)
+        originals = _to_eight_bits(sides["train"]["images"], levels)
         zoomed = replace(train, images=prepare_array(originals, size=side, channels=channels))
     return Parts(
         records=RecordSets(train=train, test=test, zoomed=zoomed),
@@ -148,7 +148,7 @@ def parts_of(
     )
 
 
-def _in_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
+def _to_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
     if images.dtype == np.uint8 or levels is None:
         return images
     result = np.empty(images.shape, np.uint8)
@@ -178,7 +178,7 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
             if spelt:
                 found[name + side] = members[spelt[0]]
         if f"groups{side}" in found and f"users{side}" not in found:
-            raise SfumatoError(f"{where} has groups{side} and no users{side}", f"save users{side} as well")
+            raise SfumatoError(f"{where} has groups{side} but no users{side}", f"save users{side} as well")
     first, *others = (f"users{side}" for side in sides)
     for other in others:
         if other in found and first not in found:
@@ -213,7 +213,7 @@ def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
     if odd.any():
         raise SfumatoError(
             f"{what} has no date of the years 1 to 9999 or finite number for image {np.flatnonzero(odd)[0]}",
-            "give its time, or take the image out",
+            "give its time, or remove the image",
         )
     return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
 
@@ -237,6 +237,6 @@ def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np
     for name in np.unique(texts).tolist():
         if not name.strip():
             odd = np.flatnonzero(texts == name)[0]
-            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or take the image out{otherwise}")
+            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or remove the image{otherwise}")
         refuse_unwritable(name, f"{what}: the name")
     return texts

@@ -64,7 +64,7 @@ def array_of(given: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as problem:
-        what = f"{name} of {WHERE} is no array ({problem})"
+        what = f"{name} of {WHERE} is not an array ({problem})"
         raise SfumatoError(what, "give a numpy array, or a tensor of uint8 or float32") from None
 
 
@@ -86,8 +86,8 @@ def _texts(labels: np.ndarray, name: str, spellings: Spellings) -> list[str]:
     texts = labels.tolist()
     if labels.ndim != 1 or not all(isinstance(text, str) and text.strip() for text in texts):
         raise SfumatoError(
-            f"{name} of {WHERE} holds something else than names of classes",
-            "give one name for each image, or whole numbers from 0",
+            f"{name} of {WHERE} holds something other than class names",
+            "give one name for each image, or integers from 0",
         )
     return [spellings.normalise("class", text.strip()) for text in texts]
 
@@ -153,14 +153,13 @@ class Items:
         part, name = self.part(place), self.name(place)
         with self._lock:
             given = self._sets[part][place - self._starts[part]]
-        image, label, user = _taken_apart(given, name)
+        image, label, user = _unpack(given, name)
         content, label = encode_image(image, name), _label(label, name)
         code = hashlib.blake2b(content + repr((label, user)).encode(), digest_size=_CODE).digest()
         if self._codes.setdefault(place, code) != code:
             raise SfumatoError(
-                f"{name} differs from what it was when it was first read",
-                "give a data set without random transforms; the training shows images in several views by itself "
-                "(flip, shift, views)",
+                f"{name} has changed since it was first read",
+                "give a data set without random transforms; the training itself augments images (flip, shift, views)",
             )
         return content, label, user
 
@@ -184,10 +183,10 @@ def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
     for place in range(len(stored)):
         _, label, user = stored.item(place)
         name, part = stored.name(place), stored.part(place)
-        found.add(_spelt(label, known[part], several, name), part=parts[part], user=user)
+        found.add(_label_name(label, known[part], several, name), part=parts[part], user=user)
         if order.progress is not None:
             order.progress(place + 1, len(stored))
-        if bool(user) != ("user" in found.beside):
+        if bool(user) != ("user" in found.optional_facts):
             raise SfumatoError(f"{name} says otherwise than others whether it has a user", "give each item its user")
     if not len(found):
         raise SfumatoError(f"{where} is empty", "give one that holds images")
@@ -200,7 +199,7 @@ def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
     )
 
 
-def _taken_apart(item: Any, name: str) -> tuple[Any, Any, str | None]:
+def _unpack(item: Any, name: str) -> tuple[Any, Any, str | None]:
     if isinstance(item, Mapping) and {"image", "label"} <= set(item):
         user = item.get("user")
         return item["image"], item["label"], None if user is None else str(user)
@@ -221,10 +220,10 @@ def _label(label: Any, name: str) -> str | int | tuple[int, ...]:
     if values.ndim == 1 and values.dtype.kind in "iubf" and np.isin(values, (0, 1)).all():
         return tuple(int(value) for value in values)
     what = f"{values.dtype} {values.shape}" if values.dtype.kind in "iubf" else type(label).__name__
-    raise SfumatoError(f"the label of {name} is {what}", "give a whole number from 0, or the class's name")
+    raise SfumatoError(f"the label of {name} is {what}", "give an integer from 0, or the class's name")
 
 
-def _spelt(
+def _label_name(
     label: str | int | tuple[int, ...], names: tuple[str, ...] | None, several: tuple[str, ...] | None, name: str
 ) -> str | tuple[int, ...]:
     """The name of the class; or 0 or 1 for each of several labels."""
@@ -235,7 +234,7 @@ def _spelt(
     if not isinstance(label, int):
         return label
     if label < 0 or (names is not None and label >= len(names)):
-        raise SfumatoError(f"{name} has the label {label}, which names no class", "number the classes from 0")
+        raise SfumatoError(f"{name} has the label {label}, which is no class", "number the classes from 0")
     return str(label) if names is None else names[label]
 
 
@@ -282,7 +281,7 @@ def _as_image(given: Any, name: str) -> Image.Image:
             value = next(number for number in array.ravel().tolist() if not 0 <= number <= 1)
             raise SfumatoError(
                 f"the image of {name} holds {value:g}, outside [0, 1]",
-                "give the data set without Normalize: images are scaled here, by public constants",
+                "give the data set without Normalize: images are scaled here by public constants",
             )
         array = np.rint(255 * array.astype(np.float64)).astype(np.uint8)
     if array.dtype == np.uint8 or (array.dtype == np.uint16 and array.ndim == 2):

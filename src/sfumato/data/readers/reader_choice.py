@@ -55,14 +55,14 @@ def choose_reader(given: Any) -> ReaderChoice:
         return ReaderChoice(
             kind=name, where=given, load=load, understood=kind.supported_facts if kind.reader else (), spelt=True
         )
-    if _is_of("pandas", "DataFrame", given):
+    if _is_instance("pandas", "DataFrame", given):
         return _frame(given)
     if (named := _hugging_face(given)) is not None:
-        return _of_hugging_face(named)
+        return _choose_hugging_face(named)
     if (arrays := _arrays(given)) is not None:
-        return _of_arrays(arrays)
+        return _choose_arrays(arrays)
     if (sets := _sets(given)) is not None:
-        return _of_sets(sets)
+        return _choose_sets(sets)
     return refuse(given)
 
 
@@ -75,25 +75,25 @@ def refuse(given: Any) -> NoReturn:
     members = given if isinstance(given, (tuple, list)) else given.values() if isinstance(given, Mapping) else (given,)
     for loader in filter(is_loader, members):
         raise SfumatoError(
-            f"a {type(loader).__name__} draws batches, and who takes part in a step is drawn here, by the plan",
+            f"a {type(loader).__name__} draws batches, but the plan itself samples the participants of each step",
             "give its `.dataset`",
         )
     if (
         isinstance(given, Iterator)
-        or _is_of("datasets", ("IterableDataset", "IterableDatasetDict"), given)
-        or _is_of("torch.utils.data", "IterableDataset", given)
+        or _is_instance("datasets", ("IterableDataset", "IterableDatasetDict"), given)
+        or _is_instance("torch.utils.data", "IterableDataset", given)
     ):
         raise SfumatoError(
-            f"a {type(given).__name__} is read from its start, and a step's participants are drawn from all records",
-            "give a data set whose records are read by their numbers (with __getitem__ and __len__)",
+            f"a {type(given).__name__} is read from its start, but each step samples from all records",
+            "give a map-style data set (with __getitem__ and __len__)",
         )
     if hasattr(given, "__getitem__") and not hasattr(given, "__len__"):
-        raise SfumatoError(f"a {type(given).__name__} does not say how many records it has", "give it `__len__`")
+        raise SfumatoError(f"a {type(given).__name__} has no length", "give it `__len__`")
     what = f"a {type(given).__name__} of {len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
     raise SfumatoError(f"source must be data, got {what}", f"give {TAKEN}")
 
 
-def _is_of(module: str, names: str | tuple[str, ...], given: Any) -> bool:
+def _is_instance(module: str, names: str | tuple[str, ...], given: Any) -> bool:
     """Whether the object is an instance of these classes of a module, without importing it."""
     known = sys.modules.get(module)
     names = (names,) if isinstance(names, str) else names
@@ -104,17 +104,17 @@ def _is_of(module: str, names: str | tuple[str, ...], given: Any) -> bool:
 def _frame(frame: Any) -> ReaderChoice:
     from sfumato.data.readers import table
 
-    load = lambda order: table.of_frame(frame, order)  # noqa: E731
+    load = lambda order: table.read_frame(frame, order)  # noqa: E731
     return ReaderChoice(kind="frame", where="the DataFrame", load=load, understood=table.UNDERSTOOD)
 
 
 def _hugging_face(given: Any) -> dict[str | None, Any] | None:
     """Data sets of Hugging Face by part name; the key None for a single one."""
-    named = _named(given)
-    return named if named and all(_is_of("datasets", "Dataset", one) for one in named.values()) else None
+    named = _by_part(given)
+    return named if named and all(_is_instance("datasets", "Dataset", one) for one in named.values()) else None
 
 
-def _named(given: Any) -> dict[str | None, Any]:
+def _by_part(given: Any) -> dict[str | None, Any]:
     """Data by part name: the keys of a mapping; train and test for a pair; None for a single object."""
     if isinstance(given, Mapping):
         return dict(given)
@@ -123,7 +123,7 @@ def _named(given: Any) -> dict[str | None, Any]:
     return {None: given}
 
 
-def _of_hugging_face(named: dict[str | None, Any]) -> ReaderChoice:
+def _choose_hugging_face(named: dict[str | None, Any]) -> ReaderChoice:
     from sfumato.data.readers import huggingface
 
     where = "the Dataset" if None in named else "the DatasetDict"
@@ -143,7 +143,7 @@ def _arrays(given: Any) -> dict[str, Any] | None:
     return dict(zip(NAMES[len(given)], given, strict=True))
 
 
-def _of_arrays(arrays: dict[str, Any]) -> ReaderChoice:
+def _choose_arrays(arrays: dict[str, Any]) -> ReaderChoice:
     from sfumato.data.readers import python_data as of
     from sfumato.data.readers.arrays import UNDERSTOOD
 
@@ -159,7 +159,7 @@ def _sets(given: Any) -> dict[str | None, Any] | None:
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], list) and is_array(given[1]):
         images, labels = given
         return {None: list(zip(images, labels, strict=True))} if len(images) == len(labels) else None
-    named = _named(given)
+    named = _by_part(given)
     if [*named] != [None]:
         parts = [part_by_name(str(name)) for name in named]
         if "train" not in parts or None in parts or len({*parts}) < len(parts):
@@ -168,7 +168,7 @@ def _sets(given: Any) -> dict[str | None, Any] | None:
     return named if all(map(is_map_style, named.values())) else None
 
 
-def _of_sets(sets: dict[str | None, Any]) -> ReaderChoice:
+def _choose_sets(sets: dict[str | None, Any]) -> ReaderChoice:
     from sfumato.data.readers import python_data
 
     where = f"the {type(next(iter(sets.values()))).__name__}"

@@ -49,14 +49,14 @@ def load(path: str, order: Order) -> Parts:
     if columns is not None and order.declared.loading.path_column is None:
         if order.declared.labels.label_columns is not None:
             raise SfumatoError(
-                f"`label_columns` are of images, and table {str(table)!r} holds texts",
+                f"`label_columns` are for images, but table {str(table)!r} holds texts",
                 "give one, in a column called label",
             )
         return texts.load(table, first, columns, order)
     return _load_images(table, first, lambda: csv_lines.rows_of(table), order)
 
 
-def of_frame(frame: Any, order: Order) -> Parts:
+def read_frame(frame: Any, order: Order) -> Parts:
     """Reads a pandas DataFrame with these columns. Paths are relative to the working directory."""
     columns = [to_nfc(str(name)) for name in frame.columns]
     plain = frame.astype(object).where(frame.notna(), None)
@@ -79,7 +79,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
     rule = declared.people.user_from
     if rule is not None and "user" in first:
         raise SfumatoError(
-            f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
+            f"table {str(table)!r} has the column user, but `user_from={rule}` is given", "leave one of them out"
         )
     found, files, lines, several, absent = (
         ListingBuilder(order.names),
@@ -91,7 +91,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
     for line, row in lines_of():
         known = csv_lines.facts_of(row, _PATH, table, line, labels)
         where = f"line {line} of {str(table)!r}"
-        path = _placed(table, row["path"].strip())
+        path = _resolve(table, row["path"].strip())
         if (on_disk := _status(path, where)) is None:
             absent.append(line)
             continue
@@ -109,36 +109,36 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
         files.append(str(path))
         lines.append(line)
     if absent:
-        raise _absent(table, absent, next(row["path"].strip() for line, row in lines_of() if line == absent[0]))
+        raise _missing_images(table, absent, next(row["path"].strip() for line, row in lines_of() if line == absent[0]))
     if not len(found):
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
     for earlier, later in several.repeated():
         path = next(row["path"] for line, row in lines_of() if line == lines[later])
         raise SfumatoError(
             f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
-            "list each image once, since a promise for one record covers one line",
+            "list each image once: the guarantee for one record covers one line",
         )
     where = f"table {str(table)!r}"
     return load_files(found.listing(Files(files)), order, where=where, notes=found.notes(where))
 
 
-def _placed(table: Path, text: str) -> Path:
+def _resolve(table: Path, text: str) -> Path:
     """The path of a listed image, relative to the table's folder. If no such file exists, backslashes are treated as
     Windows separators."""
     path = table.parent / paths.expanded(text)
     return path if "\\" not in text or path.exists() else table.parent / text.replace("\\", "/")
 
 
-def _absent(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
+def _missing_images(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
     """The error for listed images that do not exist, with their number and lines."""
     others = ""
     if len(lines) > 1:
         shown = ", ".join(map(str, lines[1 : 1 + SHOWN])) + (", ..." if len(lines) > 1 + SHOWN else "")
         others = f", and so do {len(lines) - 1:,} other lines ({shown})"
     return SfumatoError(
-        f"line {lines[0]} of {str(table)!r} lists the image {str(_placed(table, first))!r}, which does not exist"
+        f"line {lines[0]} of {str(table)!r} lists the image {str(_resolve(table, first))!r}, which does not exist"
         + others,
-        "correct the path (relative ones start at the table's folder), or take the line out",
+        "correct the path (relative ones start at the table's folder), or remove the line",
     )
 
 
@@ -152,6 +152,6 @@ def _status(file: Path, where: str) -> os.stat_result | None:
     except OSError as problem:
         raise SfumatoError(
             f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
-            "correct the path, or take the line out",
+            "correct the path, or remove the line",
         ) from None
     return known

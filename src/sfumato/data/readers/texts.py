@@ -41,12 +41,12 @@ def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
     """
     if declared.text_column is not None:
         return declared.text_column
-    if _bare(first):
+    if _lacks_header(first):
         return tuple(f"column {number}" for number in range(2, len(first) + 1))
     return (COLUMN,) if COLUMN in first and "path" not in first else None
 
 
-def _bare(first: Sequence[str]) -> bool:
+def _lacks_header(first: Sequence[str]) -> bool:
     """Whether a table has no header: its first line starts with the number of a class, as in AG News."""
     return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
 
@@ -61,12 +61,13 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
     Without `split` a keyed hash decides, of the user if known, else of the text.
     """
     where = f"table {str(table)!r}"
-    if _bare(first):
+    if _lacks_header(first):
         names = [f"column {number}" for number in range(1, len(first) + 1)]
         lacking = [column for column in columns if column not in names]
         if lacking:
             raise SfumatoError(
-                f"{where} has no names of columns, and so no {lacking[0]!r}", "leave `text_column` out, or name them"
+                f"{where} has no column names, so no {lacking[0]!r}",
+                "leave `text_column` out, or name the columns",
             )
         found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
     else:
@@ -114,8 +115,8 @@ def _bare_texts(
         number = (row[names[0]] or "").strip()
         if not number.isdecimal() or int(number) == 0:
             raise SfumatoError(
-                f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is no class counted from 1",
-                "give the table a first line with names of columns, such as text,label",
+                f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is not a class numbered from 1",
+                "give the table a first line with column names, such as text,label",
             )
         label = str(int(number))
         if classes is not None:

@@ -40,7 +40,7 @@ def load(name: str, order: Order) -> Parts:
     if name not in IN_ARRAYS:
         return python_data.load(sets, order, where)
     if order.declared.labels.label_columns is not None:
-        raise SfumatoError(f"`label_columns` are declared, and {where} has one label for each image", "leave them out")
+        raise SfumatoError(f"`label_columns` are declared, and {where} has one label per image", "leave them out")
     names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(sets["train"].classes)
 
     def originals(dataset: Any) -> np.ndarray:
@@ -70,7 +70,7 @@ def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | No
     given = kinds.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
 
     def made(**which: Any) -> Any:
-        return _made(name, kind, root, given | which)
+        return _create(name, kind, root, given | which)
 
     if "train" in known:
         return {"train": made(train=True), "test": made(train=False)}
@@ -82,24 +82,26 @@ def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | No
     return sets | dict([next((part, test) for part, test in tests if test is not None)])
 
 
-def _made(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
+def _create(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
     """The data set; None if it has no such split."""
     try:
         return kind(root, **given)
     except ImportError as problem:
-        raise SfumatoError(f"torchvision:{name} needs what is not installed ({problem})", "install it") from None
+        raise SfumatoError(
+            f"torchvision:{name} needs a package that is not installed ({problem})", "install it"
+        ) from None
     except (RuntimeError, OSError, ValueError, EOFError) as problem:
         reason = " ".join(str(problem).split()) or type(problem).__name__
         if "for argument split" in reason:
             return None
-        fetch = "pass `download=True` to fetch it" if "download" in given else "put its files there by hand"
+        fetch = "pass `download=True` to fetch it" if "download" in given else "put its files there yourself"
         other = f"{'' if 'download' in given else 'pass '}`root` with the folder that holds it"
         absent = isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None
         if absent and not given.get("download"):
             what = f"is not in {str(root)!r}, or is damaged there"
             remedy = f"{fetch}, or {other}"
         elif given.get("download"):
-            what = f"could not be fetched into {str(root)!r} ({reason})"
+            what = f"could not be downloaded into {str(root)!r} ({reason})"
             remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
         else:
             what = f"could not be read in {str(root)!r} ({reason})"

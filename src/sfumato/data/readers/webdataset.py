@@ -62,15 +62,15 @@ def _facts(sample: Sample, order: Order, found: ListingBuilder) -> dict[str, Any
     name, said = f"record {sample.name!r}", _object(sample)
     facts: dict[str, Any] = {fact: _text(said[fact], fact, name) for fact in _FACTS if said.get(fact) is not None}
     if "user" in facts and not facts["user"]:
-        raise SfumatoError(f"{name} has an empty user", f"write whose it is; {NOBODY}")
+        raise SfumatoError(f"{name} has an empty user", f"write its user; {NOBODY}")
     if "group" in facts and "user" not in facts:
-        raise SfumatoError(f"{name} has a group and no user", "add whose image it is, or rename the field")
+        raise SfumatoError(f"{name} has a group but no user", "add its user, or rename the field")
     if "user" in facts and (rule := order.declared.people.user_from) is not None:
-        raise SfumatoError(f"{name} has a user, and `user_from={rule}` is given", "leave one of them out")
-    if len(found) and set(facts) != found.beside:
-        odd = min(set(facts) ^ found.beside)
-        says, others = ("no", "have one") if odd in found.beside else ("a", "have none")
-        raise SfumatoError(f"{name} has {says} {odd}, and those before it {others}", "write all alike")
+        raise SfumatoError(f"{name} has a user, but `user_from={rule}` is given", "leave one of them out")
+    if len(found) and set(facts) != found.optional_facts:
+        odd = min(set(facts) ^ found.optional_facts)
+        says, others = ("no", "have one") if odd in found.optional_facts else ("a", "have none")
+        raise SfumatoError(f"{name} has {says} {odd}, but those before it {others}", "write all alike")
     if "time" in facts:
         facts["time"] = _time(facts["time"], name)
         refuse_other_time(facts["time"], facts["time"] if found.first_time is None else found.first_time, name)
@@ -78,21 +78,21 @@ def _facts(sample: Sample, order: Order, found: ListingBuilder) -> dict[str, Any
     return {"label": _label(sample, said) if several is None else _labels(said, several, name), **facts}
 
 
-def _label(sample: Sample, said: dict[str, Any]) -> str:
-    own = _text(said["label"], "label", f"record {sample.name!r}") if "label" in said else None
+def _label(sample: Sample, fields: dict[str, Any]) -> str:
+    own = _text(fields["label"], "label", f"record {sample.name!r}") if "label" in fields else None
     label = sample.text("cls") or own or sample.text("txt")
     if not label:
         raise SfumatoError(f"record {sample.name!r} has no class", "add a member .cls, or a label in .json")
     return label
 
 
-def _labels(said: dict[str, Any], several: tuple[str, ...], name: str) -> tuple[int, ...]:
-    if not all(type(said.get(label)) in (int, bool) and said[label] in (0, 1) for label in several):
+def _labels(fields: dict[str, Any], several: tuple[str, ...], name: str) -> tuple[int, ...]:
+    if not all(type(fields.get(label)) in (int, bool) and fields[label] in (0, 1) for label in several):
         raise SfumatoError(
-            f"{name} has something else than 0 and 1 for some of `label_columns`",
-            "write them into its .json: 1 where it is true and 0 where it is not",
+            f"{name} has something other than 0 and 1 for some of `label_columns`",
+            "write them into its .json: 1 for true and 0 for false",
         )
-    return tuple(int(said[label]) for label in several)
+    return tuple(int(fields[label]) for label in several)
 
 
 def _time(text: str, name: str) -> TimeStamp:
@@ -113,7 +113,7 @@ def _object(sample: Sample) -> dict[str, Any]:
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        raise SfumatoError(f"{sample.name}.json is no JSON object", "correct it, or take the record out")
+        raise SfumatoError(f"{sample.name}.json is not a JSON object", "correct it, or remove the record")
     return {to_nfc(key): value for key, value in said.items()}
 
 
@@ -122,5 +122,5 @@ def _text(value: Any, fact: str, name: str) -> str:
         names = [_text(one, fact, name) for one in value]
         return SEPARATOR.join([SEPARATOR, *names]) if all(names) else ""
     if type(value) not in (str, int, float) or (type(value) is float and fact != "time"):
-        raise SfumatoError(f"{name} has a {fact} that is no text and no whole number", "write one of them")
+        raise SfumatoError(f"{name} has a {fact} that is neither text nor an integer", "write one of them")
     return str(value).strip()

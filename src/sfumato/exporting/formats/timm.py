@@ -108,11 +108,11 @@ def used(served: Served) -> dict[str, Any]:
         "mean": each_channel(transform.mean, transform.channels),
         "std": each_channel(transform.std, transform.channels),
         "read": scoring_code(served),
-        "cut": _cut(transform),
+        "cut": _crop_code(transform),
     }
 
 
-def _cut(transform: Transform) -> str:
+def _crop_code(transform: Transform) -> str:
     """Code that resizes and center-crops images, as `Transform.center_crop` does."""
     lines, side = "", transform.enlarged or transform.size
     if side != transform.size:
@@ -139,7 +139,7 @@ def _network(served: Served, spelling: str, to: str) -> tuple[str, nn.Module]:
                 f"model {spelling!r} has more than the single linear layer of a timm network on its backbone",
                 "use --to onnx, which supports any model, or train `--model head`",
             )
-        return module.backbone.architecture.name, _joined(module)
+        return module.backbone.architecture.name, _attach_head(module)
     if not spelling.startswith(zoo.PREFIX):
         libraries = "timm" if to == "timm" else "timm or transformers"
         raise SfumatoError(f"model {spelling!r} is not a model of {libraries}", ELSEWHERE)
@@ -147,7 +147,7 @@ def _network(served: Served, spelling: str, to: str) -> tuple[str, nn.Module]:
 
 
 @torch.no_grad()
-def _joined(module: BackboneWithHead) -> nn.Module:
+def _attach_head(module: BackboneWithHead) -> nn.Module:
     """The backbone with the head as its classifier."""
     network: Any = copy.deepcopy(module.backbone.network)
     with torch.random.fork_rng(devices=[]):

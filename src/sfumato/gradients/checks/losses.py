@@ -108,10 +108,10 @@ def refuse_constant(
         of_outputs = isinstance(outputs, Tensor) and outputs.is_floating_point()
         for scale in _SCALES:
             if of_outputs:
-                leaves = {"outputs": _moved(outputs, scale, generator)}
+                leaves = {"outputs": _perturbed(outputs, scale, generator)}
                 moved_outputs = leaves["outputs"]
             else:  # an object, which may hold the loss itself
-                leaves = {name: _moved(state[name], scale / 10, generator) for name in trained}
+                leaves = {name: _perturbed(state[name], scale / 10, generator) for name in trained}
                 moved_outputs = call_model(model, state | leaves, example)
             with _Weights():
                 value = loss(moved_outputs, target)
@@ -158,18 +158,18 @@ def refuse_sum(model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tr
             ratios.append(twice / once)
     if ratios and all(abs(ratio - 2) < _NEARLY for ratio in ratios):
         raise SfumatoError(
-            f"{_named(loss)} is a sum over its first axis (reduction='sum') and must be the mean: for an example "
+            f"{_loss_name(loss)} is a sum over its first axis (reduction='sum') and must be the mean: for an example "
             "repeated twice it is twice the loss of one",
             "give it with reduction='mean', such as torch.nn.CrossEntropyLoss(), or divide it by len(outputs)",
         )
 
 
-def _named(loss: Any) -> str:
+def _loss_name(loss: Any) -> str:
     loss = loss.loss if isinstance(loss, LogitsLoss) else loss
     kind = loss.func.__name__ if isinstance(loss, partial) else type(loss).__name__
     return f"loss {kind}" if isinstance(loss, (nn.Module, partial)) else "loss"
 
 
-def _moved(value: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+def _perturbed(value: Tensor, scale: float, generator: torch.Generator) -> Tensor:
     """An autograd leaf with values near the given ones."""
     return (value.detach() + scale * torch.randn(value.shape, generator=generator).to(value)).requires_grad_()

@@ -40,9 +40,7 @@ def refuse_mixing(model: nn.Module, inputs: Tree, views: int) -> None:
             doubled = copy.deepcopy(model)._apply(_double)
             _run(doubled, tree_map(lambda one: one[:1] if views == 1 else one[0], tree_map(_double, inputs)))
             checked, inputs, relative = doubled, tree_map(_double, inputs), _SHARP
-        alone = [
-            _run(checked, tree_map(lambda one, row=row: _of_row(one, row, views), inputs)) for row in _rows(inputs)
-        ]
+        alone = [_run(checked, tree_map(lambda one, row=row: _row(one, row, views), inputs)) for row in _rows(inputs)]
         together = _run(checked, tree_map(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
         if _differ(alone, together, relative):
             _refuse(_place(checked, inputs, views, relative))
@@ -65,7 +63,7 @@ def _rows(inputs: Tree) -> range:
     return range(len(tree_tensors(inputs)[0]))
 
 
-def _of_row(tensor: Tensor, row: int, views: int) -> Tensor:
+def _row(tensor: Tensor, row: int, views: int) -> Tensor:
     return tensor[row : row + 1] if views == 1 else tensor[row]
 
 
@@ -116,7 +114,7 @@ def _place(model: nn.Module, inputs: Tree, views: int, relative: float) -> str:
         alone = []
         for row in _rows(inputs):
             alone.append(begin())
-            _run(model, tree_map(lambda one, row=row: _of_row(one, row, views), inputs))
+            _run(model, tree_map(lambda one, row=row: _row(one, row, views), inputs))
         together = begin()
         _run(model, tree_map(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
     for number, (name, arguments, outputs) in enumerate(together):

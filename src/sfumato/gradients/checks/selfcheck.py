@@ -191,7 +191,7 @@ class _Answer(NamedTuple):
     norms: Tensor
 
 
-def _added(answers: list[_Answer]) -> _Answer:
+def _add_up(answers: list[_Answer]) -> _Answer:
     gradients = {name: sum(answer.gradients[name] for answer in answers) for name in answers[0].gradients}
     return _Answer(gradients, torch.cat([answer.norms for answer in answers]))  # type: ignore[arg-type]
 
@@ -203,17 +203,17 @@ def _repeats(truth: Callable[[torch.dtype | None], _Answer], device: torch.devic
     numbers drawn inside the model.
     """
     first, second = truth(None), truth(None)
-    if _same(first, second, 0.0):
+    if _agree(first, second, 0.0):
         return True
     if device.type == "cpu":
-        return _same(first, second, _REPEATED)
+        return _agree(first, second, _REPEATED)
     _devices.warn_nondeterministic("the gradient of this model")
     with contextlib.suppress(Exception):  # a model with hard-coded types has no float64 form
-        return _same(truth(torch.float64), truth(torch.float64), _SHARP)
-    return _same(first, second, _LOOSE)
+        return _agree(truth(torch.float64), truth(torch.float64), _SHARP)
+    return _agree(first, second, _LOOSE)
 
 
-def _same(first: _Answer, second: _Answer, relative: float) -> bool:
+def _agree(first: _Answer, second: _Answer, relative: float) -> bool:
     def close(value: Tensor, other: Tensor) -> bool:
         least = 1e-3 * relative * float(value.abs().max())
         return torch.allclose(value, other, rtol=relative, atol=least, equal_nan=True)
@@ -246,7 +246,7 @@ def _compare(
         )
     if finite != chosen:
         ours = answer(finite)
-    _compare_answers(ours, _added([plain[i] for i in finite]), _added([exact[i] for i in finite]), relative)
+    _compare_answers(ours, _add_up([plain[i] for i in finite]), _add_up([exact[i] for i in finite]), relative)
 
 
 def _compare_answers(ours: _Answer, plain: _Answer, exact: _Answer, relative: float) -> None:

@@ -115,14 +115,18 @@ class RowFunction:
 
     def keep_hard(self, rows: Tensor) -> Tensor:
         """See `Factored.keep_hard`."""
-        pieces = [self._each(rows[part]) for part in slices(len(rows), self.operand.tensor.numel(), on=rows.device)]
+        pieces = [
+            self._per_example(rows[part]) for part in slices(len(rows), self.operand.tensor.numel(), on=rows.device)
+        ]
         exact: dict[str, Use] = {name: Instantiated(*(piece[name] for piece in pieces)) for name in self.names}
         self._hard = rows, exact
         return torch.stack([use.squared_norms() for use in exact.values()]).sum(dim=0)
 
     def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
         """See `Direct.weighted_sums`."""
-        return self.completed(self._pulled(self.easy_sum(factors, excluding=excluding)), factors, excluding=excluding)
+        return self.completed(
+            self._pull_back(self.easy_sum(factors, excluding=excluding)), factors, excluding=excluding
+        )
 
     def easy_sum(self, factors: Tensor, *, excluding: bool) -> Tensor:
         """The clipped sum of the operand's gradients, without hard examples."""
@@ -140,14 +144,14 @@ class RowFunction:
 
     def by_name(self) -> dict[str, Use]:
         """See `Direct.by_name`."""
-        return {name: Instantiated(gradient) for name, gradient in self._each(None).items()}
+        return {name: Instantiated(gradient) for name, gradient in self._per_example(None).items()}
 
-    def _each(self, rows: Tensor | None) -> dict[str, Tensor]:
+    def _per_example(self, rows: Tensor | None) -> dict[str, Tensor]:
         """Per-example gradients (b, *shape) by parameter name."""
         values = self._use.instantiate(rows)
-        return self._shaped(self._pulled(values), len(values))
+        return self._shaped(self._pull_back(values), len(values))
 
-    def _pulled(self, values: Tensor) -> dict[str, Tensor]:
+    def _pull_back(self, values: Tensor) -> dict[str, Tensor]:
         return self.form.pull_back(self.operand.tensor.detach(), values)
 
     @property
@@ -291,14 +295,14 @@ def contributions(
         else:
             pulled = operands.pull_back(operand, use.instantiate())
             parts.extend(Direct(name, gradient, operands) for name, gradient in pulled.items())
-    parts = _added(parts, operands)
+    parts = _complete(parts, operands)
     if not exact:
-        return _grouped(_joined(parts))
+        return _grouped(_merge_small(parts))
     by_name = [pair for part in parts for pair in part.by_name().items()]
     return [Direct(name, Exact(use.instantiate()), operands) for name, use in by_name]
 
 
-def _added(parts: list[Contribution], operands: Operands) -> list[Contribution]:
+def _complete(parts: list[Contribution], operands: Operands) -> list[Contribution]:
     """The same contributions with every parameter in exactly one part."""
     counts: dict[str, int] = {}
     for part in parts:
@@ -314,7 +318,7 @@ def _added(parts: list[Contribution], operands: Operands) -> list[Contribution]:
     return [*single, *(Direct(name, combine(uses), operands) for name, uses in shared.items())]
 
 
-def _joined(parts: list[Contribution]) -> list[Contribution]:
+def _merge_small(parts: list[Contribution]) -> list[Contribution]:
     """The same contributions with small ones joined."""
     small: dict[torch.dtype, list[Direct]] = {}
     for part in parts:

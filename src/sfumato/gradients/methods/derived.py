@@ -188,10 +188,10 @@ class Operands:
 
     def pull_back(self, operand: Operand, values: Tensor) -> dict[str, Use]:
         """Converts per-example gradients (B, *shape) of an operand to those of its parameters."""
-        pulled = self._each(operand.tensor, operand.names, values.to(operand.tensor.dtype))
+        pulled = self._per_example(operand.tensor, operand.names, values.to(operand.tensor.dtype))
         return {name: Instantiated(gradient) for name, gradient in pulled.items()}
 
-    def _each(self, tensor: Tensor, names: tuple[str, ...], values: Tensor) -> dict[str, Tensor]:
+    def _per_example(self, tensor: Tensor, names: tuple[str, ...], values: Tensor) -> dict[str, Tensor]:
         """``J^T`` of each of the values (n, *shape), by parameter name."""
         try:
             with warnings.catch_warnings():
@@ -208,7 +208,7 @@ class Operands:
             operand.refuse_changed()
         by_kind: dict[tuple, list[tuple[Operand, Candidate]]] = {}
         for operand, weight, gains in pending:
-            pull = partial(self._each, operand.tensor, operand.names)
+            pull = partial(self._per_example, operand.tensor, operand.names)
             pair = operand, Candidate(operand.tensor, weight, gains, pull)
             by_kind.setdefault((operand.tensor.dtype, operand.tensor.device), []).append(pair)
         for (_, device), pairs in by_kind.items():

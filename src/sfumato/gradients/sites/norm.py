@@ -72,7 +72,7 @@ class ChannelNormSite(Site):
         weight, step = self.constant("weight", x), 1 if last else max(1, _MOST_GROUPS // self._groups)
         mask = [last or (wanted and self._stored is None), self.needs_gradient("weight"), self.needs_gradient("bias")]
         pieces = zip(x.split(step), g.split(step), mean.split(step), scale.split(step), strict=True)
-        parts = [_of_images(*piece, weight, mask) for piece in pieces]
+        parts = [_image_gradients(*piece, weight, mask) for piece in pieces]
         of_inputs, *gradients = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
         for role, values in zip(("weight", "bias"), gradients, strict=True):
             if self.needs_gradient(role):
@@ -95,7 +95,7 @@ def _channels_last(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last)
 
 
-def _of_images(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, mask: list[bool]):
+def _image_gradients(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, mask: list[bool]):
     """The gradients of inputs (n, C, ...), and each image's of weight and bias (n, C); empty if not in the mask."""
     (images, channels), positions = x.shape[:2], math.prod(x.shape[2:])
     if x.dim() == 3:

@@ -36,14 +36,14 @@ def instantiate(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...]
     """
     groups = geometry.groups
     if groups > 1 and shape[:2] == (groups, 1):
-        return _by_channel(x, g, geometry, shape, views)
+        return _depthwise(x, g, geometry, shape, views)
     if groups == 1 and shape[1] <= _FEW:
-        return _of_patches(x, g, geometry, shape, views)
+        return _product_of_patches(x, g, geometry, shape, views)
     with convolution_precision(x.device):
-        return _of_shifts(x, g, geometry, shape, views)
+        return _product_by_offset(x, g, geometry, shape, views)
 
 
-def _of_shifts(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
+def _product_by_offset(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
     """Computes a product for each offset of the kernel."""
     grid = PixelGrid(g, geometry, shape)
     outputs = grid.lay_out_gradients(g, views)
@@ -120,7 +120,7 @@ class PixelGrid:
         return rows.flatten(0, 1)
 
 
-def _by_channel(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
+def _depthwise(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
     """Computes the gradients of a depthwise convolution: sums of products, pixel by pixel."""
     dtype = clipping.accumulation_dtype(g.dtype)
     seen = windows(x, geometry, shape)
@@ -129,7 +129,7 @@ def _by_channel(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...]
     return gradients.reshape(-1, *shape)
 
 
-def _of_patches(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
+def _product_of_patches(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
     """Computes the gradients from patches that are written out."""
     seen = windows(x, geometry, shape)  # (b*K, in, positions..., kernel...)
     axes = len(shape) - 2

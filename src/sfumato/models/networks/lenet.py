@@ -100,7 +100,7 @@ class Layers(nn.Module):
             self.add_module(f"hidden{number}", nn.Linear(before, width))
             self.add_module(f"norm{self._convolutions + number}", norms.after_linear(width))
         self.head = nn.Linear(units[-2], units[-1])
-        self.norm_of_logits = norms.of_logits(units[-1])
+        self.norm_of_logits = norms.for_logits(units[-1])
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps float images (N, C, H, W) to logits (N, classes)."""

@@ -74,7 +74,7 @@ class ResNet18(nn.Module):
             current = width
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(current, classes)
-        self.norm_of_logits = norms.of_logits(classes)
+        self.norm_of_logits = norms.for_logits(classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps float images (N, C, H, W) to logits (N, classes)."""
@@ -125,7 +125,7 @@ class VGG(nn.Module):
             layers += [nn.Linear(before, width), kind.after_linear(width), nn.ReLU()]
         self.layers = nn.Sequential(*layers)
         self.head = nn.Linear((*widths, *hidden)[-1], classes)
-        self.norm_of_logits = norms.of_logits(classes)
+        self.norm_of_logits = norms.for_logits(classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps float images (N, C, H, W) to logits (N, classes)."""

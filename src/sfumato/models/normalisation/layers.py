@@ -101,7 +101,7 @@ def replace_norms(module: nn.Module, kind: str, examples: Tensor | None = None, 
         else:
             norm = kind if kind in NORMS else "none"
             new = normalisation(norm, _channels(layer), spatial=not isinstance(layer, nn.BatchNorm1d))
-        _replace(module, name, _like(layer, new))
+        _replace(module, name, _with_gain_of(layer, new))
     if kind == "weight-standardised":
         _standardised(module)
     if examples is None:
@@ -120,7 +120,7 @@ def _channels(layer: nn.Module) -> int:
     return layer.num_features if isinstance(layer, (_BatchNorm, _InstanceNorm)) else 0
 
 
-def _like(layer: nn.Module, other: nn.Module) -> nn.Module:
+def _with_gain_of(layer: nn.Module, other: nn.Module) -> nn.Module:
     """The other layer with this layer's gain and shift, followed by the built-in activation of timm's layers."""
     with torch.no_grad():
         for name in ("weight", "bias"):
@@ -170,7 +170,7 @@ def lsuv_init(module: nn.Module, examples: Tensor) -> None:
     Args:
         examples: public examples (M, ...).
     """
-    layers = _in_order(module, examples)[:-1]
+    layers = _execution_order(module, examples)[:-1]
     with torch.no_grad():
         for layer in layers:
             nn.init.orthogonal_(layer.weight)
@@ -183,7 +183,7 @@ def lsuv_init(module: nn.Module, examples: Tensor) -> None:
                 layer.weight /= spread
 
 
-def _in_order(module: nn.Module, examples: Tensor) -> list[nn.Conv2d | nn.Linear]:
+def _execution_order(module: nn.Module, examples: Tensor) -> list[nn.Conv2d | nn.Linear]:
     layers, executed = [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))], {}
     _run_with_hook(module, layers, lambda layer, *_: executed.setdefault(layer), examples)
     return list(executed)

@@ -103,7 +103,7 @@ class Norms:
         """The normalisation of (N, D)."""
         return normalisation(self.kind, units, spatial=False)
 
-    def of_logits(self, classes: int) -> nn.Module:
+    def for_logits(self, classes: int) -> nn.Module:
         """The normalisation of the logits (N, classes): identity except in the augmented form."""
         return self.after_linear(classes) if self.last else nn.Identity()
 

@@ -38,7 +38,7 @@ def store_examples(module: nn.Module, examples: Tensor, *, at_once: bool = True)
         module.register_forward_pre_hook(_with_public)
         module.register_forward_hook(_without_public)
         return
-    if _through(module):
+    if _through_norms(module):
         module.register_forward_pre_hook(_with_jacobian)
         module.register_forward_hook(_without_jacobian, always_call=True)
     module.register_buffer(TAKEN_AT, torch.zeros(32, dtype=torch.uint8))
@@ -63,7 +63,7 @@ def refresh(module: nn.Module) -> None:
 def _take_at_current_weights(module: nn.Module) -> None:
     store_moments(module, getattr(module, EXAMPLES))
     getattr(module, TAKEN_AT).copy_(_code(module))
-    for layer in _through(module):
+    for layer in _through_norms(module):
         layer.jacobian = None  # belongs to other weights
 
 
@@ -130,13 +130,13 @@ def _columns(gradient: Tensor | None, parameter: Tensor, rows: int) -> Tensor:
     return parameter.new_zeros(rows, parameter.numel()) if gradient is None else gradient.flatten(1)
 
 
-def _through(module: nn.Module) -> list[ThroughNorm]:
+def _through_norms(module: nn.Module) -> list[ThroughNorm]:
     return [layer for layer in module.modules() if isinstance(layer, ThroughNorm)]
 
 
 def _with_jacobian(module: nn.Module, _: Any) -> None:
     """Sets differentiable moments for one training pass."""
-    layers = _through(module)
+    layers = _through_norms(module)
     if not module.training or any(layer.passes is not None for layer in layers):
         return
     if any(layer.jacobian is None for layer in layers):
@@ -151,7 +151,7 @@ def _with_jacobian(module: nn.Module, _: Any) -> None:
 
 
 def _without_jacobian(module: nn.Module, *_: Any) -> None:
-    for layer in _through(module):
+    for layer in _through_norms(module):
         if layer.passes is None:
             layer.moments = None
 

@@ -124,7 +124,7 @@ def build_backbone(
         library = architecture.name.startswith((zoo.PREFIX, TORCHVISION))
         remedy = "give the weights of this network, or name theirs" if library else None
         copy_weights(network, weights, without=classifier if library else (), remedy=remedy)
-    return Backbone(_without(network, classifier, architecture), architecture)
+    return Backbone(_without_classifier(network, classifier, architecture), architecture)
 
 
 def load_backbone(
@@ -153,7 +153,7 @@ def load_backbone(
     if not name.startswith((zoo.PREFIX, TORCHVISION)):
         if weights is not None and resolve_weights(name).is_file():
             raise SfumatoError(f"backbone {name!r} brings its own weights", "leave `weights` out, or name a network")
-        backbone, expects = _of_run(name, resolution, model)
+        backbone, expects = _from_run(name, resolution, model)
         return backbone, _resized(expects, resize)
     expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
     if weights is not None and not resolve_weights(weights).is_file():
@@ -178,7 +178,7 @@ def _resized(expects: ExpectedInput, resize: int | None) -> ExpectedInput:
     return replace(expects, enlarged=resize)
 
 
-def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, ExpectedInput]:
+def _from_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, ExpectedInput]:
     path = resolve_weights(name)
     if not path.is_file():
         from torchvision import models
@@ -217,7 +217,7 @@ def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module
     return network, classifier_names(network)
 
 
-def _without(network: nn.Module, classifier: tuple[str, ...], architecture: Architecture) -> nn.Module:
+def _without_classifier(network: nn.Module, classifier: tuple[str, ...], architecture: Architecture) -> nn.Module:
     """The network without its classifier."""
     if architecture.name.startswith(zoo.PREFIX):
         network.reset_classifier(0)  # type: ignore[operator]

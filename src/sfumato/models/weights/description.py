@@ -26,7 +26,7 @@ MOST_WORDS = 1 << 22
 MOST_WEIGHTS = 1 << 12
 """Largest number of members of an ensemble, or of weights in a mean."""
 REQUIRED = ("model", "classes", "transform", "loss", "statement", "test_fraction", "trained_on")
-OF_IMAGES = ("channels", "size")
+IMAGE_FIELDS = ("channels", "size")
 """Also required, except for models of texts, whose transform contains everything."""
 
 
@@ -49,7 +49,7 @@ def parse_description(metadata: Mapping[str, str] | None, path: str | Path) -> d
         )
     transform = about.get("transform")
     texts = isinstance(transform, dict) and "tokenizer" in transform
-    required = REQUIRED if texts else (*REQUIRED, *OF_IMAGES)
+    required = REQUIRED if texts else (*REQUIRED, *IMAGE_FIELDS)
     if (said := _unwritable(about)) is not None:
         raise SfumatoError(
             f"{path} says {shortened(repr(said))}, which {unwritable_reason(said)}",
@@ -61,7 +61,7 @@ def parse_description(metadata: Mapping[str, str] | None, path: str | Path) -> d
             found = shortened(repr(about[name])) if name in about else "missing"
             raise _cannot_be(path, name, found)
     if isinstance(transform, dict) and not texts and about.get("features") is None:
-        for name in OF_IMAGES:
+        for name in IMAGE_FIELDS:
             if transform.get(name, about[name]) != about[name]:
                 raise _cannot_be(path, name, f"{about[name]}, and of its images {transform[name]!r}")
     return about
@@ -82,7 +82,7 @@ def _unwritable(value: Any) -> str | None:
     return value if isinstance(value, str) and unwritable_reason(value) is not None else None
 
 
-def _whole(most: int) -> Callable[[Any], bool]:
+def _is_integer_up_to(most: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
@@ -102,7 +102,7 @@ def _transform(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     if "tokenizer" in value:
-        return all(_whole(MOST_WORDS)(value.get(name)) for name in ("length", "vocabulary"))
+        return all(_is_integer_up_to(MOST_WORDS)(value.get(name)) for name in ("length", "vocabulary"))
     constants = [value.get(name, []) for name in ("mean", "std")]
     if not all(_numbers(one) or isinstance(one, (int, float)) for one in constants):
         return False
@@ -111,7 +111,11 @@ def _transform(value: Any) -> bool:
         len(mean) == len(std)
         and all(abs(number) <= FARTHEST_MEAN for number in mean)
         and all(SMALLEST_STD <= number <= FARTHEST_MEAN for number in std)
-        and all(_whole(LARGEST_SIDE)(value[name]) for name in ("resolution", "enlarged") if value.get(name) is not None)
+        and all(
+            _is_integer_up_to(LARGEST_SIDE)(value[name])
+            for name in ("resolution", "enlarged")
+            if value.get(name) is not None
+        )
     )
 
 
@@ -120,7 +124,7 @@ def _features(value: Any) -> bool:
     if not isinstance(backbone, dict):
         return backbone is None and (value is None or isinstance(value, dict))
     return _spelling(backbone.get("name")) and all(
-        _RIGHT[name](backbone[name]) for name in OF_IMAGES if name in backbone
+        _RIGHT[name](backbone[name]) for name in IMAGE_FIELDS if name in backbone
     )
 
 
@@ -153,8 +157,8 @@ def _aggregate(value: Any) -> bool:
 _RIGHT = {
     "model": _spelling,
     "classes": _texts,
-    "channels": _whole(1024),
-    "size": _whole(LARGEST_SIDE),
+    "channels": _is_integer_up_to(1024),
+    "size": _is_integer_up_to(LARGEST_SIDE),
     "transform": _transform,
     "statement": _statement,
     "test_fraction": lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value <= 1),
@@ -163,7 +167,7 @@ _RIGHT = {
     "loss": lambda value: isinstance(value, str) and value in NAMES_OF_LOSSES,
     "weights": _spelling,
     "user_from": _spelling,
-    "embedding": _whole(1 << 16),
+    "embedding": _is_integer_up_to(1 << 16),
     "aggregate": _aggregate,
     "normalisation": _spelling,
     "shares": _shares,

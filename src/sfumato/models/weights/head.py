@@ -15,7 +15,7 @@ from sfumato._checks import SfumatoError, number, positive_integer
 from sfumato.models.ensemble import Ensemble
 from sfumato.models.model_spec import import_function, is_custom, parse, refuse_unknown
 from sfumato.models.networks import zoo
-from sfumato.models.registry import OF_NEXT_WORDS, OF_TEXTS, build_untrained, create_for_texts, refuse_text_model
+from sfumato.models.registry import NEXT_WORD_MODELS, TEXT_MODELS, build_untrained, create_for_texts, refuse_text_model
 from sfumato.models.weights.backbone import Backbone
 from sfumato.models.weights.pretrained import zero_classifier
 
@@ -130,8 +130,8 @@ def check(
         zoo.check(base, options)
     elif is_custom(spelling):
         import_function(base)
-    elif records in ("texts", "next words") or (records is None and base in (*OF_TEXTS, *OF_NEXT_WORDS)):
-        next_words = base in OF_NEXT_WORDS if records is None else records == "next words"
+    elif records in ("texts", "next words") or (records is None and base in (*TEXT_MODELS, *NEXT_WORD_MODELS)):
+        next_words = base in NEXT_WORD_MODELS if records is None else records == "next words"
         with torch.random.fork_rng(devices=[]):
             create_for_texts(spelling, classes=16, vocabulary=16, length=4, next_words=next_words)
     else:

@@ -24,7 +24,7 @@ _SHOWN = 4
 
 HEADS = ("new", "pretrained")
 WEIGHTS = ("ema", "last")
-OF_LOGITS = "norm_of_logits"
+LOGITS_NORM = "norm_of_logits"
 """The layer that `norm_last` adds after the classifier. It has one unit per class."""
 MODEL, LAST = "model.safetensors", "model-last.safetensors"
 """A run's model file, and the file of the last weights next to the averaged ones, without privacy."""
@@ -47,9 +47,9 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     """
     one_of("head", head, HEADS)
     classifier = classifier_names(model) if head == "new" else ()
-    after = getattr(model, OF_LOGITS, None)
+    after = getattr(model, LOGITS_NORM, None)
     normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
-    copy_weights(model, path, without=(*classifier, OF_LOGITS) if classifier and normalised else classifier)
+    copy_weights(model, path, without=(*classifier, LOGITS_NORM) if classifier and normalised else classifier)
     if classifier and not normalised:
         zero_classifier(model)
 
@@ -59,7 +59,7 @@ def copy_weights(
 ) -> None:
     """Copies the tensors of a safetensors file into the model, by name, except those of the modules `without`.
 
-    Position embeddings of a Vision Transformer for images of another size are interpolated (`_of_this_grid`).
+    Position embeddings of a Vision Transformer for images of another size are interpolated (`_resize_positions`).
 
     Args:
         remedy: remedy in the error if the tensors do not fit; None for a general one.
@@ -70,7 +70,7 @@ def copy_weights(
     stored, own = _read(resolve_weights(path)), model.state_dict()
     if EXAMPLES not in own:
         stored = as_batch_norm(stored)
-    stored = _of_this_grid(model, stored)
+    stored = _resize_positions(model, stored)
     prefixes = tuple(f"{name}." for name in without)
 
     def fresh(key: str) -> bool:
@@ -210,7 +210,7 @@ def check_weights(path: str | Path) -> None:
         )
 
 
-def _of_this_grid(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
+def _resize_positions(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with position embeddings of timm's Vision Transformers resized to this model's number of patches.
 
     Embeddings of a square grid of another size are interpolated in two dimensions, as for fine-tuning at a higher
@@ -300,15 +300,17 @@ def _matches(model: nn.Module, pattern: str, names: tuple[str, ...]) -> set[str]
     if pattern == "all":
         return set(names)
     if pattern == "classifier":
-        return _below(classifier_names(model), names)
+        return _names_in_modules(classifier_names(model), names)
     if pattern == "norm":
-        return _below([path for path, module in model.named_modules() if _NORM.search(type(module).__name__)], names)
+        return _names_in_modules(
+            [path for path, module in model.named_modules() if _NORM.search(type(module).__name__)], names
+        )
     if pattern == "first":
         weighted = [path for path, module in model.named_modules() if hasattr(module, "weight")]
         convolutions = [path for path in weighted if isinstance(model.get_submodule(path), nn.modules.conv._ConvNd)]
-        return _below((convolutions or weighted)[:1], names)
+        return _names_in_modules((convolutions or weighted)[:1], names)
     return {name for name in names if fnmatchcase(name, pattern)}
 
 
-def _below(modules: Sequence[str], names: tuple[str, ...]) -> set[str]:
+def _names_in_modules(modules: Sequence[str], names: tuple[str, ...]) -> set[str]:
     return {name for name in names for module in modules if name.startswith(f"{module}.")}

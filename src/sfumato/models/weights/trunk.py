@@ -74,14 +74,14 @@ def trunk_of(model: nn.Module, shape: tuple[int, int, int]) -> Trunk | None:
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained or not all(name.startswith(f"{names[0]}.") for name in trained):
         return None
-    trials = (_tried(model, names[0], shape, mode=mode, scale=scale) for mode in (True, False) for scale in _SCALES)
+    trials = (_is_trunk(model, names[0], shape, mode=mode, scale=scale) for mode in (True, False) for scale in _SCALES)
     return Trunk(model, names[0]) if all(trials) else None
 
 
 _SCALES = (1.0, 1e3)
 
 
-def _tried(model: nn.Module, name: str, shape: tuple[int, int, int], *, mode: bool, scale: float) -> bool:
+def _is_trunk(model: nn.Module, name: str, shape: tuple[int, int, int], *, mode: bool, scale: float) -> bool:
     """Whether a copy is classifier(trunk(images)), with two classifiers and images of this scale.
 
     Args:

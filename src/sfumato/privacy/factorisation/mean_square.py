@@ -78,12 +78,12 @@ class MeanSquare:
 
     def __init__(self, workload: Workload, *, pieces: int = _PIECES):
         n, self.momentum = workload.steps, workload.momentum
-        first, self.rates, self.slopes = _straight(rates_of(workload), pieces)
+        first, self.rates, self.slopes = _piecewise_linear(rates_of(workload), pieces)
         bends = np.diff(self.slopes[first], prepend=0.0)
         ended = self.rates[first[1:] - 1] + self.slopes[first[1:] - 1]
         jumps = self.rates[first] - np.append(0.0, ended)
-        self.h = _from_the_end(self.rates * np.arange(n, 0, -1.0))
-        self.e = _from_the_end(self.h) - self.h
+        self.h = _reverse_cumsum(self.rates * np.arange(n, 0, -1.0))
+        self.e = _reverse_cumsum(self.h) - self.h
         shifted = np.minimum(first[1:, None] + np.arange(n), n)
         kernels = jumps[1:, None] * np.append(self.h, 0.0)[shifted] + bends[1:, None] * np.append(self.e, 0.0)[shifted]
         self.before = np.arange(n) < first[1:, None]
@@ -101,7 +101,7 @@ class MeanSquare:
 
     def _upper(self, f: Array) -> Array:
         """sum_{j>=i} K[i, j] f_j for every i."""
-        product = self.rates * _from_the_end(self.h * f) + self.slopes * _from_the_end(self.e * f)
+        product = self.rates * _reverse_cumsum(self.h * f) + self.slopes * _reverse_cumsum(self.e * f)
         if self.spectra is not None:
             correlated = irfft(self.spectra.conj() * rfft(f, self.length), self.length)
             product += (self.before * correlated[:, : len(f)]).sum(0)
@@ -116,11 +116,11 @@ class MeanSquare:
         return product
 
 
-def _from_the_end(values: Array) -> Array:
+def _reverse_cumsum(values: Array) -> Array:
     return np.cumsum(values[::-1])[::-1]
 
 
-def _straight(rates: Array, pieces: int) -> tuple[NDArray[np.int64], Array, Array]:
+def _piecewise_linear(rates: Array, pieces: int) -> tuple[NDArray[np.int64], Array, Array]:
     """The first steps of the pieces, and the polygon's rate and slope at every step. Pieces are split at their largest
     error."""
     first = [0]

@@ -70,5 +70,5 @@ class CyclicPoisson(BatchedParticipation):
         article = "An" if one == "example" else "A"
         return (
             f"The {one}s were split into groups by secret draws, and the groups took turns. {article} {one} took part "
-            "in some of its group's turns, by chance. The promise rests on that chance as well as on the noise."
+            "in some of its group's turns, by chance. The guarantee depends on this sampling as well as on the noise."
         )

@@ -130,9 +130,9 @@ class DriftingPoisson(BatchedParticipation):
         article = "An" if one == "example" else "A"
         return (
             f"The {one}s form two groups that took turns as the larger part of the training. {article} {one} took part "
-            "in some of the steps, by chance. The promise rests on that chance as well as on the noise, and is that of "
-            f"the less protected group. Exchanging {article.lower()} {one} for one of the other group counts as two "
-            "changes."
+            "in some of the steps, by chance. The guarantee depends on this sampling as well as on the noise, and is "
+            f"that of the less protected group. Exchanging {article.lower()} {one} for one of the other group counts "
+            "as two changes."
         )
 
     def _probabilities(self, phase: int) -> tuple[float, float]:

@@ -100,4 +100,6 @@ class FixedOrder(BatchedParticipation):
                 order = "at regular intervals, by its place in the file, whose order is taken as public"
             case "time":
                 order = "at most once, in the step decided by its own time stamp"
-        return f"Each {one} took part {order}. The promise rests on the noise alone, not on secrecy of who took part."
+        return (
+            f"Each {one} took part {order}. The guarantee depends on the noise alone, not on secrecy of who took part."
+        )

@@ -14,6 +14,7 @@ from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
     PARTICIPATIONS,
+    Allocated,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
@@ -30,8 +31,8 @@ from sfumato.privacy.unit import Adjacency
 NAMES_OF_MECHANISMS = tuple(each.name for each in MECHANISMS.values())
 NAMES_OF_PARTICIPATIONS = tuple(each.name for each in PARTICIPATIONS.values())
 BUFFERS, BANDS, GROUPS = 2, 64, 8
-OF_MECHANISMS = {"tree": ("steps_per_tree", "complete_trees"), "banded": ("bands",), "blt": ("buffers",)}
-OF_PARTICIPATIONS = {
+MECHANISM_OPTIONS = {"tree": ("steps_per_tree", "complete_trees"), "banded": ("bands",), "blt": ("buffers",)}
+PARTICIPATION_OPTIONS = {
     "fixed-order": ("order",),
     "cyclic": ("groups",),
     "truncated": ("largest_batch",),
@@ -69,9 +70,9 @@ class OptimalToeplitz:
         """
         if steps > self.longest:
             raise SfumatoError(
-                f"the best coefficients of {'banded' if self.buffers is None else 'blt'} noise are sought for at most "
-                f"{self.longest} steps, got {steps}",
-                "take --mechanism tree or gaussian, or larger batches and fewer steps; in Python a mechanism with "
+                f"the best coefficients of {'banded' if self.buffers is None else 'blt'} noise are computed for at "
+                f"most {self.longest} steps, got {steps}",
+                "use --mechanism tree or gaussian, or larger batches and fewer steps; in Python a mechanism with "
                 "coefficients of its own, such as those of sfumato.privacy.factorisation, takes any number of steps",
             )
         gap = participation.gap(population)
@@ -128,10 +129,10 @@ class Pair:
 
     mechanism: str | None = choice(None, "gaussian|tree|banded|blt")
     """Correlation of the noise across steps: none (gaussian), tree, banded, or buffered (blt)."""
-    participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting")
+    participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting|allocated")
     """Who takes part in a step: a Poisson sample, all examples (full-batch), fixed batches in turn (fixed-order), a
-    sample of one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or samples whose
-    shares of two groups change over time (drifting)."""
+    sample of one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), samples whose shares
+    of two groups change over time (drifting), or each example in one random step of every epoch (allocated)."""
     adjacency: Adjacency | None = choice(
         None, "add-or-remove|zero-out", "add-or-remove, where the participation allows it", given_as="str"
     )
@@ -182,19 +183,19 @@ class Pair:
         """
         participation, mechanism = self.participation, self.mechanism
         if participation is None:
-            given = (name for name, own in OF_PARTICIPATIONS.items() if getattr(self, own[0]) is not None)
+            given = (name for name, own in PARTICIPATION_OPTIONS.items() if getattr(self, own[0]) is not None)
             participation = next(given, None if mechanism in (None, "gaussian") else "fixed-order")
         if mechanism is None:
             mechanism = {"fixed-order": "blt", "cyclic": "banded"}.get(participation or "", "gaussian")
         for kind, chosen, table in (
-            ("mechanism", mechanism, OF_MECHANISMS),
-            ("participation", participation, OF_PARTICIPATIONS),
+            ("mechanism", mechanism, MECHANISM_OPTIONS),
+            ("participation", participation, PARTICIPATION_OPTIONS),
         ):
             others = ((name, option) for name, own in table.items() if name != chosen for option in own)
             for name, option in others:
                 if (value := getattr(self, option)) is not None:
                     raise SfumatoError(
-                        f"{option} {value} is of {kind} {name}, and {kind} is {chosen or 'poisson'}",
+                        f"{option} {value} is for {kind} {name}, but {kind} is {chosen or 'poisson'}",
                         f"leave it out, or give {kind} {name}",
                     )
         return replace(self, participation=participation, mechanism=mechanism)
@@ -214,6 +215,8 @@ class Pair:
                 return CyclicPoisson(batch_size=1, groups=GROUPS if self.groups is None else self.groups)
             case "drifting":
                 return self._drifting(examples)
+            case "allocated":
+                return Allocated(batch_size=1)
         if self.largest_batch is None:
             return TruncatedByRule(population=examples)
         return TruncatedPoisson(batch_size=1, largest=self.largest_batch)

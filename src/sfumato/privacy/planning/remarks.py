@@ -25,7 +25,7 @@ class ExpectedGain(NamedTuple):
     highest: float
 
 
-LEARNT = (
+MEASURED_GAINS = (
     ExpectedGain(100, 8, 0.66, 0.88, 0.99),
     ExpectedGain(20, 16, 0.37, 0.72, 0.95),
     ExpectedGain(10, 13, 0.19, 0.63, 0.98),
@@ -115,7 +115,7 @@ def uneven_turns_note(plan: PrivacyPlan) -> str | None:
         return f"{plan.steps} steps take {more} of {bins} bins: the examples of the other {bins - more} take no part"
     return (
         f"{plan.steps} steps are {length} of {bins} bins and {more} more: examples of the first {more} take part "
-        f"{turns + 1} times, which the promise counts, and all others {turns}; {turns * bins} steps would be even"
+        f"{turns + 1} times, which the guarantee includes, and all others {turns}; {turns * bins} steps would be even"
     )
 
 
@@ -159,7 +159,7 @@ def expected_gain(signal: float) -> ExpectedGain:
     >>> expected_gain(46.0).median, expected_gain(1.1).median
     (0.72, 0.1)
     """
-    return next(one for one in LEARNT if signal >= one.least_signal)
+    return next(one for one in MEASURED_GAINS if signal >= one.least_signal)
 
 
 def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> str:

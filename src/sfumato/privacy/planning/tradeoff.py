@@ -130,7 +130,7 @@ class Frontier:
         return next((point for point in self.points if self.share(point) >= FLAT), None)
 
     @property
-    def best(self) -> Point:
+    def recommended(self) -> Point:
         """The point to take: the most steps within the allowed compute, or else the rule's steps.
 
         With full batches, more steps do not raise the signal. So a point with fewer steps is taken if there is one: the
@@ -145,7 +145,7 @@ class Frontier:
 
     def to_dict(self) -> dict[str, Any]:
         """The points as plain data: each plan's numbers, its signal-to-noise ratios, and why it stands out."""
-        plan = self.best.plan
+        plan = self.recommended.plan
         return {
             "batch_size": plan.expected_batch_size,
             "participation": plan.participation.name,
@@ -163,7 +163,7 @@ class Frontier:
                     "share_of_limit": self.share(point),
                     "rule": point.rule,
                     "flat": point is self.plateau,
-                    "take": point is self.best,
+                    "take": point is self.recommended,
                 }
                 for point in self.points
             ],
@@ -203,7 +203,7 @@ def frontier(
     one, mu = PrivacyPlan.calibrate(**known, steps=1, noise_multiplier=1.0), gaussian_mu(epsilon, delta)
     grid = _grid(one, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
     wanted: list[tuple[str | None, dict[str, Any]]] = [
-        *((rule, {"steps": steps}) for rule, steps in _marked(one, epsilon, epochs)),
+        *((rule, {"steps": steps}) for rule, steps in _rule_points(one, epsilon, epochs)),
         *((None, {"noise_multiplier": sigma}) for sigma in sorted(grid, reverse=True)),
     ]
     points: dict[tuple[float, int], Point] = {}
@@ -217,17 +217,18 @@ def frontier(
     return Frontier(epsilon=epsilon, limit=examples * mu, points=tuple(points[key] for key in sorted(points)))
 
 
-def best_point(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
+def recommended_point(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
     """The point to take among several batch sizes: the largest one's, or that of the one that fits the epochs best."""
     if epochs is None:
-        return max((each.best for each in frontiers), key=lambda point: point.plan.expected_batch_size)
-    ideal = batch_by_rule(frontiers[0].best.plan.population, frontiers[0].epsilon, epochs)
+        return max((each.recommended for each in frontiers), key=lambda point: point.plan.expected_batch_size)
+    ideal = batch_by_rule(frontiers[0].recommended.plan.population, frontiers[0].epsilon, epochs)
     return min(
-        (each.best for each in frontiers), key=lambda point: abs(math.log(point.plan.expected_batch_size / ideal))
+        (each.recommended for each in frontiers),
+        key=lambda point: abs(math.log(point.plan.expected_batch_size / ideal)),
     )
 
 
-def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[tuple[str, int]]:
+def _rule_points(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[tuple[str, int]]:
     """The points that a rule marks: the name of the rule, and the number of steps."""
     batch, population = one.expected_batch_size, one.population
     by_rule = min(steps_by_rule(epsilon, batch, population), MAX_STEPS)

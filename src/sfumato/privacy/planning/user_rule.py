@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.privacy.plan import PrivacyPlan, default_delta
-from sfumato.privacy.unit import User, users_like
+from sfumato.privacy.unit import User, users_for_gradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def user_rule(
         gradients: B, the expected number of gradients to compute in a step.
         delta: None for the default (`default_delta` of N).
         population: the number of kept records of all users; by default N G. Divided by N and rounded, it is g. The
-            number of sampled users is the number that holds B of these records (`users_like`).
+            number of sampled users is the number that holds B of these records (`users_for_gradients`).
 
     Errors: `SfumatoError` if no noise meets epsilon, or if B gradients are fewer than one user's.
     """
@@ -112,7 +112,8 @@ def user_rule(
     each = max(1, round(kept / users))
     if round(gradients / each) < 1:
         raise SfumatoError(
-            f"gradients must be at least the {each} of one user, got {gradients}", "give more, or fewer of each user"
+            f"gradients must be at least the {each} of one user, got {gradients}",
+            "give more gradients, or fewer records per user",
         )
     shared = {"steps": steps, "epsilon": epsilon, "delta": default_delta(users) if delta is None else delta}
     by_examples = PrivacyPlan.calibrate(
@@ -123,7 +124,7 @@ def user_rule(
     )
     by_users = PrivacyPlan.calibrate(
         examples=users,
-        batch_size=users_like(gradients, records=kept, users=users),
+        batch_size=users_for_gradients(gradients, records=kept, users=users),
         unit=User(drawn="users", at_most=records),
         **shared,
     )

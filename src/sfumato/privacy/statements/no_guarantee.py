@@ -10,7 +10,7 @@ from sfumato.privacy.statements.display import StatementBase
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoPromise(StatementBase):
+class NoGuarantee(StatementBase):
     """The statement of a model that was trained without any privacy, on data declared public.
 
     **Guarantee.** None, for any unit and adjacency, and the statement says so.
@@ -19,7 +19,7 @@ class NoPromise(StatementBase):
         published: whether the data are a published collection; otherwise their owner declared them public.
         origins: the sources of the initial weights: some of `circumstances.ORIGINS`.
         filtered: whether the data were filtered by looking at private data.
-    >>> NoPromise(published=True).sentence.split(":")[0]
+    >>> NoGuarantee(published=True).sentence.split(":")[0]
     'This model promises nothing'
     """
 
@@ -68,7 +68,7 @@ class NoPromise(StatementBase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedWithoutNoise(NoPromise):
+class ClippedWithoutNoise(NoGuarantee):
     """The statement of a model that was trained with clipped updates but without noise.
 
     **Guarantee.** None. Clipping bounds the contribution of one user to a sum; without noise the sum still reveals it.
@@ -95,7 +95,7 @@ class ClippedWithoutNoise(NoPromise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisprovedClaim(NoPromise):
+class DisprovedClaim(NoGuarantee):
     """The statement of a model that was trained by a published method whose privacy claim does not hold.
 
     **Guarantee.** None. The method's claim is reported as one that does not hold, next to an epsilon of null.
@@ -130,7 +130,7 @@ class DisprovedClaim(NoPromise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NothingPrivate(NoPromise):
+class NoPrivateData(NoGuarantee):
     """The statement of a model without any training: it is a public function, whatever the data contain.
 
     **Guarantee.** None is claimed and none is needed: no record was read to make the model. No epsilon is stated,
@@ -140,7 +140,7 @@ class NothingPrivate(NoPromise):
         test_public: whether the images on which it was measured are public.
         read: the facts that determine the model and were read from the data: some of `FACT_NAMES`.
 
-    >>> NothingPrivate(published=False).sentence.split(":")[0]
+    >>> NoPrivateData(published=False).sentence.split(":")[0]
     'This model has used no private data'
     """
 

@@ -98,7 +98,7 @@ def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) ->
     return images * high
 
 
-def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
+def person_guarantee(plan: PrivacyPlan, images: int) -> tuple[int, float]:
     """A number of images and the epsilon of a person with that many: by a theorem, otherwise by group privacy.
 
     **Guarantee.** An upper bound: see `person_epsilon` and `group_privacy`.

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.statements.no_guarantee import ClippedWithoutNoise, DisprovedClaim, NoPromise, NothingPrivate
+from sfumato.privacy.statements.no_guarantee import ClippedWithoutNoise, DisprovedClaim, NoGuarantee, NoPrivateData
 from sfumato.privacy.statements.statement import Statement
 
 _METHOD = re.compile(r"This model promises nothing: it was trained by (.+?), whose claim, here epsilon ")
 
 
-def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
+def statement_of(data: Mapping[str, Any]) -> Statement | NoGuarantee:
     """The statement in a statement.json or a model file. The promise is derived from the plan, not read from the
     sentences.
 
-    >>> statement_of(NoPromise(published=True).to_dict())
-    NoPromise(published=True, origins=(), filtered=False)
+    >>> statement_of(NoGuarantee(published=True).to_dict())
+    NoGuarantee(published=True, origins=(), filtered=False)
 
     Errors: `SfumatoError` for anything that this package did not write.
     """
@@ -34,7 +34,7 @@ def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
             figures = (claimed["epsilon"], claimed["delta"])
             return DisprovedClaim(**common, method=method[1], claimed=figures, reason=data["reason"])
         if "test_public" in data:
-            return NothingPrivate(**common, test_public=data["test_public"], read=tuple(data["read"]))
-        return ClippedWithoutNoise(**common, method=data["method"]) if "method" in data else NoPromise(**common)
+            return NoPrivateData(**common, test_public=data["test_public"], read=tuple(data["read"]))
+        return ClippedWithoutNoise(**common, method=data["method"]) if "method" in data else NoGuarantee(**common)
     except (AttributeError, KeyError, TypeError):
         raise SfumatoError("the statement has missing or invalid fields", "restore it from a copy") from None

@@ -6,6 +6,7 @@ import bisect
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,13 +104,18 @@ class DriftingGaussians(Part):
         return tuple((_step_distribution(self.sigma, q, width), count) for q, count in group)
 
     def event(self) -> Any:
-        """dp-accounting's event of steps that cost at least as much as either group's, and no more if one dominates.
+        """dp-accounting's event of steps that cost at least as much as either group's, and no more if one dominates."""
+        return event_of(self._worst)
 
-        In place i it has the larger of the i-th largest probabilities of the two groups: a larger probability dominates
-        a smaller one.
-        """
+    def renyi(self, orders: Sequence[float]) -> Any:
+        """The Renyi divergence of these steps at each order."""
+        return sum(part.renyi(orders) for part in self._worst)
+
+    @property
+    def _worst(self) -> list[SampledGaussians]:
+        """In place i, the larger of the i-th largest probabilities of the two groups: it dominates the smaller one."""
         worst = _coarsened(_placewise(*self.groups))
-        return event_of([SampledGaussians(sigma=self.sigma, probability=q, steps=count) for q, count in worst])
+        return [SampledGaussians(sigma=self.sigma, probability=q, steps=count) for q, count in worst]
 
 
 def _placewise(first: Counts, second: Counts) -> Counts:

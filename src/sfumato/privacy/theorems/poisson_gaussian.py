@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,12 @@ class SampledGaussians(RepeatedSteps):
         one = dp_accounting.GaussianDpEvent(self.sigma)
         return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(self.probability, one), self.steps)
 
+    def renyi(self, orders: Sequence[float]) -> Any:
+        """The Renyi divergence of all steps at each order."""
+        from sfumato.privacy.theorems.sampled_losses import sampled_gaussian_renyi
+
+        return self.steps * sampled_gaussian_renyi(self.sigma, self.probability, orders)
+
 
 def loss_range(sigma: float) -> float:
     """Roughly the range of the losses of one release of sensitivity 1."""
@@ -114,6 +121,9 @@ class TruncatedGaussians(SampledGaussians):
 
     def event(self) -> None:
         """None: no Renyi divergence is known here."""
+
+    def renyi(self, orders: Sequence[float]) -> None:
+        """None."""
 
     def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""

@@ -1,12 +1,14 @@
-"""The privacy losses of one Poisson-sampled Gaussian release, at all points of a grid at once.
+"""The privacy losses of one Poisson-sampled Gaussian release: their distribution, and its Renyi divergences.
 
-The formulas are dp-accounting's. Its own code evaluates one point at a time, which takes several times as long and was
-most of the time that planning took.
+The formulas of the distribution are dp-accounting's. Its own code evaluates one point at a time, which takes several
+times as long and was most of the time that planning took. Its Renyi divergences are exact for whole orders; for others
+it adds up the absolute values of a series with both signs, which come to infinity for little noise and low orders.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,34 @@ def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
         return connect_dots(low, one.get_delta_for_epsilon(epsilons), width)
 
     return privacy_loss_distribution._pld_for_subsampled_mechanism(one_way, probability)
+
+
+def sampled_gaussian_renyi(sigma: float, probability: float, orders: Sequence[float]) -> Any:
+    """The Renyi divergence of each order of one release of noise `sigma` over the sensitivity, of shape (orders,).
+
+    Of the two directions, removing a record has the larger one (Mironov, Talwar and Zhang 2019, theorem 5): with q the
+    probability and nu = N(0, sigma^2), it is log E_nu[(1 - q + q e^((2 z - 1) / (2 sigma^2)))^a] / (a - 1).
+
+    **Guarantee.** An upper bound. The integral is a sum over equal steps. The integrand has no singularity nearer to
+    the real axis than pi sigma^2, so steps of at most sigma^2 / 2 and sigma / 2 leave a relative error below e^-39. A
+    bound of the rounding error, which is larger, is added.
+    """
+    return np.array([_one_renyi(sigma, probability, order) for order in orders])
+
+
+def _one_renyi(sigma: float, q: float, order: float) -> float:
+    """By integration from 40 standard deviations below 0 to 40 above the order: less than e^-700 lies beyond."""
+    if q in (0, 1):
+        return q * order / (2 * sigma**2)
+    step = min(sigma, 1.0) / 2  # in standard deviations
+    u = np.arange(-40.0, order / sigma + 40.0, step)
+    powers = order * np.logaddexp(math.log1p(-q), math.log(q) + (u - 0.5 / sigma) / sigma)
+    exponents = powers - u**2 / 2
+    highest = exponents.max()
+    weights = np.exp(exponents - highest)
+    total = weights.sum()
+    rounding = 2.0**-50 * (20 + (weights @ (np.abs(powers) + u**2 / 2)) / total)
+    return float(highest + math.log(total * step / math.sqrt(2 * math.pi)) + rounding) / (order - 1)
 
 
 class _VectorizedLoss(GaussianPrivacyLoss):

@@ -80,7 +80,7 @@ def _accountant(loss: Loss, draws: CandidateCount) -> Any:
     """Cached, because a statement evaluates it at many deltas. Nothing else is composed with it."""
     import dp_accounting
 
-    accountant = renyi_accountant((), SELECTION_ORDERS)
+    accountant = renyi_accountant(SELECTION_ORDERS)
     accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(event_of(loss.parts), draws.mean, draws.shape))
     return accountant
 
@@ -107,7 +107,7 @@ def renyi_of_best(loss: Loss, draws: CandidateCount, order: float) -> float:
             return float(_theorem_2(np.asarray(orders), loss.renyi(orders), draws)[0])
         import dp_accounting
 
-        accountant = renyi_accountant((), orders)
+        accountant = renyi_accountant(orders)
         run = event_of(loss.parts)
         accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(run, draws.mean, draws.shape))
         return float(accountant.rdp[0])

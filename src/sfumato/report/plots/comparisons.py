@@ -31,7 +31,7 @@ _RING: dict[str, Any] = {
 def check(path: str) -> None:
     """Refuse the path of a plot that cannot be written, before anything is computed."""
     if Path(path).suffix.lower() != ".svg":
-        raise SfumatoError(f"plot must end with .svg, got {path!r}", "name a file such as a.svg")
+        raise SfumatoError(f"plot must end with .svg, got {path!r}", "give a file such as a.svg")
     if not Path(path).absolute().parent.is_dir():
         raise SfumatoError(f"plot must lie in a folder that exists, got {path!r}", "make the folder first")
 

@@ -58,7 +58,7 @@ class MarkedPoint(NamedTuple):
     """A marked point of a line, with a text at one of its corners."""
 
     point: tuple[float, float]
-    words: str = ""
+    label: str = ""
     corner: Corner = "above"
 
 

@@ -69,7 +69,7 @@ class Audit:
     """
 
     heading: str
-    words: Sequence[str]
+    lines: Sequence[str]
     rows: Sequence[tuple[str, float, float, float | None, float | None]]
     refuted: bool
     histogram: Histogram

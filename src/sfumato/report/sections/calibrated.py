@@ -75,10 +75,10 @@ def _warning(error: float, excess: float) -> str:
     """A warning if the probabilities are badly calibrated, else an empty string."""
     if error < BAD:
         return ""
-    way = "says more than it should" if excess > 0 else "says less than it could"
+    way = "is overconfident" if excess > 0 else "is underconfident"
     return (
-        f"Do not take these scores for probabilities: on average they miss how often the model is right by "
-        f"{percent(error)}, and it {way}. With --calibrate-on or --report-epsilon a temperature mends most of that."
+        f"Do not read these scores as probabilities: on average they differ from the accuracy by {percent(error)}, and "
+        f"the model {way}. With --calibrate-on or --report-epsilon a temperature corrects most of that."
     )
 
 
@@ -101,7 +101,7 @@ def reliability(points: Sequence[Point], *, name: str) -> str:
             diagonal=True,
             grid="both",
         )
-        axes.text(0.03, 0.95, "above the line: better than it says", color=INK, fontsize=9.5)
+        axes.text(0.03, 0.95, "above the line: underconfident", color=INK, fontsize=9.5)
 
     listed = ", ".join(f"{percent(right)} at {percent(sure)}" for sure, right, *_ in points)
     return inline(

@@ -148,17 +148,17 @@ def no_gain_warning(found: Mapping[str, Any] | None) -> str | None:
 
     >>> figures = {"beginning": [0.5, 0.4, 0.6], "result": [0.25, 0.2, 0.3], "gain": [-0.25, -0.3, -0.2]}
     >>> no_gain_warning(figures)
-    'Worse than its beginning: recall 25.00%, and 50.00% before training.'
+    'Worse than before training: recall 25.00%, and 50.00% before training.'
     >>> no_gain_warning({**figures, "gain": [-0.25, -0.6, 0.1]})
-    'No better than its beginning: recall 25.00%, and 50.00% before training, which may be chance.'
+    'No better than before training: recall 25.00%, and 50.00% before training, which may be chance.'
     """
     gain = None if found is None else found.get("gain")
     if found is None or gain is None or gain[0] >= 0:
         return None
     figures = f"recall {found['result'][0]:.2%}, and {found['beginning'][0]:.2%} before training"
     if gain[2] < 0:
-        return f"Worse than its beginning: {figures}."
-    return f"No better than its beginning: {figures}, which may be chance."
+        return f"Worse than before training: {figures}."
+    return f"No better than before training: {figures}, which may be chance."
 
 
 def _with_interval(figures: Sequence[float]) -> tuple[str, str]:

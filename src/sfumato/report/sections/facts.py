@@ -194,7 +194,7 @@ class Facts:
         public_test: whether the test split is public data, so that figures measured on it need no protection.
         published: figures of the test split with accounted noise, which every version of the page shows.
         persons: (number of images, epsilon for a person with that many), if the promise is for single images.
-        most_of_one: the same for the person with the most images in the data, whose number of images is private.
+        most_exposed: the same for the person with the most images in the data, whose number of images is private.
         attack: the bound that the plan sets to any attack; None if nothing is promised.
         owner: the owner, the date, the purpose and similar facts, as far as given; for the owner's page only.
         about: the facts of this kind that the owner has published.
@@ -213,15 +213,15 @@ class Facts:
     evaluation: Evaluation | MultilabelEvaluation | WordEvaluation | EmbeddingEvaluation | None = None
     public_test: bool = False
     published: Published | None = None
-    persons: Sequence[tuple[int, float]] = ()
-    most_of_one: tuple[int, float] | None = None
+    person_epsilons: Sequence[tuple[int, float]] = ()
+    most_exposed: tuple[int, float] | None = None
     attack: Attack | None = None
     owner: Mapping[str, str] = field(default_factory=dict)
-    together: Sequence[str] = ()
+    joint_costs: Sequence[str] = ()
     audits: Sequence[Audit] = ()
     about: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
-    total: Sequence[str] = ()
+    total_cost: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         missing = [key for key in _STATEMENT_KEYS if key not in self.statement]

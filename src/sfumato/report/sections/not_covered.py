@@ -25,25 +25,25 @@ _DECLARED_BY = {
     "size": "--size",
     "channels": "--channels",
 }
-_PLANNED = "fix the number of runs beforehand; sfumato sweep --search private covers a search as a whole"
+_PLANNED = "fix the number of runs in advance; sfumato sweep --search private covers a whole search"
 _UNFILTERED = "filter the private set instead of the public one: sfumato dedup does so record by record"
-_PUBLIC_WEIGHTS = "begin with weights of sfumato pretrain, or of timm, made of public data alone"
-_TRUSTED = "compute on one machine, or let nobody else on the network: one of your own, or a VPN"
+_PUBLIC_WEIGHTS = "start from weights of sfumato pretrain or timm that were trained on public data only"
+_TRUSTED = "compute on one machine, or use a private network or a VPN"
 _LINES: tuple[tuple[str, str, str], ...] = (
     (r"The sums before their noise: computed by \d+ processes of one machine", TECHNICAL, ""),
     ("The sums before their noise", MENDABLE, _TRUSTED),
     ("The search for these settings", MENDABLE, _PLANNED),
     ("Choices made by looking at", MENDABLE, _PLANNED),
-    ("The other candidates of the search", MENDABLE, "show nobody the search's other runs, or delete them"),
+    ("The other candidates of the search", MENDABLE, "do not show the search's other runs, or delete them"),
     ("Exact figures measured on the validation part", MENDABLE, "keep them to yourself"),
-    ("Accuracy, losses and pictures measured on", MENDABLE, "give away the page of sfumato report RUN --public alone"),
-    ("Exact accuracy, losses and pictures", MENDABLE, "give away the page of sfumato report RUN --public alone"),
-    ("Figures of the same test images that other runs", MENDABLE, "publish the figures of one run alone"),
+    ("Accuracy, losses and pictures measured on", MENDABLE, "publish only the report of sfumato report RUN --public"),
+    ("Exact accuracy, losses and pictures", MENDABLE, "publish only the report of sfumato report RUN --public"),
+    ("Figures of the same test images that other runs", MENDABLE, "publish the figures of one run only"),
     ("A record that was put into both parts", INHERENT, ""),
     ("The data that the temperature of the model", INHERENT, ""),
-    ("The owner's own code around the steps", MENDABLE, "let the loop's body look at no private record"),
+    ("The owner's own code around the steps", MENDABLE, "do not use private records in the loop's body"),
     ("The owner's own (loss|optimizer)", INHERENT, ""),
-    ("The choice to end the run", MENDABLE, "let a run take all of its steps: they are paid for"),
+    ("The choice to end the run", MENDABLE, "let a run take all of its steps: they are already paid for"),
     ("The choice of the training data", MENDABLE, _UNFILTERED),
     ("The data behind these public examples", MENDABLE, _UNFILTERED),
     (r"The data behind the pre-trained weights \(from training on data that were filtered", MENDABLE, _UNFILTERED),
@@ -55,9 +55,9 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     (
         "Two records of one person",
         MENDABLE,
-        "--unit user promises for persons, where --user-from tells them apart",
+        "--unit user protects persons, who are identified by --user-from",
     ),
-    ("One person under two names", MENDABLE, "give each person one name in the data"),
+    ("One person under two names", MENDABLE, "use one name for each person in the data"),
     ("The data that the candidates were scored on", INHERENT, ""),
     (r"The \d+ examples whose statistics", INHERENT, ""),
     ("Whose record it is", INHERENT, ""),

@@ -28,8 +28,8 @@ AVERAGES = {
 }
 _LONGEST_TEXT = 300
 _UNFAIR = (
-    "Private training can be unfair to small groups: clipping and noise cost those most who are few or look unlike "
-    "the rest. Look at the classes that matter to you before you rely on the average."
+    "Private training can be unfair to small groups: clipping and noise cost groups most that are small or look "
+    "different. Check the classes that matter to you before you rely on the average."
 )
 
 

@@ -62,7 +62,7 @@ class OperatingPoint:
         taken, found = self.predicted_cells(classes, edges), []
         for one, bin_ in np.argwhere(np.broadcast_to(np.array(edges[1:]) > 0.5, taken.shape)).tolist():
             ends = [max(0.5, edge) if one == place else 1 - max(0.5, edge) for edge in edges[bin_ : bin_ + 2]]
-            own = [_moved(end, moved) if taken[one, bin_] else 1 - _moved(end, moved) for end in ends]
+            own = [_shift_log_odds(end, moved) if taken[one, bin_] else 1 - _shift_log_odds(end, moved) for end in ends]
             cell = np.zeros(taken.shape, bool)
             cell[one, bin_] = True
             found.append((min(own), max(own), cell))
@@ -103,10 +103,10 @@ def thresholds(edges: Sequence[float]) -> tuple[float, ...]:
     return tuple(sorted({*upper, *(round(1 - edge, 12) for edge in upper), 0.5}))
 
 
-def _moved(score: float, by: float) -> float:
+def _shift_log_odds(score: float, by: float) -> float:
     """A score with shifted log odds.
 
-    >>> round(_moved(0.8, -math.log(4)), 12)
+    >>> round(_shift_log_odds(0.8, -math.log(4)), 12)
     0.5
     """
     return score / (score + (1 - score) * math.exp(-by))

@@ -40,7 +40,7 @@ def refuse_unless_two(classes: Sequence[str], loss: str) -> None:
     if not is_two_class(classes, loss):
         raise SfumatoError(
             f"`operating_point` needs two classes and the loss softmax, got {len(classes)} classes and {loss}",
-            "leave it out; `prevalence` moves the scores of any number of classes",
+            "leave it out; `prevalence` shifts the scores of any number of classes",
         )
 
 
@@ -104,7 +104,7 @@ def _expecting_as_many(figures: NoisyFigures, points: Sequence[OperatingPoint]) 
 
     def excess(moved: float) -> float:
         """The expected number of records of the class minus their number in the table."""
-        return float((counts * (_moved(score, moved) - true)).sum())
+        return float((counts * (_shift_log_odds(score, moved) - true)).sum())
 
     drawn = float((np.maximum(counts, 0) * score * (1 - score)).sum())
     noise = figures.table.variance * float((held * (score - true) ** 2).sum())
@@ -115,7 +115,7 @@ def _expecting_as_many(figures: NoisyFigures, points: Sequence[OperatingPoint]) 
     return None if best.threshold == 0.5 else best
 
 
-def _moved(score: np.ndarray, by: float) -> np.ndarray:
+def _shift_log_odds(score: np.ndarray, by: float) -> np.ndarray:
     """Scores with shifted log odds."""
     odds = score / (1 - score) * math.exp(by)
     return odds / (1 + odds)

@@ -244,7 +244,7 @@ def reservation(held: Store, coming: DataUse) -> DataUse:
         if before.users != coming.users or not set(before.data) & set(coming.data):
             raise SfumatoError(
                 f"the run {coming.name} was reserved in the budget {name} with other records or other users",
-                "give the data that it began with, or start a new run",
+                "give its original data, or start a new run",
             )
         return replace(coming, cost=before.cost)
     cost = cost_of(account, coming.use, coming.figures)
@@ -270,7 +270,7 @@ def refuse_seeded(name: str | None, seed: int | None) -> None:
     """Refuse a seeded run under a budget: it promises nothing, and a budget adds up promises."""
     if name is not None and seed is not None:
         raise SfumatoError(
-            f"`seed` is {seed}, but a seeded run promises nothing, so it cannot count in the budget {name}",
+            f"`seed` is {seed}, but a seeded run has no guarantee, so it cannot count in the budget {name}",
             "leave out the seed or the budget",
         )
 

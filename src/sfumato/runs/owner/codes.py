@@ -31,7 +31,7 @@ def extend(held: Store, folder: str, material: str, now: np.ndarray) -> None:
     if before is not None and np.array_equal(before, now):
         return
     # A list may hold a record twice, so its length does not tell which records it holds.
-    new = now if before is None else now[~np.isin(_whole(now), _whole(before))]
+    new = now if before is None else now[~np.isin(_as_single_values(now), _as_single_values(before))]
     if before is not None and not len(new):
         return
     kept = new if before is None else np.concatenate([before, new])
@@ -133,6 +133,6 @@ def disagreements() -> Iterator[str]:
         yield f"those of a lost key lie in {folder.name}"
 
 
-def _whole(codes: np.ndarray) -> np.ndarray:
+def _as_single_values(codes: np.ndarray) -> np.ndarray:
     """Each row as a single value, (N,)."""
     return np.ascontiguousarray(codes).view(f"V{CODE_BYTES}")[:, 0]

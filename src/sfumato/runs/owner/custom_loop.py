@@ -23,13 +23,13 @@ class RecordedUse:
     Args:
         run: the identity on the list; empty if nothing was recorded because the data are public.
         earlier: the number of other uses of these data on the list.
-        together: the joint cost of this and all other uses, for each unit separately, starting with this use's unit.
+        joint_costs: the joint cost of this and all other uses, for each unit separately, starting with this use's unit.
         note: the same in one line, with other notes for the owner; may be empty.
     """
 
     run: str
     earlier: int = 0
-    together: tuple[JointCost, ...] = field(default=(), repr=False)
+    joint_costs: tuple[JointCost, ...] = field(default=(), repr=False)
     note: str = ""
 
 
@@ -66,6 +66,6 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, bud
     return RecordedUse(
         run=identity,
         earlier=len(earlier.plans),
-        together=tuple(joint_costs([plan, *earlier.plans])),
+        joint_costs=tuple(joint_costs([plan, *earlier.plans])),
         note=f"note: {'; '.join(note.removeprefix('note: ') for note in notes)}" if notes else "",
     )

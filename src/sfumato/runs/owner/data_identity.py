@@ -28,13 +28,13 @@ class DataIdentity:
     """The keys by which private data are recognised.
 
     Args:
-        materials: `Source.data_digests`: keyed codes of the stored bytes, and of the pixels if they are known.
+        data_digests: `Source.data_digests`: keyed codes of the stored bytes, and of the pixels if they are known.
         places: `Source.places`: where the data were read from, and their name.
         users: `Source.assignment`: the assignment of records to users, for a promise for users.
         codes: returns the codes uint8 (N, 32) of the records; None if there are none.
     """
 
-    materials: tuple[str, ...]
+    data_digests: tuple[str, ...]
     places: tuple[str, ...] = ()
     users: str = ""
     codes: Callable[[], np.ndarray] | None = field(default=None, repr=False, compare=False)
@@ -60,14 +60,14 @@ class DataIdentity:
         """The lines about these data, about data that were at one of their places, and about data of the same name,
         even if only through another line; each with whether the data themselves were recognised."""
         lines = list(lines)
-        same, where = set(self.materials), set(self.places)
+        same, where = set(self.data_digests), set(self.places)
         named = [one for one in lines if any(place.startswith(NAMED) for place in one.places)]
         while more := [one for one in named if same.intersection(one.data) or where.intersection(one.places)]:
             named = [one for one in named if one not in more]
             same.update(*(one.data for one in more))
             where.update(*(one.places for one in more))
         found = [one for one in lines if same.intersection(one.data) or where.intersection(one.places)]
-        return [(one, not set(self.materials).isdisjoint(one.data)) for one in found]
+        return [(one, not set(self.data_digests).isdisjoint(one.data)) for one in found]
 
 
 def check_name(what: str, name: str) -> str:

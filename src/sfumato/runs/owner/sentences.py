@@ -42,20 +42,22 @@ def notes_before(
     """
     found = earlier_uses(data, but=run)
     if budget is not None:
-        yield from _of_budget(budget, found, coming, figures, run)
+        yield from _budget_notes(budget, found, coming, figures, run)
     if found.plans:
         yield earlier_runs_note(found.plans, coming, found.seeded + seeded)
-    if found.apart:
-        yield f"note: {other_assignments(found.apart)}"
+    if found.other_assignments:
+        yield f"note: {other_assignments(found.other_assignments)}"
     yield from overlap_notes(found, budget)
     if figures is not None:
         for line in figures_sentences([*found.figures, figures]):
             yield f"note: with this one, {line}"
     if budget is None:
         for name in dict.fromkeys(
-            one.budget for one in found.lines if one.budget and set(one.data) & set(data.materials)
+            one.budget for one in found.lines if one.budget and set(one.data) & set(data.data_digests)
         ):
-            yield f"note: runs on these data count in the budget {name}, and this one does not, as it names none"
+            yield (
+                f"note: runs on these data count in the budget {name}, but this one does not, since it names no budget"
+            )
 
 
 def disagreements() -> Iterator[str]:
@@ -67,9 +69,9 @@ def disagreements() -> Iterator[str]:
         )
 
 
-def _of_budget(name: str, found: EarlierUses, coming: Use, figures: float | None, run: str) -> Iterator[str]:
+def _budget_notes(name: str, found: EarlierUses, coming: Use, figures: float | None, run: str) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
-    account, same = budgets.read_budget(name), set(found.data.materials)
+    account, same = budgets.read_budget(name), set(found.data.data_digests)
     account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
     cost = budgets.cost_of(account, coming, figures)
     share = cost / account.filter.limit
@@ -93,7 +95,7 @@ def _of_budget(name: str, found: EarlierUses, coming: Use, figures: float | None
         epsilon, delta = joint_cost(apart)
         is_or_are, comes = ("is", "comes") if len(apart) == 1 else ("are", "come")
         yield (
-            f"note: {runs_text(len(apart))} of yours on these data {is_or_are} under no budget and {comes} to another "
+            f"note: {runs_text(len(apart))} of yours on these data {is_or_are} in no budget and {comes} to a further "
             f"epsilon {rounded_up(epsilon)} at delta {delta!r}"
         )
 
@@ -137,28 +139,28 @@ def declared_public_note(source: Source) -> str | None:
     if not source.public or source.published:
         return None
     found = earlier_uses(DataIdentity.from_source(source))
-    count = len(found.plans) + found.apart
+    count = len(found.plans) + found.other_assignments
     if not count:
         return None
     return (
         f"note: these data are declared public, but {runs_text(count)} of yours used them as private: a model trained "
-        "here promises them nothing"
+        "here gives them no guarantee"
     )
 
 
 def other_assignments(count: int, which: str = "earlier") -> str:
-    """The text about runs with another assignment of records to users (`Earlier.apart`)."""
+    """The text about runs with another assignment of records to users (`EarlierUses.other_assignments`)."""
     return (
-        f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
-        "told apart otherwise than here: their cost does not add up with these, and is in no sum"
+        f"{count} {which} run{'s' if count > 1 else ''} of yours on these data used another assignment of "
+        "records to users: their cost does not add up with these, and is in no total"
     )
 
 
 def seeded_suffix(count: int) -> str:
     """The addition to a total for its seeded runs, starting with "; "; empty if there are none."""
     if count < 2:
-        return "; 1 run was seeded and promises nothing" if count else ""
-    return f"; {count} runs were seeded and promise nothing"
+        return "; 1 run was seeded and has no guarantee" if count else ""
+    return f"; {count} runs were seeded and have no guarantee"
 
 
 def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
@@ -172,9 +174,9 @@ def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> s
     note = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
     if like:
         under = adjacency_of([use for use in (*earlier, coming) if unit_of(use) == own.unit])
-        which = f", {like} of them with a promise for each single {own.unit}" if others else ""
+        which = f", {like} of them with a guarantee for each single {own.unit}" if others else ""
         note += (
-            f"{which}; together with this one, if all were planned in advance, they come to epsilon "
+            f"{which}; together with this one, if all were planned in advance, they cost epsilon "
             f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
         )
     note += seeded_suffix(seeded)
@@ -226,7 +228,7 @@ def other_unit_text(other: JointCost) -> str:
     """The text about runs with another unit, whose figures do not add up with these."""
     many = other.runs > 1
     return (
-        f"{other.runs} run{'s' if many else ''} with a promise for each single {other.unit} "
+        f"{other.runs} run{'s' if many else ''} with a guarantee for each single {other.unit} "
         f"{'come' if many else 'comes'} to epsilon {rounded_up(other.epsilon)} at delta {other.delta!r} for that, "
         "which does not add up with other units"
     )

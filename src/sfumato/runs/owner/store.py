@@ -70,7 +70,7 @@ class Store:
         for number, text in enumerate(content.split(b"\n"), start=1):
             try:
                 entry = parse_json(text)
-            except ValueError:  # cut short: its run had not started; after a once whole line the next seal fails
+            except ValueError:  # truncated: its run had not started; after a once whole line the next seal fails
                 continue
             try:
                 self._read(entry)
@@ -83,7 +83,7 @@ class Store:
                 ) from None
         self.counted = count is not None or not self.lines
         self.anew = (now()[:10] if self.lines else "") if count is None else count.anew
-        self.lost = _lost(self._seals, count)
+        self.lost = _count_lost(self._seals, count)
 
     @property
     def entries(self) -> int:
@@ -95,7 +95,7 @@ class Store:
         assert self._file is not None, "a line is appended only while the file is locked"
         entry = to_dict(line)
         seal = self._sealed(entry)
-        # Starts with a line break too, so that a previous line that was cut short does not swallow this one.
+        # Starts with a line break too, so that a previous line that was truncated does not swallow this one.
         self._file.write(f"\n{json.dumps({**entry, SEAL: seal})}\n".encode())
         self._file.flush()
         fsync(self._file.fileno())  # a new file's directory entry is made durable with that of its count
@@ -135,7 +135,7 @@ class Store:
 def read() -> Store:
     """The current store; empty if there is no file."""
     home = keys.home()
-    count, path = _counted(home), home / FILE  # in this order, so that a line added meanwhile is no loss
+    count, path = _read_count(home), home / FILE  # in this order, so that a line added meanwhile is no loss
     return Store(home, count, regular_file(path).read_bytes() if path.exists() else b"")
 
 
@@ -153,7 +153,7 @@ def locked() -> Iterator[Store]:
         keys.owner_key(home)
         with open(open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
             lock_exclusively(file.fileno(), f"the list of runs {path}")
-            count, content = _counted(home), file.read()
+            count, content = _read_count(home), file.read()
             store = Store(home, count, content)
             if count is None and not store.lines:
                 store.write_count()  # before the first line, so that a kill never leaves a line without a count
@@ -186,7 +186,7 @@ def new_key() -> Path:
     return aside
 
 
-def _lost(seals: list[str], count: Count | None) -> int:
+def _count_lost(seals: list[str], count: Count | None) -> int:
     """The number of lost lines. Lines after the last counted one were written just before a kill and are not lost."""
     if count is None:
         return min(1, len(seals))
@@ -197,7 +197,7 @@ def _lost(seals: list[str], count: Count | None) -> int:
     return max(1, count.entries - len(seals))  # the last counted line is gone
 
 
-def _counted(home: Path) -> Count | None:
+def _read_count(home: Path) -> Count | None:
     """The count; None if there is none.
 
     Errors: `SfumatoError` if it was changed, or sealed with another owner's key.
@@ -223,7 +223,7 @@ def _counted(home: Path) -> Count | None:
 
 def _is_ours(home: Path) -> bool:
     try:
-        return _counted(home) is not None
+        return _read_count(home) is not None
     except SfumatoError:
         return False
 

@@ -49,7 +49,7 @@ def record(
     line = DataUse(
         run=run,
         use=use,
-        data=data.materials,
+        data=data.data_digests,
         places=data.places,
         name=name,
         users="" if unit_of(use) == Example.name else data.users,
@@ -57,13 +57,13 @@ def record(
         seeded=seeded,
         budget=budget,
     )
-    own = _of_run(store.read(), run)
+    own = _uses_of_run(store.read(), run)
     if any(replace(line, name=one.name, cost=one.cost, date=one.date) == one for one in own):
         return
-    known = data.codes is None or any(one.data == data.materials for one in own)
+    known = data.codes is None or any(one.data == data.data_digests for one in own)
     now = None if known or data.codes is None else data.codes()
     with store.locked() as held:
-        if any(one.use != use for one in _of_run(held, run)):
+        if any(one.use != use for one in _uses_of_run(held, run)):
             raise SfumatoError(
                 f"run {run} is on the list of uses with another plan",
                 "another plan is another run: give a new identity",
@@ -71,7 +71,7 @@ def record(
         if budget is not None:
             line = budgets.reservation(held, line)
         if now is not None:
-            codes.extend(held, codes.USED, data.materials[0], now)
+            codes.extend(held, codes.USED, data.data_digests[0], now)
         held.append(line)
 
 
@@ -80,10 +80,10 @@ def record_choice(data: DataIdentity, choice: PrivateChoice) -> None:
     `record`."""
     _require_material(data)
     with store.locked() as held:
-        held.append(DataUse(run=secrets.token_hex(32), use=choice, data=data.materials, places=data.places))
+        held.append(DataUse(run=secrets.token_hex(32), use=choice, data=data.data_digests, places=data.places))
 
 
-def _of_run(found: store.Store, run: str) -> list[DataUse]:
+def _uses_of_run(found: store.Store, run: str) -> list[DataUse]:
     return [one for one in found.lines if isinstance(one, DataUse) and one.run == run]
 
 
@@ -112,7 +112,7 @@ class EarlierUses:
         runs: the plan or private selection of each run, by identity. A promise for users is included only if the same
             records were assigned to the same users: what one run calls a user may be several users to another, and
             their losses don't compose.
-        apart: the number of runs with another assignment to users. They compose with none of `runs`.
+        other_assignments: the number of runs with another assignment to users. They compose with none of `runs`.
         seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
         figures: epsilon for each test image, of each release about test images (a run's figures, or a choice).
         others: the lines of all other runs.
@@ -121,7 +121,7 @@ class EarlierUses:
     data: DataIdentity
     lines: tuple[DataUse, ...] = ()
     runs: dict[str, Use] = field(default_factory=dict)
-    apart: int = 0
+    other_assignments: int = 0
     seeded: int = 0
     figures: tuple[float, ...] = ()
     others: tuple[DataUse, ...] = ()
@@ -167,7 +167,7 @@ def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
         data=data,
         lines=tuple(line for line, _ in found),
         runs=runs,
-        apart=apart,
+        other_assignments=apart,
         seeded=len(seeded & runs.keys()),
         figures=tuple(figures.values()),
         others=tuple(one for one in used if one.run not in counted and one.kind != CHOICE),
@@ -229,7 +229,7 @@ def _row(lines: Sequence[DataUse]) -> dict[str, Any]:
 
 
 def _require_material(data: DataIdentity) -> None:
-    if not data.materials:  # `from_dict` could not recognise its line
+    if not data.data_digests:  # `from_dict` could not recognise its line
         raise SfumatoError(
             "the source has no material, by which the list of runs recognises its records", "open it with `open_source`"
         )

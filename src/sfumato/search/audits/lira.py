@@ -109,7 +109,7 @@ class AttackResult:
 def attack(
     target: np.ndarray,
     shadows: np.ndarray,
-    trained_with: np.ndarray,
+    included: np.ndarray,
     members: np.ndarray,
     *,
     promise: PrivacyPlan | None,
@@ -121,7 +121,7 @@ def attack(
     Args:
         target: float (n,), phi of each record under the attacked model.
         shadows: float (S, n), phi under each shadow model.
-        trained_with: bool (S, n), whether each shadow model was trained with each record.
+        included: bool (S, n), whether each shadow model was trained with each record.
         members: bool (n,), the records that the attacked model was trained on; known to the owner alone.
         promise: the attacked model's plan; None without a promise.
         variant: see `VARIANTS`.
@@ -139,9 +139,9 @@ def attack(
         raise SfumatoError(
             f"{int(members.sum())} of {len(members)} records were trained on", "give records of both kinds"
         )
-    scores = online(target, shadows, trained_with) if variant == "online" else offline(target, shadows, trained_with)
+    scores = online(target, shadows, included) if variant == "online" else offline(target, shadows, included)
     own, others = scores[members], np.sort(scores[~members])[::-1]
-    found = tuple(_at(rate, own, others, promise) for rate in rates)
+    found = tuple(_result_at_rate(rate, own, others, promise) for rate in rates)
     true, false = (np.searchsorted(np.sort(part), others, "right") for part in (own, others))
     places = np.unique(np.linspace(0, len(others) - 1, min(200, len(others))).round().astype(int))
     points = [(float(1 - false[at] / len(others)), float(1 - true[at] / len(own))) for at in places]
@@ -157,18 +157,18 @@ def attack(
     )
 
 
-def online(target: np.ndarray, shadows: np.ndarray, trained_with: np.ndarray) -> np.ndarray:
+def online(target: np.ndarray, shadows: np.ndarray, included: np.ndarray) -> np.ndarray:
     """log N(phi; mean_in, var_in) - log N(phi; mean_out, var_out) for each record: Carlini et al. 2022, algorithm 1."""
-    inside, outside = fit_gaussians(shadows, trained_with), fit_gaussians(shadows, ~trained_with)
+    inside, outside = fit_gaussians(shadows, included), fit_gaussians(shadows, ~included)
     return norm.logpdf(target, *inside) - norm.logpdf(target, *outside)
 
 
-def offline(target: np.ndarray, shadows: np.ndarray, trained_with: np.ndarray) -> np.ndarray:
+def offline(target: np.ndarray, shadows: np.ndarray, included: np.ndarray) -> np.ndarray:
     """The standardised distance of phi above the models without the record: a one-sided test.
 
     It orders records like Pr[Z > phi] in Carlini et al. 2022, equation 4, but does not round to 0.
     """
-    mean, deviation = fit_gaussians(shadows, ~trained_with)
+    mean, deviation = fit_gaussians(shadows, ~included)
     return (target - mean) / deviation
 
 
@@ -208,7 +208,7 @@ def phi(logits: Tensor, labels: Tensor, loss: str) -> np.ndarray:
     return own.numpy()
 
 
-def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan | None) -> RateResult:
+def _result_at_rate(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan | None) -> RateResult:
     """The success at one rate, with the threshold that the most non-members within the rate exceed. `others` descend.
 
     The share of all possible non-members above the (k + 1)th of n scores has the distribution Beta(k + 1, n - k),
@@ -233,7 +233,7 @@ def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan |
 
 def _words(rate: RateResult) -> str:
     """The success at one rate, in words."""
-    allowed = "" if rate.allowed is None else f", where the promise allows {rate.allowed:.2%}"
+    allowed = "" if rate.allowed is None else f", where the guarantee allows {rate.allowed:.2%}"
     return (
         f"{rate.true_positives:.2%} of the training records ({rate.true_positives_at_least:.2%} to "
         f"{rate.true_positives_at_most:.2%}) at {rate.false_positives:.1%} false alarms{allowed}"

@@ -80,12 +80,12 @@ def shadow_attack(
     run.require_finished()
     run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")
     if is_public(run):
-        raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack one that promises something")
+        raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack a run with a guarantee")
     record = run.read_json(names.SETTINGS)
     plan, settings = PrivacyPlan.from_dict(run.read_json(names.PLAN)), Settings.from_dict(record["settings"])
     if plan.unit.drawn != "examples" or plan.users is not None:
         raise SfumatoError(
-            f"the run in {run.path} promises for each {plan.unit.name}", "attack one that promises for examples"
+            f"the run in {run.path} protects each {plan.unit.name}", "attack a run that protects examples"
         )
     if not is_exclusive(settings.objective.loss) or settings.objective.loss == NEXT_WORD:
         raise SfumatoError(
@@ -108,15 +108,15 @@ def shadow_attack(
     about, around = replace(settings, seed=None), registry.recorded_options(record, str(run.path))
     around["precision"] = Performance.from_dict(record["performance"]).precision
 
-    def job_of(own: Source) -> PrivateJob:
+    def make_job(own: Source) -> PrivateJob:
         return prepare(None, own, plan, about, threads=1, **around)
 
-    loaded, job = load(run.path), job_of(source)
+    loaded, job = load(run.path), make_job(source)
     at_once = batched_trainer(job)
     if at_once is not None:
-        target, found = _at_once(at_once, job, loaded, question, key, progress)
+        target, found = _all_at_once(at_once, job, loaded, question, key, progress)
     else:
-        target, found = _one_by_one(job_of, job, loaded, question, progress)
+        target, found = _one_by_one(make_job, job, loaded, question, progress)
     return attack(target, found, question.halves, question.members, promise=plan, variant=variant)
 
 
@@ -126,12 +126,12 @@ class AttackedRecords:
 
     Args:
         source: the run's source.
-        asked: int64 (n,), the attacked records as positions in the training part followed by the test part.
+        positions: int64 (n,), their positions in the training part followed by the test part.
         halves: bool (S, n), the attacked records that each shadow model is trained with.
     """
 
     source: Source
-    asked: np.ndarray
+    positions: np.ndarray
     halves: np.ndarray
 
     @classmethod
@@ -144,26 +144,26 @@ class AttackedRecords:
         own, others = (np.sort(generator.choice(count, each, replace=False)) for count in (train, test))
         return cls(
             source=source,
-            asked=np.concatenate([own, train + others]),
+            positions=np.concatenate([own, train + others]),
             halves=_halves(shadows, 2 * each, key.generator("halves", 0)),
         )
 
     @property
     def members(self) -> np.ndarray:
         """bool (n,), the records that the run was trained on."""
-        return self.asked < len(self.source.train)
+        return self.positions < len(self.source.train)
 
     @property
     def labels(self) -> Tensor:
         """The labels of the attacked records, int64 (n,)."""
-        return torch.from_numpy(np.concatenate([self.source.train.labels, self.source.test.labels])[self.asked])
+        return torch.from_numpy(np.concatenate([self.source.train.labels, self.source.test.labels])[self.positions])
 
     @property
     def training_masks(self) -> np.ndarray:
         """bool (S, N + M), the training records of each shadow model among all records, the training part first."""
         found = np.zeros((len(self.halves), len(self.source.train) + len(self.source.test)), bool)
         found[:, : len(self.source.train)] = True
-        found[:, self.asked] = self.halves
+        found[:, self.positions] = self.halves
         return found
 
 
@@ -196,7 +196,7 @@ def batched_trainer(job: PrivateJob) -> Training | None:
         return None
 
 
-def _at_once(
+def _all_at_once(
     training: Training, job: PrivateJob, loaded: Loaded, question: AttackedRecords, key: RunKey, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
     """phi of the attacked records under the run's model (n,) and under all shadow models (S, n)."""
@@ -212,7 +212,7 @@ def _at_once(
     members = torch.from_numpy(question.training_masks)
     layers = training(start, inputs, labels, models=shadows, generator=generator, members=members)
     progress.advance(shadows)
-    asked = inputs[torch.from_numpy(question.asked)]
+    asked = inputs[torch.from_numpy(question.positions)]
     logits = forward(layers, asked)[1].mT
     with torch.inference_mode():
         own = OnFeatures(loaded.module, job.trunk.head)(asked)
@@ -220,21 +220,21 @@ def _at_once(
 
 
 def _one_by_one(
-    job_of: Callable[[Source], PrivateJob],
+    make_job: Callable[[Source], PrivateJob],
     job: PrivateJob,
     loaded: Loaded,
     question: AttackedRecords,
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same results as `_at_once`, with each shadow model trained by the run's own loop."""
+    """The same results as `_all_at_once`, with each shadow model trained by the run's own loop."""
     source, loss, found = question.source, job.settings.objective.loss, []
     module, transform = loaded.module_for(source)
     target = phi(_logits(module, question, transform, torch.device("cpu")), question.labels, loss)
     progress.begin("training shadow models", len(question.halves))
     for number, used in enumerate(question.training_masks, start=1):
         inside, outside = used[: len(source.train)], used[len(source.train) :]
-        part = _joined(source.train.select(inside), source.test.select(outside))
-        own = job_of(replace(source, train=part))
+        part = _concatenate(source.train.select(inside), source.test.select(outside))
+        own = make_job(replace(source, train=part))
         found.append(phi(_logits(train_in_memory(own), question, own.transform, own.device), question.labels, loss))
         progress.advance(number)
     return target, np.stack(found)
@@ -244,11 +244,11 @@ def _logits(module: nn.Module, question: AttackedRecords, transform: Preparation
     """Logits (n, classes) of the attacked records."""
     train, test = question.source.train, question.source.test
     members = question.members
-    places = (train, question.asked[members]), (test, question.asked[~members] - len(train))
+    places = (train, question.positions[members]), (test, question.positions[~members] - len(train))
     return torch.cat([accuracy.logits(module, part, transform, device, places=rows) for part, rows in places])
 
 
-def _joined(first: Part, second: Part) -> Part:
+def _concatenate(first: Part, second: Part) -> Part:
     """A part with the records of both parts."""
     if isinstance(first, CachedRecords):
         raise SfumatoError(

@@ -61,11 +61,11 @@ class CachedGradient:
 
     def __call__(self, *batch: Tensor) -> ClippedSum:
         """The clipped sum of a batch. A batch is recognised by the identity of its tensors."""
-        found = self._of(batch)
+        found = self._clipped_sum(batch)
         self.latest = found.gradients
         return found
 
-    def _of(self, batch: tuple[Tensor, ...]) -> ClippedSum:
+    def _clipped_sum(self, batch: tuple[Tensor, ...]) -> ClippedSum:
         if self._gradient.uses_keys:
             return self._gradient(*batch)
         place = tuple(map(id, batch))
@@ -137,7 +137,7 @@ class WhiteBox:
         """The component of the others' clipped sum in the canary's direction."""
         raw = [self._raw(*(one[place] for one in self.units)) for place in range(OTHERS)]
         bound = self.subject.plan.max_norm
-        return sum(min(1.0, bound / _length(one)) * _inner(one, self.direction) for one in raw)
+        return sum(min(1.0, bound / _length(one)) * _inner_product(one, self.direction) for one in raw)
 
     @cached_property
     def plan(self) -> PrivacyPlan:
@@ -193,7 +193,7 @@ class WhiteBox:
         unit = self.plan.noise_multiplier * self.plan.max_norm
         if residuals is not None:
             residuals.add(int(canary), place, private, self.gradient.latest, scale=scale, unit=unit)
-        found = scale * _inner(private, self.direction) - self.others_component
+        found = scale * _inner_product(private, self.direction) - self.others_component
         return found / unit
 
 
@@ -334,9 +334,9 @@ def _histograms(seen: np.ndarray, mu: float) -> dict[str, list[float]]:
     return {"edges": edges.tolist(), "out": without, "in": with_canary}
 
 
-def _inner(one: Gradient, other: Gradient) -> float:
+def _inner_product(one: Gradient, other: Gradient) -> float:
     return float(sum((one[name].double() * other[name].double()).sum() for name in one))
 
 
 def _length(one: Gradient) -> float:
-    return math.sqrt(_inner(one, one))
+    return math.sqrt(_inner_product(one, one))

@@ -148,7 +148,7 @@ def from_job(job: PrivateJob, name: str) -> Subject:
         loss=job.settings.objective.loss,
         views=job.views.count,
         classes=len(job.source.classes),
-        prevalence=_in_order(job.settings, job.source.classes),
+        prevalence=_ordered_shares(job.settings, job.source.classes),
         noise=partial(noise_of, job.settings),
     )
 
@@ -171,7 +171,7 @@ def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = 
     run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")
     record = run.read_json(names.SETTINGS)
     if is_public(run) or "circumstances" not in record:
-        raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to audit")
+        raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to audit")
     if "embedding" in record:
         raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
     if "loss" in record["code"]:
@@ -191,12 +191,12 @@ def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = 
         loss=loaded.loss,
         views=settings.augmentation.views,
         classes=len(loaded.classes),
-        prevalence=_in_order(settings, loaded.classes),
+        prevalence=_ordered_shares(settings, loaded.classes),
         noise=partial(noise_of, settings),
     )
 
 
-def _in_order(settings: Settings, classes: Sequence[str]) -> Mapping[str, float] | None:
+def _ordered_shares(settings: Settings, classes: Sequence[str]) -> Mapping[str, float] | None:
     """The declared shares in the order of the model's outputs."""
     prevalence = settings.objective.class_prevalence
     return None if prevalence is None else {name: prevalence[name] for name in classes}
@@ -229,11 +229,11 @@ class Residuals:
         self._sizes = {name: value.numel() for name, value in like.items() if value.numel()}
         self._starts = np.cumsum([0, *self._sizes.values()])[:-1]
         self._squares, self._largest = np.zeros(len(self._sizes)), np.zeros(len(self._sizes))
-        self._of_each = np.zeros(sum(self._sizes.values()), np.float32)
+        self._coordinates = np.zeros(sum(self._sizes.values()), np.float32)
         chosen = [np.unique(np.linspace(0, size - 1, WINDOW).round().astype(int)) for size in self._sizes.values()]
         self._places = np.concatenate([start + one for start, one in zip(self._starts, chosen, strict=True)])
         self._ends = np.cumsum([len(one) for one in chosen])
-        self._kept = np.empty((RUNS, steps, len(self._places)))
+        self._observations = np.empty((RUNS, steps, len(self._places)))
 
     def add(
         self,
@@ -255,22 +255,25 @@ class Residuals:
         """
         flat = torch.cat([(scale * private[name].double() - total[name].double()).flatten() for name in self._sizes])
         noise = flat.div_(unit).numpy()
-        self._kept[run, step] = noise[self._places]
+        self._observations[run, step] = noise[self._places]
         magnitudes = np.abs(noise, out=noise)
         np.maximum(self._largest, np.maximum.reduceat(magnitudes, self._starts), out=self._largest)
         squares = np.square(magnitudes, out=magnitudes)
         self._squares += np.add.reduceat(squares, self._starts)
-        self._of_each += squares
+        self._coordinates += squares
 
     @property
     def parameter_noise(self) -> list[ParameterNoise]:
         """The collected noise of each parameter."""
-        least, kept = np.minimum.reduceat(self._of_each, self._starts), np.split(self._kept, self._ends[:-1], axis=2)
+        least, kept = (
+            np.minimum.reduceat(self._coordinates, self._starts),
+            np.split(self._observations, self._ends[:-1], axis=2),
+        )
         return [
             ParameterNoise(
                 name=name,
                 coordinates=size,
-                steps=self._kept.shape[0] * self._kept.shape[1],
+                steps=self._observations.shape[0] * self._observations.shape[1],
                 squares=float(self._squares[place]),
                 least=float(least[place]),
                 largest=float(self._largest[place]),

@@ -193,7 +193,7 @@ def _open_source(loaded: Loaded, spec: str) -> Source:
     """Opens the source to score on. Users are identified by the same rule as in training, if it fits the source."""
     known = supports_user_from(parse(spec)[0], loaded.user_from)
     whose = {"user_from": loaded.user_from} if known else {}
-    return loaded.opened(spec, **whose)
+    return loaded.open_source(spec, **whose)
 
 
 def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> None:

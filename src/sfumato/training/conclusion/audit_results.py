@@ -27,7 +27,7 @@ def to_section(name: str, found: AuditOutcome) -> Audit:
     within = name == names.AUDIT
     return Audit(
         heading="Canaries within the run" if within else "Its own step, in a white box",
-        words=describe(name, found),
+        lines=describe(name, found),
         rows=[
             (one.assumption or "nothing", one.epsilon, one.at_most or math.inf, one.smallest_fault, one.confidence)
             for one in found.bounds
@@ -76,8 +76,8 @@ def _chance_note(found: AuditOutcome) -> list[str]:
         return []
     share = next(1 - bound.confidence for bound in found.bounds if bound.refutes(found.nominal) and bound.confidence)
     return [
-        f"A bound exceeds the promise, which happens in up to {share:.0%} of audits of correct code; at confidence "
-        "99.9999%, which decides about alarms, none does."
+        f"A bound exceeds the guarantee, which happens in up to {share:.0%} of audits of correct code; at confidence "
+        "99.9999%, which decides on alarms, none does."
     ]
 
 
@@ -98,12 +98,12 @@ def terminal_lines(name: str, found: AuditOutcome) -> list[str]:
     """The sentences, bounds and alarms of an audit, for the terminal."""
     alarms = [
         *(
-            ["ALARM: this audit proves more than the promised epsilon. Do not rely on the promise."]
+            ["ALARM: this audit proves more than the guaranteed epsilon. Do not rely on the guarantee."]
             if found.exceeds
             else []
         ),
         *(
-            ["ALARM: the noise is not the plan's. Do not rely on the promise."]
+            ["ALARM: the noise is not the plan's. Do not rely on the guarantee."]
             if found.noise and found.noise.has_fault
             else []
         ),

@@ -18,7 +18,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, write_errors
 from sfumato.data import Tokens
 from sfumato.observers.progress import NoProgress
-from sfumato.privacy import Ledger, NoPromise, PrivacyPlan, PrivateSelection, Statement
+from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, PrivateSelection, Statement
 from sfumato.privacy.ledger import lost_steps
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.process_counts import ProcessCounts
@@ -34,7 +34,7 @@ from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import epsilon_by_images, joint_cost_lines, report
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
-from sfumato.training.parts.part import Ending, Measure, RunSetup, Trained
+from sfumato.training.parts.part import Conclusion, Measure, RunSetup, Trained
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import pretraining_digests
 
@@ -50,7 +50,7 @@ def conclude(
     *,
     scorer: Measure | None = None,
     selection: PrivateSelection | None = None,
-) -> Statement | NoPromise:
+) -> Statement | NoGuarantee:
     """Writes the files of the finished run. If it is killed and called again, it writes the same bytes.
 
     Args:
@@ -75,40 +75,40 @@ def conclude(
         scorer=scorer,
     )
     if isinstance(job, PublicJob):
-        ending, statement = None, job.statement
-        carried: Statement | NoPromise = statement
+        conclusion, statement = None, job.statement
+        carried: Statement | NoGuarantee = statement
     elif ledger is None:
         raise TypeError("a private run cannot be concluded without a ledger")
     else:
-        ending = _ending(job, run, ledger, trained)
-        carried = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
+        conclusion = _conclusion(job, run, ledger, trained)
+        carried = Statement(plan=job.plan, circumstances=conclusion.circumstances, selection=selection)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
-    reading, further = (None, {}) if ending is None else (ending.reading, ending.evaluation)
+    reading, further = (None, {}) if conclusion is None else (conclusion.reading, conclusion.evaluation)
     result = scorer.evaluation(released, trained.outputs if reading is None else reading.logits(trained.outputs))
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
     run.write_json(names.EVALUATION, result | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
     said = {} if reading is None else reading.to_dict()
-    if ending is None:  # fine-tuning can start from either weights
+    if conclusion is None:  # fine-tuning can start from either weights
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
         said = {"weights": averaged or LAST}
         if averaged is not None:
             _write_weights(job, run / names.LAST_WEIGHTS, weights_to_release(job.module), carried, weights=LAST)
     _write_weights(job, run / names.MODEL, released, carried, **said)
     write(run / names.REPORT, report(run).encode(), private=private)
-    if ending is not None:
-        close(ending.ledger, run, outcome.step, ending.bound)
+    if conclusion is not None:
+        close(conclusion.ledger, run, outcome.step, conclusion.bound)
     write(run / names.DONE, b"")
     with write_errors(run.path):
         run.clean()
     return statement
 
 
-def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained) -> Ending:
+def _conclusion(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained) -> Conclusion:
     """The conclusion of a private run, extended by its parts."""
     early = trained.step < job.plan.steps
-    ending = Ending(
-        decided=RunSetup(source=job.source, plan=job.plan, settings=job.settings),
+    conclusion = Conclusion(
+        setup=RunSetup(source=job.source, plan=job.plan, settings=job.settings),
         trained=trained,
         run=run,
         ledger=ledger,
@@ -121,12 +121,12 @@ def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained
         reading=Reading(classes=tuple(job.source.classes), loss=job.settings.objective.loss),
     )
     for part in job.parts:
-        part.end(ending)
-    return ending
+        part.end(conclusion)
+    return conclusion
 
 
 def _write_weights(
-    job: Job, path: Path, tensors: dict[str, Tensor], statement: Statement | NoPromise, **said: Any
+    job: Job, path: Path, tensors: dict[str, Tensor], statement: Statement | NoGuarantee, **said: Any
 ) -> None:
     """Writes a model file: weights and metadata. A head that was trained on a cache is saved with its backbone."""
     about = model_metadata(job, statement.to_dict(), **said)
@@ -233,7 +233,7 @@ def assessment_of(run: RunDirectory) -> str:
     return assessment(
         facts,
         heading=Heading.read(run).private,
-        together=[] if facts.statement["circumstances"]["data_public"] else joint_cost_lines(record, plan),
+        joint_costs=[] if facts.statement["circumstances"]["data_public"] else joint_cost_lines(record, plan),
         kept_files=[name for name in _PRIVATE if (run / name).exists()],
         signed=(run / names.SIGNATURE).exists(),
     )
@@ -254,7 +254,7 @@ def _documented(run: RunDirectory) -> DocumentFacts:
         statement=statement,
         figures=_figures(run, statement),
         about=Heading.read(run).public,
-        persons=_persons(run, statement),
+        person_lines=_persons(run, statement),
     )
 
 

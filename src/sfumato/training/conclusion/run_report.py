@@ -12,7 +12,7 @@ from sfumato.evaluation import accuracy
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, true_positive_rates
 from sfumato.privacy.planning import remarks
-from sfumato.privacy.statements.other_units import of_person
+from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.report import (
     RATES,
     Attack,
@@ -37,7 +37,7 @@ from sfumato.training.parts import budgeted
 
 PERSONS = (2, 5, 10)
 """Numbers of images per person for which the report of a run of single examples gives epsilon."""
-OF_CLASSIFIERS = (
+CLASSIFIER_OPTIONS = (
     *("head", "loss", "class_prevalence", "pretrained_rate"),
     *("views", "shift", "flip", "zoom", "crop_area"),
 )
@@ -106,13 +106,17 @@ def _guarantee_facts(
         # The report shows an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
         "attack": _attack(promised) if promised.promises else None,
-        "together": [] if public else used,
-        "total": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
+        "joint_costs": [] if public else used,
+        "total_cost": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
         "plan": remarks.figures(plan, record.get("clock")),
         "public_test": facts.test_public,
         "audits": audit_results.audits_of(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
-        **(_persons(record, plan, asked=public and not facts.data_public and single) if promised.promises else {}),
+        **(
+            _person_epsilons(record, plan, requested=public and not facts.data_public and single)
+            if promised.promises
+            else {}
+        ),
     }
 
 
@@ -138,7 +142,7 @@ def joint_cost_lines(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bo
     except SfumatoError as error:
         why = "" if public else f": {error.problem}"  # the error names a local file
         return [f"What your runs on these data cost together is not known{why}."]
-    apart = [f"{sentences.other_assignments(found.apart, 'other')}."] if found.apart else []
+    apart = [f"{sentences.other_assignments(found.other_assignments, 'other')}."] if found.other_assignments else []
     total = [
         *sentences.joint_cost_sentences(found.plans, plan, found.seeded),
         *apart,
@@ -158,7 +162,7 @@ def settings_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:
         return image_facts(record) | choices | backbone_facts(record)
-    own, local = {name: choices[name] for name in choices if name not in OF_CLASSIFIERS}, clients.pop("local", {})
+    own, local = {name: choices[name] for name in choices if name not in CLASSIFIER_OPTIONS}, clients.pop("local", {})
     renamed = {"count": "clients", "far": "false accept rate"}
     own |= {renamed.get(name, name): value for name, value in clients.items()}
     return own | {f"client {name.replace('_', ' ')}": value for name, value in local.items() if value is not None}
@@ -207,21 +211,21 @@ def published_of(run: RunDirectory) -> Published | None:
     )
 
 
-def _persons(record: Mapping[str, Any], plan: PrivacyPlan, *, asked: bool) -> dict[str, Any]:
+def _person_epsilons(record: Mapping[str, Any], plan: PrivacyPlan, *, requested: bool) -> dict[str, Any]:
     """Epsilon of persons with several examples in a run of single examples, if the users are known or if asked for.
 
     Includes the person with the most examples if the users are known.
     """
     most = record.get("most_of_one_user")
-    if most is None and not asked:
+    if most is None and not requested:
         return {}
-    known = {} if most is None else {"most_of_one": of_person(plan, most)}
-    return {"persons": epsilon_by_images(plan), **known}
+    known = {} if most is None else {"most_exposed": person_guarantee(plan, most)}
+    return {"person_epsilons": epsilon_by_images(plan), **known}
 
 
 def epsilon_by_images(plan: PrivacyPlan) -> list[tuple[int, float]]:
     """Pairs (images, epsilon) for persons with several images, for a plan of single examples."""
-    many = [of_person(plan, count) for count in PERSONS if count <= plan.population]
+    many = [person_guarantee(plan, count) for count in PERSONS if count <= plan.population]
     return [one for one in many if math.isfinite(one[1])]
 
 
@@ -229,7 +233,7 @@ def most_exposed_person(directory: Path) -> tuple[int, float] | None:
     """(images, epsilon) of the person with the most images in a run of single examples. Private."""
     run = RunDirectory(directory)
     most = run.read_json(names.SETTINGS).get("most_of_one_user")
-    return None if most is None else of_person(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
+    return None if most is None else person_guarantee(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
 
 
 def backbone_facts(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,12 +33,12 @@ class Budgeted(Part):
         check(early.options.get("budget"), public=early.spec.is_public)
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> Budgeted | None:
+    def from_request(cls, request: RunRequest) -> Budgeted | None:
         """The requested budget. A candidate has none, since its search is counted."""
-        if asked.candidate:
+        if request.candidate:
             return None
-        known = {"seed": asked.settings.seed, "figures": asked.options.get("report_epsilon")}
-        return budget_part(asked.options.get("budget"), asked.source, asked.plan, **known)
+        known = {"seed": request.settings.seed, "figures": request.options.get("report_epsilon")}
+        return budget_part(request.options.get("budget"), request.source, request.plan, **known)
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:

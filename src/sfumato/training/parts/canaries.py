@@ -83,7 +83,7 @@ def synthetic(count: int, source: Source) -> Canaries:
         tokens = source.tokens.synthetic(count + 4)[4:].numpy().astype(np.int32)
         return Canaries(records=TextRecords(tokens=tokens, labels=labels, codes=np.zeros((count, 32), np.uint8)))
     images = patterns(generator, count, size=source.size, channels=source.channels)
-    return _with_zoomed(source, lambda side: images if side == source.size else _enlarged(images, side), labels)
+    return _with_zoomed(source, lambda side: images if side == source.size else _enlarge(images, side), labels)
 
 
 def patterns(generator: np.random.Generator, count: int, *, size: int, channels: int) -> np.ndarray:
@@ -110,18 +110,18 @@ def from_public(spec: str, count: int, source: Source) -> Canaries:
     chosen = np.zeros(len(opened.train), bool)
     chosen[generator.permutation(len(opened.train))[:count]] = True
     part = opened.train.select(chosen)
-    if any(find_known(own_codes(held, owner_key()), own_codes(part, owner_key())).any() for held in _own(source)):
+    if any(find_known(own_codes(held, owner_key()), own_codes(part, owner_key())).any() for held in _parts(source)):
         raise SfumatoError(
             f"{given} holds records of the private source, which cannot be canaries",
             "give a public source that shares no record with it, or leave it out to use synthetic canaries",
         )
     images = part.take(slice(None))
     labels = _labels(generator, count, source)
-    found = _with_zoomed(source, lambda side: images if side == source.size else _enlarged(images, side), labels)
+    found = _with_zoomed(source, lambda side: images if side == source.size else _enlarge(images, side), labels)
     return replace(found, spec=spec)
 
 
-def _own(source: Source) -> list[Part]:
+def _parts(source: Source) -> list[Part]:
     return [part for part in (source.train, source.test, source.held_out) if part is not None]
 
 
@@ -140,5 +140,5 @@ def _labels(generator: np.random.Generator, count: int, source: Source) -> np.nd
     return generator.integers(len(source.classes), size=count)
 
 
-def _enlarged(images: np.ndarray, side: int) -> np.ndarray:
+def _enlarge(images: np.ndarray, side: int) -> np.ndarray:
     return prepare_array(images, size=side, channels=images.shape[3])

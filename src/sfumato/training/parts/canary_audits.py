@@ -28,7 +28,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import file_hash
 from sfumato.training.descent import trained_parameters
 from sfumato.training.parts.canaries import MADE_BY, Canaries, flip_coins, from_public, synthetic
-from sfumato.training.parts.part import EarlyFacts, Ending, Part, RunRequest, Trained
+from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest, Trained
 
 FEWEST = 10
 MOST = 1e30
@@ -60,14 +60,14 @@ class Audit(Part):
         check_count(count)
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> Audit | None:
+    def from_request(cls, request: RunRequest) -> Audit | None:
         """The audit with the requested number of canaries."""
-        count, spec = asked.options.get("audit"), asked.options.get("audit_source")
+        count, spec = request.options.get("audit"), request.options.get("audit_source")
         if count is None or spec == SOURCE:
             return None
-        refuse_unsound(count, asked)
-        canaries = synthetic(count, asked.source) if spec is None else from_public(spec, count, asked.source)
-        return cls(canaries=canaries, plan=asked.plan)
+        refuse_unsound(count, request)
+        canaries = synthetic(count, request.source) if spec is None else from_public(spec, count, request.source)
+        return cls(canaries=canaries, plan=request.plan)
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -98,14 +98,14 @@ class Audit(Part):
             "probability, divisor and epsilon stay the plan's, and no figure is measured on canaries"
         )
 
-    def end(self, ending: Ending) -> None:
+    def end(self, conclusion: Conclusion) -> None:
         """Scores the canaries with the released model, guesses which were included, and saves the bounds."""
-        if ending.key is None:  # without the key the coins are lost
+        if conclusion.key is None:  # without the key the coins are lost
             return
-        scores = scores_of(self.canaries, ending.trained, ending.decided.settings.objective.loss)
-        found = audit_outcomes.audit_canaries(self.plan, scores.tolist(), self.canaries.coins(ending.key).tolist())
-        audit_outcomes.save(ending.run, found)
-        ending.bound |= {audit_outcomes.ENTRY: file_hash(ending.run / names.AUDIT)}
+        scores = scores_of(self.canaries, conclusion.trained, conclusion.setup.settings.objective.loss)
+        found = audit_outcomes.audit_canaries(self.plan, scores.tolist(), self.canaries.coins(conclusion.key).tolist())
+        audit_outcomes.save(conclusion.run, found)
+        conclusion.bound |= {audit_outcomes.ENTRY: file_hash(conclusion.run / names.AUDIT)}
 
 
 def check_count(count: int | None) -> None:
@@ -115,15 +115,15 @@ def check_count(count: int | None) -> None:
         raise SfumatoError(f"audit must be at least {FEWEST} canaries, got {count}", remedy)
 
 
-def refuse_unsound(count: int, asked: RunRequest) -> None:
+def refuse_unsound(count: int, request: RunRequest) -> None:
     """Refuse canary records where the audit's bounds do not hold.
 
     Errors: `SfumatoError` for candidates of a private selection, features, participations in which additional records
     affect the others, and noise that is not independent between steps.
     """
-    given, plan = f"audit is {count}", asked.plan
-    refuse_unsound_directions(given, plan, candidate=asked.candidate)
-    if asked.source.cache is not None:
+    given, plan = f"audit is {count}", request.plan
+    refuse_unsound_directions(given, plan, candidate=request.candidate)
+    if request.source.cache is not None:
         raise SfumatoError(
             f"{given}, but canaries cannot be made for a source of features",
             f"train on the images, or give audit_source {SOURCE}",
@@ -168,8 +168,8 @@ class Directions(Part):
     Args:
         count: M.
         plan: of the run.
-        beginning: the initial weights that are trained and released, by name; a direction has their shapes.
-        inside: prefix of the names of released parameters.
+        initial_weights: the initial weights that are trained and released, by name; a direction has their shapes.
+        prefix: prefix of the names of released parameters.
 
     **Guarantee.** Given the coins, the addition to a sum is the same for all records: it depends on none of them, so
     sensitivity, divisor, N, q and epsilon of every real unit are the plan's. Coins and turns have their own random
@@ -180,17 +180,17 @@ class Directions(Part):
 
     count: int
     plan: PrivacyPlan
-    beginning: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    inside: str = ""
+    initial_weights: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    prefix: str = ""
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> Directions | None:
+    def from_request(cls, request: RunRequest) -> Directions | None:
         """The audit with the requested number of directions."""
-        count = asked.options.get("audit")
-        if count is None or asked.options.get("audit_source") != SOURCE:
+        count = request.options.get("audit")
+        if count is None or request.options.get("audit_source") != SOURCE:
             return None
-        refuse_unsound_directions(f"audit is {count}", asked.plan, candidate=asked.candidate)
-        return cls(count=count, plan=asked.plan)
+        refuse_unsound_directions(f"audit is {count}", request.plan, candidate=request.candidate)
+        return cls(count=count, plan=request.plan)
 
     def with_model(self, module: nn.Module, transform: Preparation) -> Directions:
         """Takes the module's present weights as the initial ones.
@@ -198,7 +198,7 @@ class Directions(Part):
         Errors: `SfumatoError` for more canaries than weights: they would mask each other.
         """
         trained = trained_parameters(module).items()
-        found = {name: value.cpu().clone() for name, value in trained if name.startswith(self.inside)}
+        found = {name: value.cpu().clone() for name, value in trained if name.startswith(self.prefix)}
         known = replace(self, beginning=found)
         if self.count > known.dimensions:
             raise SfumatoError(
@@ -210,7 +210,7 @@ class Directions(Part):
     @property
     def dimensions(self) -> int:
         """d, the number of weights in a direction."""
-        return sum(value.numel() for value in self.beginning.values())
+        return sum(value.numel() for value in self.initial_weights.values())
 
     @property
     def reach(self) -> float:
@@ -238,7 +238,10 @@ class Directions(Part):
     def part(self, place: int) -> dict[str, Tensor]:
         """A canary's contribution to a sum in units of C: (r - rounding) v_j, v_j uniform on the sphere, from a public
         seed."""
-        drawn = {name: torch.from_numpy(value) for name, value in zip(self.beginning, self._drawn(place), strict=True)}
+        drawn = {
+            name: torch.from_numpy(value)
+            for name, value in zip(self.initial_weights, self._draw_direction(place), strict=True)
+        }
         squares = sum(exact_squared_norms(value[None]) for value in drawn.values())
         assert isinstance(squares, Tensor)
         factor = clip_factors(squares, torch.zeros_like(squares), max_norm=self.reach, of=drawn.values())
@@ -265,34 +268,37 @@ class Directions(Part):
 
         **Guarantee.** A function of the released weights and of public constants alone.
         """
-        moved = [(self.beginning[name].double() - weights[name].cpu().double()).numpy() for name in self.beginning]
+        moved = [
+            (self.initial_weights[name].double() - weights[name].cpu().double()).numpy()
+            for name in self.initial_weights
+        ]
         length = np.sqrt(sum(np.square(one).sum() for one in moved))
         if not np.isfinite(length) or length == 0:
             return np.zeros(self.count)
         found = np.empty(self.count)
         for place in range(self.count):
-            drawn = [one.astype(np.float64) for one in self._drawn(place)]
+            drawn = [one.astype(np.float64) for one in self._draw_direction(place)]
             along = sum((one * two).sum() for one, two in zip(drawn, moved, strict=True))
             found[place] = along / np.sqrt(sum(np.square(one).sum() for one in drawn)) / length
         return found
 
-    def end(self, ending: Ending) -> None:
+    def end(self, conclusion: Conclusion) -> None:
         """Scores the canaries with the released weights, guesses which were included, and saves the bounds."""
-        if ending.key is None:  # without the key the coins are lost
+        if conclusion.key is None:  # without the key the coins are lost
             return
-        scores, coins = self.scores(ending.trained.weights), flip_coins(ending.key, self.count)
+        scores, coins = self.scores(conclusion.trained.weights), flip_coins(conclusion.key, self.count)
         found = audit_outcomes.audit_canaries(self.plan, scores.tolist(), coins.tolist(), dimensions=self.dimensions)
-        audit_outcomes.save(ending.run, found)
-        ending.bound |= {audit_outcomes.ENTRY: file_hash(ending.run / names.AUDIT)}
+        audit_outcomes.save(conclusion.run, found)
+        conclusion.bound |= {audit_outcomes.ENTRY: file_hash(conclusion.run / names.AUDIT)}
 
-    def _drawn(self, place: int) -> Iterator[np.ndarray]:
+    def _draw_direction(self, place: int) -> Iterator[np.ndarray]:
         """Yields standard normal float32 numbers in the shapes of the weights: their direction is uniform."""
-        for block, value in enumerate(self.beginning.values()):
+        for block, value in enumerate(self.initial_weights.values()):
             generator = np.random.default_rng((MADE_BY, place, block))
             yield generator.standard_normal(tuple(value.shape), dtype=np.float32)
 
     def _sum(self, taking: np.ndarray) -> dict[str, Tensor]:
-        total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in self.beginning.items()}
+        total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in self.initial_weights.items()}
         for place in np.flatnonzero(taking):
             for name, value in self.part(int(place)).items():
                 total[name] += value

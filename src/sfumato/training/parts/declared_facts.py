@@ -16,7 +16,7 @@ from sfumato.models.shares import answer_weights, class_weights, ordered_shares,
 from sfumato.privacy import Circumstances, FixedOrder, PrivacyPlan
 from sfumato.randomness import is_time_ordered
 from sfumato.runs.reading import check_shares
-from sfumato.training.parts.part import EarlyFacts, Ending, Part, RunRequest
+from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,13 @@ class ByTime(Part):
     @classmethod
     def check(cls, early: EarlyFacts) -> None:
         """Refuse a clock without a plan over time, and vice versa."""
-        check_clock(early.options.get("clock"), by_time=early.by_time)
+        check_clock(early.options.get("clock"), is_time_ordered=early.is_time_ordered)
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> ByTime:
+    def from_request(cls, request: RunRequest) -> ByTime:
         """The part for the declared clock."""
-        clock = asked.options.get("clock")
-        return cls(clock=clock, times=steps_by_time(asked.source, asked.plan, clock))
+        clock = request.options.get("clock")
+        return cls(clock=clock, times=steps_by_time(request.source, request.plan, clock))
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -64,14 +64,14 @@ class ByTime(Part):
             yield note
 
 
-def check_clock(clock: Clock | None, *, by_time: bool) -> None:
+def check_clock(clock: Clock | None, *, is_time_ordered: bool) -> None:
     """Refuse a plan over time without a clock, and a clock for another plan."""
-    if clock is not None and not by_time:
+    if clock is not None and not is_time_ordered:
         raise SfumatoError(
             f"start {clock.start} and period {clock.period} are given, but the plan is not over time",
             "leave both out, or give `order=time`",
         )
-    if clock is None and by_time:
+    if clock is None and is_time_ordered:
         raise SfumatoError(
             "the plan orders records by their time stamps, but no start and period are given",
             "declare both, such as `start=2026-01-01` and `period=1d`",
@@ -85,7 +85,7 @@ def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.
 
     Errors: `SfumatoError` for a plan over time without a clock or time stamps, and for a clock for another plan.
     """
-    check_clock(clock, by_time=is_time_ordered(plan))
+    check_clock(clock, is_time_ordered=is_time_ordered(plan))
     if clock is None:
         return None
     if source.train.times is None and source.cache is not None:
@@ -99,7 +99,7 @@ def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.
             "give a csv with the column time, an npz with the array time_train, or another order",
         )
     steps = clock.steps_of(source.train.times)
-    if not _within(steps, plan).any():
+    if not _is_within(steps, plan).any():
         raise SfumatoError(
             f"none of the records' time stamps lies within the {plan.steps} steps from {clock.start} on, of "
             f"{clock.period} each",
@@ -122,7 +122,7 @@ def unassigned_note(source: Source, plan: PrivacyPlan, times: np.ndarray | None)
     if times is None:
         within = min(records, rule.batch_size * min(plan.steps, rule.bins(plan.population)))
     else:
-        within = int(_within(times, plan).sum())
+        within = int(_is_within(times, plan).sum())
     if within == records:
         return None
     return (
@@ -131,7 +131,7 @@ def unassigned_note(source: Source, plan: PrivacyPlan, times: np.ndarray | None)
     )
 
 
-def _within(times: np.ndarray, plan: PrivacyPlan) -> np.ndarray:
+def _is_within(times: np.ndarray, plan: PrivacyPlan) -> np.ndarray:
     return (times >= 0) & (times < plan.steps)
 
 
@@ -148,10 +148,10 @@ class Drift(Part):
     read: tuple[str, ...]
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> Drift | None:
+    def from_request(cls, request: RunRequest) -> Drift | None:
         """The drift of the plan."""
-        groups = second_group(asked.source, asked.plan)
-        return None if groups is None else cls(groups=groups, read=facts_read(asked.source, asked.plan))
+        groups = second_group(request.source, request.plan)
+        return None if groups is None else cls(groups=groups, read=facts_read(request.source, request.plan))
 
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
@@ -171,24 +171,24 @@ class ClassShares(Part):
     prevalence: Mapping[str, float]
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> ClassShares | None:
+    def from_request(cls, request: RunRequest) -> ClassShares | None:
         """The class shares of the settings."""
-        prevalence = asked.settings.objective.class_prevalence
+        prevalence = request.settings.objective.class_prevalence
         if prevalence is None:
             return None
-        if asked.source.next_words:
-            asked.source.require_classes("`class_prevalence`")
-        (answer_weights if asked.source.multilabel else class_weights)(prevalence, asked.source.classes)
-        if asked.plan.unit.drawn == "users":
+        if request.source.next_words:
+            request.source.require_classes("`class_prevalence`")
+        (answer_weights if request.source.multilabel else class_weights)(prevalence, request.source.classes)
+        if request.plan.unit.drawn == "users":
             refuse_for_users()
         return cls(prevalence=prevalence)
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """Advice on when weights help."""
         of = "labels" if source.multilabel else "classes"
-        line = f"note: weights by `class_prevalence` help where rare {of} would not be learnt without them"
+        line = f"note: weights by `class_prevalence` help if rare {of} would otherwise not be learnt"
         if not source.multilabel:  # measured: docs/figures.md
-            line += "; they cost accuracy, and if the ranking is already good, a threshold does as well at no cost"
+            line += "; they cost accuracy, and if the ranking is already good, a threshold works as well at no cost"
         yield line
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
@@ -227,13 +227,13 @@ class Prevalence(Part):
                     ordered_shares(shares, classes, name)
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> Prevalence | None:
+    def from_request(cls, request: RunRequest) -> Prevalence | None:
         """The requested shares; with weights alone, the scores are those for equal shares."""
-        weighted = asked.settings.objective.class_prevalence is not None
-        given = {name: value for name in NAMES if (value := asked.options.get(name)) is not None}
+        weighted = request.settings.objective.class_prevalence is not None
+        given = {name: value for name in NAMES if (value := request.options.get(name)) is not None}
         if not given:
             return cls(prevalence=None, training_prevalence=None, weighted=True) if weighted else None
-        asked.source.require_classes(f"`{next(iter(given))}`")
+        request.source.require_classes(f"`{next(iter(given))}`")
         if weighted and "training_prevalence" in given:
             raise SfumatoError(
                 "`training_prevalence` and `class_prevalence` are both given, but they have the same meaning",
@@ -245,7 +245,7 @@ class Prevalence(Part):
                 "declare them, such as `training_prevalence` pneumonia=0.74 normal=0.26; or give `prevalence` when the "
                 "model is used",
             )
-        shares = {name: check_shares(value, asked.source.classes, name) for name, value in given.items()}
+        shares = {name: check_shares(value, request.source.classes, name) for name, value in given.items()}
         return cls(
             prevalence=shares.get("prevalence"),
             training_prevalence=shares.get("training_prevalence"),
@@ -270,9 +270,9 @@ class Prevalence(Part):
         """Adds the shares."""
         return replace(facts, **{name: tuple(value.items()) for name, value in self._declared.items()})
 
-    def end(self, ending: Ending) -> None:
+    def end(self, conclusion: Conclusion) -> None:
         """Records the shares that the scores are for, and those that they are shifted to."""
-        classes = ending.decided.source.classes
-        alike = 1 / 2 if ending.decided.source.multilabel else 1 / len(classes)
+        classes = conclusion.setup.source.classes
+        alike = 1 / 2 if conclusion.setup.source.multilabel else 1 / len(classes)
         shares = dict.fromkeys(classes, alike) if self.weighted else self.training_prevalence
-        ending.reading = replace(ending.reading, shares=shares, prevalence=self.prevalence)
+        conclusion.reading = replace(conclusion.reading, shares=shares, prevalence=self.prevalence)

@@ -26,7 +26,7 @@ from sfumato.runs import kept_weights
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.descent import trained_bytes
-from sfumato.training.parts.part import EarlyFacts, Ending, Part, RunRequest, RunSetup, Trained
+from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest, RunSetup, Trained
 from sfumato.training.scorers import Scorer
 
 RECORDS = 1000
@@ -34,7 +34,7 @@ RECORDS = 1000
 
 
 def evaluate_averages(
-    decided: RunSetup,
+    setup: RunSetup,
     trained: Trained,
     scorer: Scorer,
     kept: Mapping[int, Mapping[str, Tensor]],
@@ -44,7 +44,7 @@ def evaluate_averages(
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's predicted class.
 
     Args:
-        decided: the run.
+        setup: the run.
         trained: its model and the outputs on the test split.
         scorer: evaluates the model.
         kept: the weights that the run kept, by step, ascending.
@@ -55,7 +55,7 @@ def evaluate_averages(
 
     **Guarantee.** Figures of the test split, without noise: private if the test split is, like accuracy.
     """
-    last = _in_a_row(tuple(kept))
+    last = _last_consecutive(tuple(kept))
     if len(last) < 2:
         return None
     whole, places = moved(trained.outputs), scorer.spread(RECORDS)
@@ -68,7 +68,7 @@ def evaluate_averages(
         return moved(scorer.decisions({**trained.weights, **weights}, None, places)[0])
 
     each = {step: outputs(kept[step]) for step in last}
-    said = {step: probabilities(one, decided.settings.objective.loss) for step, one in each.items()}
+    said = {step: probabilities(one, setup.settings.objective.loss) for step, one in each.items()}
     width = max(2, len(last) // 2)
     windows = [last[end - width : end] for end in range(width, len(last) + 1)]
     found = {
@@ -88,14 +88,14 @@ def evaluate_averages(
             (method, shares[-1], statistics.stdev(shares) if len(shares) > 1 else 0.0)
             for method, shares in found.items()
         ],
-        **_intervals(decided, trained, scorer, kept, whole),
+        **_intervals(setup, trained, scorer, kept, whole),
     )
 
 
-def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
+def _last_consecutive(steps: tuple[int, ...]) -> tuple[int, ...]:
     """The longest consecutive run of steps at the end.
 
-    >>> _in_a_row((1, 5, 8, 9, 10))
+    >>> _last_consecutive((1, 5, 8, 9, 10))
     (8, 9, 10)
     """
     gaps = [place for place, (before, after) in enumerate(pairwise(steps), 1) if after != before + 1]
@@ -103,10 +103,10 @@ def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _intervals(
-    decided: RunSetup, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
+    setup: RunSetup, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
 ) -> dict[str, Any]:
     """For each sample, the interval of the predicted class's logit and its middle."""
-    taken, settings = max(kept), decided.settings
+    taken, settings = max(kept), setup.settings
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
         return {}
@@ -116,7 +116,7 @@ def _intervals(
     first = whole[samples].argmax(1, keepdim=True)
     steps = uncertainty.select_spaced(tuple(kept), taken, spacing=spacing_of(taken))
     logits = torch.stack([scorer.outputs({**trained.weights, **kept[step]}, samples) for step in steps])
-    widening, of_noise = noise_correction(decided.plan, settings.to_dict(), steps, taken)
+    widening, of_noise = noise_correction(setup.plan, settings.to_dict(), steps, taken)
     low, high, mean, _ = uncertainty.interval(logits, widening=widening)
     notes = [*notes_of(averaged=is_averaged(settings.to_dict()), schedule=settings.descent.schedule), *of_noise]
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
@@ -130,13 +130,13 @@ class KeptWeights(Part):
     """Keeps weights after some steps.
 
     Args:
-        asked: requested number of weights; None for the default.
+        requested: number of weights; None for the default.
         total: number of steps of the run.
         steps: the steps after which weights are kept; empty until the model is built.
     """
 
     options = ("keep",)
-    asked: int | None
+    requested: int | None
     total: int
     steps: tuple[int, ...] = ()
 
@@ -146,9 +146,9 @@ class KeptWeights(Part):
         check_count(early.options.get("keep"))
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> KeptWeights:
+    def from_request(cls, request: RunRequest) -> KeptWeights:
         """The requested number; a candidate of a selection keeps none."""
-        return cls(asked=0 if asked.candidate else asked.options.get("keep"), total=asked.plan.steps)
+        return cls(requested=0 if request.candidate else request.options.get("keep"), total=request.plan.steps)
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class KeptWeights(Part):
 
     def with_model(self, module: nn.Module, transform: Preparation) -> KeptWeights:
         """Determines the steps; the default number follows from the size of the trained parameters."""
-        count = self.asked
+        count = self.requested
         if count is None:
             count = kept_count_by_rule(trained_bytes(module))
         check_count(count)
@@ -167,22 +167,24 @@ class KeptWeights(Part):
         """Adds the steps, whose weights are also released."""
         return replace(facts, kept=self.steps)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, conclusion: Conclusion) -> None:
         """Deletes weights of other steps, binds the kept ones in the ledger, and evaluates how accuracy varies."""
-        present = kept_weights.files(ending.run)
-        reached = tuple(step for step in self.steps if step <= ending.trained.step and step in present)
-        kept_weights.drop_others(ending.run, reached)
-        ending.circumstances = replace(ending.circumstances, kept=reached)
+        present = kept_weights.files(conclusion.run)
+        reached = tuple(step for step in self.steps if step <= conclusion.trained.step and step in present)
+        kept_weights.drop_others(conclusion.run, reached)
+        conclusion.circumstances = replace(conclusion.circumstances, kept=reached)
         if not reached:
             return
-        ending.bound |= {"kept": kept_weights.hashes(ending.run, reached)}
-        scorer = ending.trained.scorer
-        if isinstance(scorer, Scorer) and is_exclusive(ending.decided.settings.objective.loss):
-            weights = {step: read_safetensors(kept_weights.path_of(ending.run, step))[0] for step in sorted(reached)}
+        conclusion.bound |= {"kept": kept_weights.hashes(conclusion.run, reached)}
+        scorer = conclusion.trained.scorer
+        if isinstance(scorer, Scorer) and is_exclusive(conclusion.setup.settings.objective.loss):
+            weights = {
+                step: read_safetensors(kept_weights.path_of(conclusion.run, step))[0] for step in sorted(reached)
+            }
             found = evaluate_averages(
-                ending.decided, ending.trained, scorer, weights, moved=ending.reading.decision_logits
+                conclusion.setup, conclusion.trained, scorer, weights, moved=conclusion.reading.decision_logits
             )
-            ending.evaluation |= {} if found is None else {"over_steps": asdict(found)}
+            conclusion.evaluation |= {} if found is None else {"over_steps": asdict(found)}
 
 
 def check_count(keep: int | None) -> None:

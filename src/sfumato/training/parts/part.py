@@ -87,14 +87,14 @@ class EarlyFacts:
 
     Args:
         spec: the source as declared.
-        of_persons: whether the unit is a user.
-        by_time: whether the plan is over time stamps.
+        protects_users: whether the unit is a user.
+        is_time_ordered: whether the plan is over time stamps.
         options: the options of the parts, by name.
     """
 
     spec: SourceSpec
-    of_persons: bool
-    by_time: bool
+    protects_users: bool
+    is_time_ordered: bool
     options: Mapping[str, Any]
 
 
@@ -144,11 +144,11 @@ class Trained:
 
 
 @dataclass(kw_only=True)
-class Ending:
+class Conclusion:
     """The conclusion of a run, which its parts extend.
 
     Args:
-        decided: the run's source, plan and settings.
+        setup: the run's source, plan and settings.
         trained: the result of its steps.
         run, ledger: the run's directory and ledger.
         key: the run's key; None if it is lost.
@@ -158,7 +158,7 @@ class Ending:
         bound: additional entries of the ledger's last line.
     """
 
-    decided: RunSetup
+    setup: RunSetup
     trained: Trained
     run: RunDirectory
     ledger: Ledger
@@ -180,7 +180,7 @@ class Part:
         """Refuse, before any data are read, options that are impossible for any data."""
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> Self | None:
+    def from_request(cls, request: RunRequest) -> Self | None:
         """The part of this run; None if the run has none. Refuses options that these data do not allow."""
         raise NotImplementedError
 
@@ -236,7 +236,7 @@ class Part:
         """Messages for the owner before the first step."""
         yield from ()
 
-    def end(self, ending: Ending) -> None:
+    def end(self, conclusion: Conclusion) -> None:
         """Its work after all steps. If it is killed and called again, it has the same result."""
 
 

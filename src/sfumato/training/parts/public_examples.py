@@ -19,7 +19,7 @@ from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs.owner import sentences
-from sfumato.training.parts.part import EarlyFacts, Ending, RunRequest
+from sfumato.training.parts.part import Conclusion, EarlyFacts, RunRequest
 from sfumato.training.parts.part import Part as RunPart
 
 DRAWN_BY = 0
@@ -61,21 +61,21 @@ class PublicNormalisation(RunPart):
     """Public examples for the model's normalisation; training records that equal one of them are excluded.
 
     Args:
-        chosen: the examples.
+        public: the examples.
         excluded: whether each training record is among them, bool (N,), and so excluded from training; None for none.
     """
 
-    chosen: PublicExamples
+    public: PublicExamples
     excluded: np.ndarray | None = field(repr=False)
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> PublicNormalisation | None:
+    def from_request(cls, request: RunRequest) -> PublicNormalisation | None:
         """The examples of the settings."""
-        chosen, source = public_examples(asked.settings, asked.source), asked.source
+        chosen, source = public_examples(request.settings, request.source), request.source
         if chosen is None:
             return None
         excluded = None if source.public or source.cache is not None else chosen.among(source.train)
-        return cls(chosen=chosen, excluded=excluded if excluded is not None and excluded.any() else None)
+        return cls(public=chosen, excluded=excluded if excluded is not None and excluded.any() else None)
 
     def exclude_records(self, source: Source) -> Source:
         """Excludes the training records that are among them.
@@ -92,7 +92,7 @@ class PublicNormalisation(RunPart):
     @property
     def examples(self) -> PublicExamples:
         """The examples."""
-        return self.chosen
+        return self.public
 
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
@@ -102,22 +102,22 @@ class PublicNormalisation(RunPart):
     @property
     def pins(self) -> dict[str, dict[str, Any]]:
         """The digest of the examples."""
-        return {"public examples": {"hash": self.chosen.digest}}
+        return {"public examples": {"hash": self.public.digest}}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
         """Adds their number, and whether they were chosen by looking at private data."""
-        return replace(facts, public_examples=len(self.chosen.images), public_filtered=self.chosen.filtered)
+        return replace(facts, public_examples=len(self.public.images), public_filtered=self.public.filtered)
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """Messages about private records among them."""
-        if (note := sentences.declared_public_note(self.chosen.source)) is not None:
+        if (note := sentences.declared_public_note(self.public.source)) is not None:
             yield note
         if self.excluded is not None:
             yield (
                 f"note: {int(self.excluded.sum())} of your private training records are among the public examples and "
                 "are left out (for you only: no statement says so)"
             )
-        if tested := int(self.chosen.among(source.test).sum()):
+        if tested := int(self.public.among(source.test).sum()):
             yield (
                 f"note: {tested} of your test images are among the public examples for the model's normalisation, so "
                 "its accuracy is not measured only on unseen images (for you only: no statement says so)"
@@ -187,10 +187,10 @@ class Calibration(RunPart):
             data.refuse_absent(given)
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> Calibration | None:
+    def from_request(cls, request: RunRequest) -> Calibration | None:
         """The part for the requested source."""
-        given = asked.options.get("calibrate_on")
-        return None if given is None else cls(given=given, source=asked.source)
+        given = request.options.get("calibrate_on")
+        return None if given is None else cls(given=given, source=request.source)
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -222,11 +222,11 @@ class Calibration(RunPart):
         if self.records is not None and (note := sentences.declared_public_note(self.records.source)) is not None:
             yield note
 
-    def end(self, ending: Ending) -> None:
+    def end(self, conclusion: Conclusion) -> None:
         """Fits the temperature of the released model."""
         if self.records is not None:
-            trained, loss = ending.trained, ending.decided.settings.objective.loss
+            trained, loss = conclusion.trained, conclusion.setup.settings.objective.loss
             found = self.records.temperature(
                 trained.module, trained.weights, trained.transform, loss=loss, device=trained.device
             )
-            ending.reading = replace(ending.reading, temperature=found)
+            conclusion.reading = replace(conclusion.reading, temperature=found)

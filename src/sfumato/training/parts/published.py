@@ -23,7 +23,7 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import point_choice, published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.figures.operating import NONE, SHARES
-from sfumato.training.parts.part import EarlyFacts, Ending, Part, RunRequest
+from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
 from sfumato.training.scorers import Scorer
 
 
@@ -47,30 +47,30 @@ class PublishedFigures(Part):
     def check(cls, early: EarlyFacts) -> None:
         """Refuse figures that are impossible for any data."""
         if (epsilon := early.options.get("report_epsilon")) is not None:
-            check(epsilon, of_persons=early.of_persons, public=early.spec.is_public)
+            check(epsilon, protects_users=early.protects_users, public=early.spec.is_public)
         check_rule(early.options, early.spec.declared.labels.classes)
 
     @classmethod
-    def from_request(cls, asked: RunRequest) -> PublishedFigures | None:
+    def from_request(cls, request: RunRequest) -> PublishedFigures | None:
         """The figures at the requested epsilon, with a temperature unless one is fitted on public data."""
         table = plan_table(
-            asked.options.get("report_epsilon"),
-            asked.source,
-            asked.plan,
-            candidate=asked.candidate,
-            calibrated=asked.options.get("calibrate_on") is not None,
+            request.options.get("report_epsilon"),
+            request.source,
+            request.plan,
+            candidate=request.candidate,
+            calibrated=request.options.get("calibrate_on") is not None,
         )
-        rule = check_rule(asked.options, asked.source.classes)
+        rule = check_rule(request.options, request.source.classes)
         if table is None:
             return None
-        if asked.settings.seed is not None and not asked.source.public:
+        if request.settings.seed is not None and not request.source.public:
             raise SfumatoError(
-                f"`report_epsilon` publishes figures of private data, but `seed` is {asked.settings.seed}",
-                "leave one of them out: noise from a seed hides nothing",
+                f"`report_epsilon` publishes figures of private data, but `seed` is {request.settings.seed}",
+                "leave one of them out: seeded noise hides nothing",
             )
         if rule is not None:
-            point_choice.refuse_unless_two(asked.source.classes, asked.settings.objective.loss)
-        return cls(table=table, operating_point=rule, own_split=asked.source.has_own_split)
+            point_choice.refuse_unless_two(request.source.classes, request.settings.objective.loss)
+        return cls(table=table, operating_point=rule, own_split=request.source.has_own_split)
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -88,54 +88,55 @@ class PublishedFigures(Part):
         """Adds the table."""
         return replace(facts, figures=self.table)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, conclusion: Conclusion) -> None:
         """Releases the table. Its temperature, if any, becomes the model's."""
-        source, trained = ending.decided.source, ending.trained
+        source, trained = conclusion.setup.source, conclusion.trained
         if not isinstance(trained.scorer, Scorer):
-            ending.circumstances = replace(ending.circumstances, figures=None)
+            conclusion.circumstances = replace(conclusion.circumstances, figures=None)
             return
         figures = release_table(
             self.table,
-            ending.run,
-            ending.ledger,
+            conclusion.run,
+            conclusion.ledger,
             trained.step,
             Predictions(
                 outputs=trained.scorer.per_example_outputs(trained.weights),
                 labels=torch.from_numpy(source.test.labels),
                 classes=source.classes,
-                loss=ending.decided.settings.objective.loss,
-                offsets=ending.reading.offsets,
+                loss=conclusion.setup.settings.objective.loss,
+                offsets=conclusion.reading.offsets,
             ),
-            temperature=ending.reading.temperature,
-            key=ending.key,
-            rule=self._rule(ending),
+            temperature=conclusion.reading.temperature,
+            key=conclusion.key,
+            rule=self._rule(conclusion),
         )
-        ending.circumstances = replace(ending.circumstances, figures=None if figures is None else figures.table)
+        conclusion.circumstances = replace(conclusion.circumstances, figures=None if figures is None else figures.table)
         if figures is not None and self.table.temperature:
-            ending.reading = replace(ending.reading, temperature=figures.temperature)
+            conclusion.reading = replace(conclusion.reading, temperature=figures.temperature)
         if figures is not None:
-            self._read_by(figures, ending)
-        if published.find_body(ending.ledger.entries):
-            ending.bound |= {published.ENTRY: file_hash(ending.run / names.FIGURES)}
+            self._set_from_figures(figures, conclusion)
+        if published.find_body(conclusion.ledger.entries):
+            conclusion.bound |= {published.ENTRY: file_hash(conclusion.run / names.FIGURES)}
 
-    def _rule(self, ending: Ending) -> str:
+    def _rule(self, conclusion: Conclusion) -> str:
         """The rule for choosing an operating point. The default is by shares, unless the owner declared shares."""
         if self.operating_point is not None:
             return self.operating_point
-        declared = ending.reading.shares is not None or ending.reading.prevalence is not None
-        fits = point_choice.is_two_class(ending.decided.source.classes, ending.decided.settings.objective.loss)
+        declared = conclusion.reading.shares is not None or conclusion.reading.prevalence is not None
+        fits = point_choice.is_two_class(conclusion.setup.source.classes, conclusion.setup.settings.objective.loss)
         return SHARES if fits and not declared else NONE
 
-    def _read_by(self, figures: NoisyFigures, ending: Ending) -> None:
+    def _set_from_figures(self, figures: NoisyFigures, conclusion: Conclusion) -> None:
         """Sets the operating point and the class shares that the scores are for.
 
         They are for the table's shares if the operating point was chosen so that the model expects these shares, or if
         the test split was drawn from the same records.
         """
-        ending.reading = replace(ending.reading, operating_point=figures.operating)
-        if ending.reading.shares is None:
-            held = self._rule(ending) == SHARES or (self.operating_point is None and not self.own_split)
-            ending.reading = replace(ending.reading, shares=point_choice.estimate_shares(figures) if held else None)
+        conclusion.reading = replace(conclusion.reading, operating_point=figures.operating)
+        if conclusion.reading.shares is None:
+            held = self._rule(conclusion) == SHARES or (self.operating_point is None and not self.own_split)
+            shares = point_choice.estimate_shares(figures) if held else None
+            conclusion.reading = replace(conclusion.reading, shares=shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +158,12 @@ class Predictions:
     offsets: Sequence[float] = ()
 
 
-def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
+def check(epsilon: float, *, candidate: bool = False, protects_users: bool, public: bool) -> None:
     """Refuse figures that no theorem covers or that need none, for any data; see `plan_table`."""
     given = f"`report_epsilon` is {epsilon!r}"
     if candidate:
         raise SfumatoError(f"{given}, but the run is a candidate of a private selection", "leave it out of a search")
-    if of_persons:
+    if protects_users:
         raise SfumatoError(
             f"{given}, but the run protects users, who may have any number of test records",
             "leave it out, or protect single examples (`unit=example`)",
@@ -204,7 +205,7 @@ def plan_table(
     """
     if epsilon is None:
         return None
-    check(epsilon, candidate=candidate, of_persons=plan.users is not None, public=source.public)
+    check(epsilon, candidate=candidate, protects_users=plan.users is not None, public=source.public)
     source.require_classes(f"report_epsilon {epsilon:g}")
     share = source.test_fraction
     table = NoisyTable.by_rule(
@@ -267,14 +268,14 @@ def release_table(
         ledger.append(published.ENTRY, told)
     with write_errors(ledger.path):
         ledger.sync()
-    figures = _drawn(table, key, predicted, temperature)
+    figures = _draw_figures(table, key, predicted, temperature)
     # Post-processing of what is released.
     figures = replace(figures, operating=point_choice.choose_operating_point(figures, rule))
     published.save(run, figures)
     return figures
 
 
-def _drawn(table: NoisyTable, key: RunKey, predicted: Predictions, temperature: float | None) -> NoisyFigures:
+def _draw_figures(table: NoisyTable, key: RunKey, predicted: Predictions, temperature: float | None) -> NoisyFigures:
     outputs, labels, loss = predicted.outputs.double().nan_to_num(), predicted.labels, predicted.loss
     offsets = outputs.new_tensor(list(predicted.offsets) or [0.0])
     if table.temperature:
@@ -291,9 +292,9 @@ def _drawn(table: NoisyTable, key: RunKey, predicted: Predictions, temperature: 
     )
 
 
-def _own_key(key: RunKey, what: str, of: list[int]) -> RunKey:
+def _own_key(key: RunKey, what: str, values: list[int]) -> RunKey:
     """A key for one draw, which depends on the values that it is drawn for."""
-    return RunKey(key.uint64_words(f"figures {what}", 0, hashlib.sha256(repr(of).encode()).hexdigest()).tobytes())
+    return RunKey(key.uint64_words(f"figures {what}", 0, hashlib.sha256(repr(values).encode()).hexdigest()).tobytes())
 
 
 def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:

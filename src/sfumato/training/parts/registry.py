@@ -27,9 +27,9 @@ def check(early: EarlyFacts) -> None:
         kind.check(early)
 
 
-def parts_of(asked: RunRequest) -> tuple[Part, ...]:
+def parts_of(request: RunRequest) -> tuple[Part, ...]:
     """The parts of a run."""
-    return tuple(part for kind in PARTS if (part := kind.from_request(asked)) is not None)
+    return tuple(part for kind in PARTS if (part := kind.from_request(request)) is not None)
 
 
 def recorded_options(record: Mapping[str, Any], path: str) -> dict[str, Any]:

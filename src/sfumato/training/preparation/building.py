@@ -23,7 +23,7 @@ from sfumato.privacy.noise_grid import refuse_without_grid
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import checkpoint
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.training.own.code import OwnCode
+from sfumato.training.custom.code import CustomCode
 from sfumato.training.parts.public_examples import PublicExamples
 from sfumato.training.preparation.start import Start
 
@@ -295,7 +295,7 @@ def precision_of(start: Start) -> str:
     return start.machine.precision or (recorded.precision if recorded else FLOAT32)
 
 
-def with_precision(start: Start, source: Source, settings: Settings, own: OwnCode) -> tuple[Start, tuple[str, ...]]:
+def with_precision(start: Start, source: Source, settings: Settings, own: CustomCode) -> tuple[Start, tuple[str, ...]]:
     """Sets the default precision if none was requested. Returns the start and messages for the owner.
 
     The default is bfloat16 if the device supports it in hardware and a whole network is trained, which costs no
@@ -310,7 +310,7 @@ def with_precision(start: Start, source: Source, settings: Settings, own: OwnCod
     return replace(start, machine=replace(start.machine, precision=BFLOAT16)), (f"precision is bfloat16 ({how})",)
 
 
-def trains_whole_network(source: Source, settings: Settings, own: OwnCode) -> bool:
+def trains_whole_network(source: Source, settings: Settings, own: CustomCode) -> bool:
     """Whether a whole image network is trained, with a named model, named normalisation and named loss.
 
     The accuracy of the user's own code in bfloat16 is unknown.

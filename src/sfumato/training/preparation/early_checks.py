@@ -39,19 +39,21 @@ ANY_NUMBER = 10**9
 """A number of examples that is large enough for any choice."""
 IMAGES = ("digits", "folder", "torchvision")
 """Kinds of sources that only hold images. For tables and archives the records decide."""
-OF_TEXTS = ("text_column", "length", "vocabulary", "words", "task")
+TEXT_OPTIONS = ("text_column", "length", "vocabulary", "words", "task")
 """Declarations that only texts have."""
 
 
-def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> None:
+def check(experiment: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> None:
     """Refuse an experiment that is impossible for any data, or for this source as declared.
 
     Args:
         options: the options of the run's parts, by name.
     """
-    check_experiment(asked, spec)
-    by_time = asked.order == "time"
-    registry.check(EarlyFacts(spec=spec, of_persons=asked.unit == "user", by_time=by_time, options=options))
+    check_experiment(experiment, spec)
+    by_time = experiment.order == "time"
+    registry.check(
+        EarlyFacts(spec=spec, protects_users=experiment.unit == "user", is_time_ordered=by_time, options=options)
+    )
 
 
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
@@ -59,32 +61,32 @@ def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, optio
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
     of_persons, by_time = plan.users is not None, is_time_ordered(plan)
-    registry.check(EarlyFacts(spec=spec, of_persons=of_persons, by_time=by_time, options=options))
+    registry.check(EarlyFacts(spec=spec, protects_users=of_persons, is_time_ordered=by_time, options=options))
 
 
-def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
+def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> None:
     """Refuse impossible plans and settings of an experiment, without the run's parts."""
-    check_numbers(asked)
-    asked.refuse_momentum()
-    users.check_choices(asked.unit, asked.per_user, asked.drawn)
-    if asked.class_prevalence is not None and asked.drawn == "users":
+    check_numbers(experiment)
+    experiment.refuse_momentum()
+    users.check_choices(experiment.unit, experiment.per_user, experiment.drawn)
+    if experiment.class_prevalence is not None and experiment.drawn == "users":
         shares.refuse_for_users()
-    settings = provisional_settings(vars(asked))
-    check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
-    check_plan(asked, spec)
-    if asked.unit == "user":
+    settings = provisional_settings(vars(experiment))
+    check_settings(settings, steps=experiment.steps, model=experiment.model, spec=spec)
+    check_plan(experiment, spec)
+    if experiment.unit == "user":
         check_has_users(spec, "train --unit user")
 
 
-def check_numbers(asked: Budget) -> None:
+def check_numbers(budget: Budget) -> None:
     """Refuse invalid values of epsilon, steps and batch size."""
-    if asked.epsilon is not None:
-        positive("epsilon", asked.epsilon, remedy="give the privacy budget, a number such as 3")
-    if asked.steps is not None:
-        positive_integer("steps", asked.steps, remedy="give the number of training steps")
-    if asked.batch_size is not None:
+    if budget.epsilon is not None:
+        positive("epsilon", budget.epsilon, remedy="give the privacy budget, a number such as 3")
+    if budget.steps is not None:
+        positive_integer("steps", budget.steps, remedy="give the number of training steps")
+    if budget.batch_size is not None:
         remedy = "give the expected number of examples in a step"
-        positive_integer("batch_size", asked.batch_size, remedy=remedy)
+        positive_integer("batch_size", budget.batch_size, remedy=remedy)
 
 
 def provisional_settings(given: Mapping[str, Any], **by_rule: Any) -> Settings:
@@ -138,7 +140,7 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
         models.create_head(model, classes=2, width=data.Cache(argument).contents.width)
         return
     declared = {} if spec is None else spec.declared.given
-    records = "images" if kind in IMAGES else "texts" if any(name in declared for name in OF_TEXTS) else None
+    records = "images" if kind in IMAGES else "texts" if any(name in declared for name in TEXT_OPTIONS) else None
     if "task" in declared:
         records = "next words"
     models.check(
@@ -158,26 +160,30 @@ def check_has_users(spec: SourceSpec | None, *verb: str) -> None:
         data.refuse_without_users(spec.spec, *verb)
 
 
-def check_plan(asked: Experiment, spec: SourceSpec | None) -> None:
+def check_plan(experiment: Experiment, spec: SourceSpec | None) -> None:
     """Refuse combinations of participation, noise, adjacency and unit without a theorem, and numbers out of range."""
     examples = ANY_NUMBER
-    if asked.unit != "user" and spec is not None and spec.declared.examples is not None:
+    if experiment.unit != "user" and spec is not None and spec.declared.examples is not None:
         examples = positive_integer("examples", spec.declared.examples)
     unit: Example | User = Example()
-    if asked.unit == "user":  # a user with the largest number of records that is kept
-        unit = User(drawn="examples", at_most=asked.per_user or 1, users=examples)
-    known = asked if asked.drift is None or asked.drift_size is not None else replace(asked, drift_size=1)
+    if experiment.unit == "user":  # a user with the largest number of records that is kept
+        unit = User(drawn="examples", at_most=experiment.per_user or 1, users=examples)
+    known = (
+        experiment
+        if experiment.drift is None or experiment.drift_size is not None
+        else replace(experiment, drift_size=1)
+    )
     request = known.request(examples, momentum=0.0)
-    if asked.unit == "user" and asked.drawn is None:
-        users.check_rule(request, asked.noise_multiplier)
-    if asked.drawn != "examples" and asked.unit == "user":
-        unit = User(drawn="users", at_most=asked.per_user)
-    try_plan(asked, request, unit, examples=examples)
-    refuse_noise(asked.noise, request.mechanism)
+    if experiment.unit == "user" and experiment.drawn is None:
+        users.check_rule(request, experiment.noise_multiplier)
+    if experiment.drawn != "examples" and experiment.unit == "user":
+        unit = User(drawn="users", at_most=experiment.per_user)
+    try_plan(experiment, request, unit, examples=examples)
+    refuse_noise(experiment.noise, request.mechanism)
 
 
 def try_plan(
-    asked: Budget,
+    budget: Budget,
     request: Request,
     unit: Example | User,
     *,
@@ -192,18 +198,18 @@ def try_plan(
 
     rule, noise = request.participation, request.mechanism
     size = examples if isinstance(rule, FullBatch) else 1
-    if asked.batch_size is not None and examples != ANY_NUMBER:
-        size = asked.batch_size
+    if budget.batch_size is not None and examples != ANY_NUMBER:
+        size = budget.batch_size
     who = participation_for(population=examples, batch_size=size, rule=rule)
-    steps = (asked.steps or 1) if isinstance(noise, Mechanism) else 2
-    sigma = 1.0 if asked.noise_multiplier is None else asked.noise_multiplier
+    steps = (budget.steps or 1) if isinstance(noise, Mechanism) else 2
+    sigma = 1.0 if budget.noise_multiplier is None else budget.noise_multiplier
     PrivacyPlan(
         population=examples,
         participation=who,
         mechanism=replace(noise.adapted(who, examples, steps), noise_multiplier=sigma),
         steps=steps,
-        delta=1e-5 if asked.delta is None else asked.delta,
-        clipping=clipping or FixedClipping(1.0 if asked.max_norm is None else asked.max_norm),
+        delta=1e-5 if budget.delta is None else budget.delta,
+        clipping=clipping or FixedClipping(1.0 if budget.max_norm is None else budget.max_norm),
         unit=unit,
         adjacency=request.adjacency,
     )

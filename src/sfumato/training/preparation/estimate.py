@@ -14,7 +14,7 @@ from sfumato.gradients import GridSum
 from sfumato.randomness import RunKey
 from sfumato.training import launch
 from sfumato.training.descent import average_for, trained_bytes, training_over
-from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
+from sfumato.training.inputs import features_alone, kept_bytes, stored_variants
 from sfumato.training.job import Job, PrivateJob
 from sfumato.training.preparation.building import noise_of
 
@@ -102,7 +102,7 @@ def _trunk_seconds(job: PrivateJob) -> float:
         return 0.0
     images = torch.randn(64, source.channels, source.size, source.size, device=job.device)
     each = seconds_of(job, lambda: features_alone(trunk, images)) / len(images)
-    shown = len(variants_kept(job.views, trunk)) * len(source.train)
+    shown = len(stored_variants(job.views, trunk)) * len(source.train)
     return each * (shown + len(source.test))
 
 

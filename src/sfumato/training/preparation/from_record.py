@@ -21,10 +21,10 @@ from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.runs.run import Run, read
 from sfumato.training import pretraining
 from sfumato.training.conclusion.finish import conclude
+from sfumato.training.custom.code import CustomCode, Loss
+from sfumato.training.custom.optimizers import Makes
 from sfumato.training.job import PrivateJob, PublicJob, PublicTraining, is_public
 from sfumato.training.loop import outcome_at_checkpoint
-from sfumato.training.own.code import Loss, OwnCode
-from sfumato.training.own.optimizers import Makes
 from sfumato.training.parts import registry
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
@@ -59,7 +59,7 @@ def job_from_record(
     *,
     trust_code: bool,
     named: str | None = None,
-    own: OwnCode = OwnCode(),  # noqa: B008 - frozen
+    own: CustomCode = CustomCode(),  # noqa: B008 - frozen
     source: Any = None,
 ) -> tuple[PrivateJob, RunDirectory]:
     """Reads the data and builds the model that the run in `path` began with.
@@ -112,7 +112,7 @@ def source_of(
     *,
     trust_code: bool = True,
     named: str | None = None,
-    own: OwnCode = OwnCode(),  # noqa: B008 - frozen
+    own: CustomCode = CustomCode(),  # noqa: B008 - frozen
     source: Any = None,
 ) -> Source:
     """Reads the source that a run's record names. Refuses if data or code were objects that are not given.
@@ -140,19 +140,19 @@ def _declared(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
     return {"zoom": record["settings"]["zoom"]} | {name: one for name, one in declared.items() if name not in read}
 
 
-def _refuse_missing(path: str, record: Mapping[str, Any], own: OwnCode, *, source: bool) -> None:
+def _refuse_missing(path: str, record: Mapping[str, Any], own: CustomCode, *, source: bool) -> None:
     """Refuse if the run's own code or data are not given, or if the run has none but they are given."""
     needed = {*record["code"], *(["model"] if record["settings"]["model"] == "module" else [])}
     missing = sorted(needed - own.given) + ([] if source else ["source"])
     if missing:
         raise SfumatoError(
-            f"the run in {path} was begun from Python with objects that only its own code can build: "
+            f"the run in {path} was started from Python with objects that only its own code can build: "
             f"{', '.join(missing)}",
             "run that code again, which resumes the run, or end the run in that code: "
             f"sfumato.finish({path!r}, {', '.join(f'{name}=...' for name in missing)})",
         )
     if others := sorted(own.given - needed):
-        raise SfumatoError(f"the run in {path} was begun without your own {' or '.join(others)}", "leave it out")
+        raise SfumatoError(f"the run in {path} was started without your own {' or '.join(others)}", "leave it out")
 
 
 def finish(
@@ -182,7 +182,7 @@ def finish(
     place = str(directory)
     if (done := ended_already(place)) is not None:
         return done
-    own = OwnCode(model=model if isinstance(model, nn.Module) else None, loss=loss, optimizer=optimizer)
+    own = CustomCode(model=model if isinstance(model, nn.Module) else None, loss=loss, optimizer=optimizer)
     named = model if isinstance(model, str) else None
     return finish_early(*job_from_record(place, trust_code=trust_code, named=named, own=own, source=source))
 
@@ -210,7 +210,7 @@ def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
     with Ledger(run / names.LEDGER) as ledger:
         remove_temporary(run.path)
         refuse_finished(run)
-        resume.compare(job, run, going_on=False)
+        resume.compare(job, run, resuming=False)
         checkpoint = resume.verified_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
         outcome = outcome_at_checkpoint(job, checkpoint)
         resume.report_environment(run, job.record(run.identity), checkpoint.step, checkpoint.step)

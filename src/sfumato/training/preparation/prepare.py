@@ -24,10 +24,10 @@ from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.codes import refuse_trained_on
+from sfumato.training.custom.code import CustomCode, Loss
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
-from sfumato.training.own.code import Loss, OwnCode
 from sfumato.training.parts.part import Part, RunKind, RunRequest
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import (
@@ -52,7 +52,7 @@ SYNTHETIC_TEXTS = 6
 
 
 def prepare(
-    own: OwnCode | nn.Module | None,
+    own: CustomCode | nn.Module | None,
     source: Source,
     plan: PrivacyPlan,
     settings: Settings,
@@ -70,7 +70,7 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     options, others = split(choices)
-    start, own = Start.given(start, others), own if isinstance(own, OwnCode) else OwnCode(model=own)
+    start, own = Start.given(start, others), own if isinstance(own, CustomCode) else CustomCode(model=own)
     users.check(source, plan)
     candidate = start.context.candidate
     asked = RunRequest(source=source, plan=plan, settings=settings, candidate=candidate is not None, options=options)
@@ -110,7 +110,7 @@ def common_setup(
     start: Start,
     built: Callable[[RunKey], nn.Module],
     *,
-    own: OwnCode = OwnCode(),  # noqa: B008 - frozen
+    own: CustomCode = CustomCode(),  # noqa: B008 - frozen
     kind: RunKind,
     steps: int,
     micro_batch: int = 1,

@@ -27,7 +27,7 @@ from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.workers import ALONE, Workers
 
 PINNED = {
-    "data": "give the data that the run began with, unchanged, or another `directory`",
+    "data": "give the original data of the run, unchanged, or another `directory`",
     "settings": "",
     "transform": "",
     "performance": "",
@@ -89,7 +89,7 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
     return opening.hash
 
 
-def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = True) -> None:
+def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = True) -> None:
     """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
     Performance and NumPy's random draws only matter if more steps are taken (`going_on`). Other differences in the
@@ -97,7 +97,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
     """
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
-    again = "give the options that the run began with, or another `directory`"
+    again = "give the original options of the run, or another `directory`"
     if recorded.get("kind") != present.get("kind"):
         what, verb = ("a private run", "train") if isinstance(job, PublicJob) else ("a public one", "pretrain")
         raise SfumatoError(f"{run.path} holds {what}", f"resume it with sfumato {verb}, or give another `directory`")
@@ -106,7 +106,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
             f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
             "give the command of the search again, or another `directory`",
         )
-    if going_on:
+    if resuming:
         compare_draws(recorded, present, where=where)
     pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
     for name, value in (job.step_facts | job.key_facts).items():
@@ -114,7 +114,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
     if isinstance(job, PrivateJob):
         pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
     for part, remedy in PINNED.items():
-        if part not in present or (part == "performance" and not going_on):
+        if part not in present or (part == "performance" and not resuming):
             continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
@@ -136,7 +136,7 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     often an example takes part; the noise of earlier steps, which later steps subtract; canaries.
     """
     before, now = ({pins.DRAWS: one.get("environment", {}).get(pins.DRAWS)} for one in (recorded, present))
-    remedy = "go back to that version, end the run at its checkpoint (sfumato finish), or start another run"
+    remedy = "return to that version, end the run at its checkpoint (sfumato finish), or start another run"
     pins.require_same("environment", before, now, remedy=remedy, where=where)
 
 
@@ -310,6 +310,6 @@ def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) 
     compare(job, run)
     key, checkpoint = verified_key(run, None), verified_checkpoint(run, None, 0)
     if key.check_value(run.identity) != job.key.check_value(run.identity):
-        raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
+        raise SfumatoError(f"the run key in {run.path} was replaced in the meantime", "give the same command again")
     key = open_key(key, None, run, salted=False, workers=workers)
     return take_steps(job, run, job.kind.steps(job, key, NoProgress()), checkpoint, workers=workers)

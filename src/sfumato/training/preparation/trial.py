@@ -138,7 +138,7 @@ class AnyTrial(ABC):
         job = self.job(run, progress)
         if not run.finished:
             return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
-        resume.compare(job, run, going_on=False)
+        resume.compare(job, run, resuming=False)
         if isinstance(job, PublicJob):
             return result_of(job, run, job.statement, Outcome(step=job.steps, weights={}, seconds=0.0))
         return read(run)

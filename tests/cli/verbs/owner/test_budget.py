@@ -65,7 +65,7 @@ def test_a_run_that_ends_early_or_goes_on_is_counted_once(private, call, monkeyp
 def test_totals_are_changed_in_the_open(call):
     call("budget faces --epsilon 3 --delta 1e-5")
     shown = call("budget faces --epsilon 4")
-    assert re.search(r"\d{4}-\d\d-\d\dT\S+  the total was changed from epsilon 3 to 4", shown)
+    assert re.search(r"\d{4}-\d\d-\d\dT\S+  total changed from epsilon 3 to 4", shown)
     assert "delta of the budget faces was fixed when it was set" in call(
         "budget faces --epsilon 4 --delta 1e-6", status=1
     )

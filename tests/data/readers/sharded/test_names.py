@@ -54,14 +54,14 @@ def test_parts_by_names(tmp_path, names, parts):
 
 def test_the_validation_shards_are_left_out_beside_a_test_part(tmp_path):
     shards = [tmp_path / f"{name}.tar" for name in ("test-0", "train-0", "train-1", "val-0")]
-    note = "the validation part of x is left out: train and test are read"
+    note = "the validation part of x is ignored: only train and test are read"
     assert parts_of(shards, "x") == (shards[:3], ["test", "train", "train"], (note,))
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["train-0", "more"], "does not say whether it is of the train or the test part"),
+        (["train-0", "more"], "does not name the part .train or test."),
         (["test-0", "dev-0"], "has no train part"),
     ],
 )
@@ -75,7 +75,7 @@ def test_parts_that_would_be_guessed_or_lost_are_refused(tmp_path, names, messag
     [
         ("none-*.tar", "no file matches .*none-.*; correct the path after webdataset:"),
         ("a-{0..1}.tar", "shard .*a-0.tar' does not exist"),
-        ("a-{5..1}.tar", "names -3 shards; name 1 to 100,000, in rising order"),
+        ("a-{5..1}.tar", "names -3 shards; name 1 to 100,000, in ascending order"),
         ("data/{t,t}est-00000-of-00001.parquet", "names a shard twice"),
         ("../", "holds no file that ends with .none; correct webdataset:"),
     ],
@@ -102,5 +102,5 @@ def test_what_is_often_met_in_place_of_shards_is_named_with_what_to_do(tmp_path,
 
 @pytest.mark.parametrize("address", ["s3://bucket/train-{000..003}.tar"])
 def test_an_address_is_no_path(address):
-    with pytest.raises(SfumatoError, match="is an address, and shards are read from the disk; download them first"):
+    with pytest.raises(SfumatoError, match="is a URL, but shards are read from the disk; download them first"):
         shards_of(address, "webdataset", ".tar")

@@ -34,20 +34,20 @@ def beside(name, values):
 PARQUET = {
     "no column of images": (
         without(as_table(SOME, named=False), "image"),
-        "has no column 'image'; it holds label, user; call the column of the images image",
+        "has no column 'image'; it holds label, user; rename the column of images to image",
     ),
     "images that are numbers": (
         as_table(SOME).set_column(0, "image", pa.array(range(24))),
         "column 'image' of shard '.*' is int64, and no bytes of image files",
     ),
-    "a label that is missing": (labelled([None, *[1] * 23]), r"row 0' has no label; fill it in, or take the row out"),
-    "real numbers as labels": (labelled([0.5] * 24), "column 'label' of .* is double; write whole numbers or text"),
+    "a label that is missing": (labelled([None, *[1] * 23]), r"row 0' has no label; fill it in, or remove the row"),
+    "real numbers as labels": (labelled([0.5] * 24), "column 'label' of .* is double; write integers or text"),
     "a label beyond the names": (
         as_table(SOME).set_column(1, "label", pa.array([*[1] * 23, 2])),
-        "row 23' has the label 2, and 2 classes are named",
+        "row 23' has the label 2, but 2 classes are named",
     ),
     "an empty user": (beside("user", ["ann", " ", *["bob"] * 22]), r"row 1' has no user"),
-    "a group without a user": (beside("group", ["a"] * 24), "has a column 'group' and no column 'user'"),
+    "a group without a user": (beside("group", ["a"] * 24), "has a column 'group' but no column 'user'"),
     "a time that is none": (beside("time", ["soon"] * 24), "column 'time' of .* has a text that is neither a date"),
     "no rows": (as_table([]), "has no rows; add some"),
 }
@@ -67,17 +67,17 @@ def samples(*others):
 
 
 TAR = {
-    "no image": (samples(("a/99.cls", b"cat")), "record '.*a.tar/a/99' has no image; add one, or take the record out"),
+    "no image": (samples(("a/99.cls", b"cat")), "record '.*a.tar/a/99' has no image; add one, or remove the record"),
     "no class": (samples(("a/99.png", SOME[0].content)), "a/99' has no class; add a member .cls, or a label in .json"),
     "two images": (samples(("z.png", b"1"), ("z.jpg", b"2")), "z' has images .png and .jpg; keep one of them"),
-    "broken JSON": (samples(("z.png", b"1"), ("z.json", b"{")), "z.json is no JSON object"),
+    "broken JSON": (samples(("z.png", b"1"), ("z.json", b"{")), "z.json is not a JSON object"),
     "a user of some": (
         samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": 7}')),
-        "z' has a user, and those before it have none; write all alike",
+        "z' has a user, but those before it have none; write all alike",
     ),
     "users one of whom has no name": (
         samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": ["ann", " "]}')),
-        "z' has an empty user; write whose it is; write ; alone if it belongs to nobody",
+        "z' has an empty user; write its user; write ; alone if it belongs to nobody",
     ),
     "nothing": ([], "holds no image; add some"),
 }
@@ -96,18 +96,18 @@ def test_tar(name, tmp_path):
 def test_files_of_another_kind_and_files_that_are_cut(kind, suffix, what, tmp_path):
     path = tmp_path / f"a.{suffix}"
     path.write_bytes(b"something else" * 100)
-    with pytest.raises(SfumatoError, match=f"a.{suffix}' is no whole {what} file"):
+    with pytest.raises(SfumatoError, match=f"a.{suffix}' is not a complete {what} file"):
         open_source(f"{kind}:{path}", owner_key=KEY)
     write_parquet(path, as_table(SOME)) if kind == "parquet" else write_tar(path, as_members(SOME))
     path.write_bytes(path.read_bytes()[: -12_000 if kind == "webdataset" else -9])
-    with pytest.raises(SfumatoError, match=f"a.{suffix}' is (no whole|cut short)"):
+    with pytest.raises(SfumatoError, match=f"a.{suffix}' is ((not a complete|truncated))"):
         open_source(f"{kind}:{path}", owner_key=KEY)
 
 
 def test_a_row_group_that_memory_is_not_for(tmp_path, monkeypatch):
     write_parquet(tmp_path / "a.parquet", as_table(SOME))
     monkeypatch.setattr(row_groups, "LARGEST_GROUP", 100)
-    with pytest.raises(SfumatoError, match=r"a row group of .* is read whole; write it with smaller ones"):
+    with pytest.raises(SfumatoError, match=r"a row group of .* must be read as a whole; write it with smaller ones"):
         open_source(f"parquet:{tmp_path}", owner_key=KEY)
 
 
@@ -155,5 +155,5 @@ def test_several_labels_times_and_groups(tmp_path):
     assert one.fingerprint == other.fingerprint
     assert one.train.labels.shape == (len(one.train), 2)
     assert one.train.times.dtype == np.dtype("datetime64[us]")
-    with pytest.raises(SfumatoError, match=r"has no column 'z'; name columns of 0 and 1"):
+    with pytest.raises(SfumatoError, match=r"has no column 'z'; give columns of 0 and 1"):
         open_source(f"parquet:{tmp_path}", owner_key=KEY, label_columns=["x", "z"])

@@ -116,7 +116,7 @@ def test_names_of_shards_say_the_parts(kind, test, tmp_path):
     write(kind, tmp_path / ("test" if test == "validation" else "dev"), records(8), [])
     three = opened(f"{kind}:{tmp_path}", left=True)
     assert (len(three.train), len(three.test)) == ((20, 8) if test == "validation" else (20, 10))
-    assert three.notes == (f"the validation part of {kind}:{tmp_path} is left out: train and test are read",)
+    assert three.notes == (f"the validation part of {kind}:{tmp_path} is ignored: only train and test are read",)
 
 
 @pytest.mark.parametrize("kind", KINDS)

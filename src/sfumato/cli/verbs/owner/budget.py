@@ -32,10 +32,10 @@ Named = Annotated[str | None, positional("NAME")]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(PrintsJson):
-    """Set a budget for all runs on a data set, or show what they have used.
+    """Set a privacy budget for all runs on a data set, or show its use.
 
-    A run with --budget NAME reserves its whole plan before its first step, and does not begin if it is too much. For
-    instance: sfumato budget faces --epsilon 8 --delta 1e-5. Without a name all budgets are listed.
+    A run with --budget NAME reserves its whole plan before its first step, and does not start if the plan exceeds the
+    budget. For instance: sfumato budget faces --epsilon 8 --delta 1e-5. Without a name, all budgets are listed.
     """
 
     what: Named = None
@@ -45,7 +45,7 @@ class Budget(PrintsJson):
     """Total that all runs together may cost, at least what is already spent. Sets or changes the budget. (default: show
     the budget)"""
     delta: Number = None
-    """Probability with which that bound may fail. Required when the budget is set; fixed from then on, like all options
+    """Probability with which that bound may fail. Required when the budget is set; fixed afterwards, like all options
     below."""
     unit: Annotated[str | None, Spelling("example|user")] = None
     """What the total covers: each single record (example), or each person (user). (default: example)"""
@@ -73,7 +73,7 @@ class Budget(PrintsJson):
         if given and self.epsilon is None:
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
         if self.plot is not None and not self.plot.endswith(".svg"):
-            raise SfumatoError(f"plot must end with .svg, got {self.plot!r}", "name a file such as a.svg")
+            raise SfumatoError(f"plot must end with .svg, got {self.plot!r}", "give a file such as a.svg")
         if self.epsilon is None:
             found = budgets.read_budget(self.what)
         else:
@@ -84,7 +84,7 @@ class Budget(PrintsJson):
             from sfumato.report.plots.comparisons import spending
 
             write(FilePath(self.plot), spending(found.history(), total_text(found)).encode())
-        plot = None if self.plot is None else Note(f"{self.plot}   what the runs have used")
+        plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
         console.show(found.to_dict(), *_parts(found), plot, json=self.json)
 
     def list_all(self) -> None:
@@ -92,7 +92,7 @@ class Budget(PrintsJson):
         from sfumato.runs.owner import budgets
 
         found = [budgets.read_budget(name) for name in budgets.names()]
-        none = Note("there is no budget; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
+        none = Note("no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
         data = {"budgets": [one.to_dict() for one in found]}
         console.show(data, *(one.description for one in found), None if found else none, json=self.json)
 
@@ -102,7 +102,7 @@ def read_plan(path: str) -> PrivacyPlan:
     from sfumato._files import regular_file
     from sfumato.privacy import PrivacyPlan
 
-    remedy = "give a run's plan.json, or what sfumato train --dry-run --json printed"
+    remedy = "give a run's plan.json, or the output of sfumato train --dry-run --json"
     try:
         data: Any = parse_json(regular_file(path).read_text("utf-8"))
     except OSError as error:
@@ -130,9 +130,9 @@ def _parts(account: Account) -> Iterator[str | Table]:
     yield account.description
     yield f"adjacency {own.adjacency}; plans add up by {own.rule}"
     for before, after in zip(account.totals, account.totals[1:], strict=False):
-        yield f"{after.date}  the total was changed from epsilon {before.epsilon:g} to {after.epsilon:g}"
+        yield f"{after.date}  total changed from epsilon {before.epsilon:g} to {after.epsilon:g}"
     if not account.reservations:
-        yield Note(f"no run yet; sfumato train SOURCE --budget {account.name} reserves its plan in it")
+        yield Note(f"no runs yet; sfumato train SOURCE --budget {account.name} reserves its plan in it")
         return
     rows = [
         row | {"number": number, "share": percent(row["share"]), "used": percent(row["used"])}
@@ -141,11 +141,11 @@ def _parts(account: Account) -> Iterator[str | Table]:
     yield from ("", Table(rows, COLUMNS, texts=3), "")
     if (planned := account.epsilon_in_advance()) is not None and own.accounting != "planned":
         yield (
-            f"together {rounded_up(account.epsilon)} by this rule; had all of them been planned in advance, they would "
-            f"come to {rounded_up(planned)}: the difference is the price of choosing each after seeing earlier results"
+            f"together epsilon {rounded_up(account.epsilon)} by this rule; planned in advance, the same runs would "
+            f"cost {rounded_up(planned)}. The difference is the price of choosing each run after seeing earlier "
+            "results."
         )
     if len(account.totals) > 1:
         yield Note(
-            "note: the promise is about the present total; a total that was changed in view of results is a choice "
-            "that no theorem covers"
+            "note: the guarantee is for the present total; no theorem covers changing the total after seeing results"
         )

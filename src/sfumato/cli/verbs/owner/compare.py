@@ -19,10 +19,7 @@ POINTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(PrintsJson):
-    """Show two runs beside each other.
-
-    It is for the owner: figures were measured on private data, unless these are public.
-    """
+    """Compare two runs. For the owner only, unless the figures were measured on public data."""
 
     what: Two
     """Two run directories."""
@@ -35,7 +32,7 @@ class Compare(PrintsJson):
         from sfumato.runs import summaries
 
         if self.page is not None and not self.page.endswith(".html"):
-            raise SfumatoError(f"page must end with .html, got {self.page!r}", "name a file such as a.html")
+            raise SfumatoError(f"page must end with .html, got {self.page!r}", "give a file such as a.html")
         found = summaries.compare_runs(*self.what)
         if self.page is not None:
             from sfumato._files import write
@@ -52,8 +49,8 @@ class Compare(PrintsJson):
             "",
             _table("figure", data["figures"], self.what),
             *(part for parts in curves for part in parts),
-            None if self.page is None else Note(f"{self.page}   the same, with curves"),
-            Note("note: figures measured on private data are for the owner") if private else None,
+            None if self.page is None else Note(f"{self.page}   the comparison with curves"),
+            Note("note: figures measured on private data are for the owner only") if private else None,
             json=self.json,
         )
 

@@ -40,9 +40,8 @@ def shortened(source: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(PrintsJson):
-    """List the runs below a directory.
-
-    The list is for the owner: accuracies were measured on private data, where it does not say public.
+    """List the runs below a directory. For the owner only: accuracies were measured on private data, unless marked
+    public.
     """
 
     what: Below = "runs"
@@ -57,9 +56,9 @@ class Runs(PrintsJson):
         private = any(one.value is not None and not one.public for one in found)
         console.show(
             {"runs": [one.to_dict() for one in found]},
-            Table(map(_row, found), COLUMNS, texts=3) if found else Note(f"there is no run below {self.what}"),
+            Table(map(_row, found), COLUMNS, texts=3) if found else Note(f"no runs below {self.what}"),
             *(Note(f"note: {one.run} {one.state}") for one in broken),
-            Note("note: some of these figures were measured on private data, and are for the owner")
+            Note("note: some of these figures were measured on private data, and are for the owner only")
             if private
             else None,
             json=self.json,

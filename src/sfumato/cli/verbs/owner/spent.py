@@ -21,18 +21,17 @@ COLUMNS = {
     "": "{marks}",
 }
 NOT_KNOWN = (
-    "note: the list takes a set that was changed, be it by one image, and lies elsewhere for another one, and cannot "
-    "know of runs by another user or on another machine, nor of programs that do not record their use"
+    "note: a set that was both moved and changed, even by one image, counts as another one. Not listed: runs by other "
+    "users, on other machines, and programs that do not record their use"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent(PrintsJson, SourceChoices):
-    """Show what a data set was used for: date, run, unit and epsilon of each.
+    """List the runs on a data set, with date, unit and epsilon. For instance: sfumato spent folder:pictures.
 
-    For instance: sfumato spent folder:pictures. The data are read, so that they are known again wherever they were
-    read from, or at another size; where they are no longer there, or have changed, by the place alone. What a loop of
-    one's own gave a name is name:NAME.
+    The data are read, and recognised wherever they were read from, and at any size. Data that are missing or have
+    changed are recognised by their path alone. For data that a custom training loop named, give name:NAME.
     """
 
     what: SourceName
@@ -61,7 +60,7 @@ class Spent(PrintsJson, SourceChoices):
             if not found["uses"]:
                 raise
             apart = [*sentences.disagreements()]
-            console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
+            console.note(f"note: {error}; only runs on data at this path are listed")
         self._show(found, apart)
 
     def _show(self, found: dict[str, Any], apart: list[str]) -> None:
@@ -84,7 +83,7 @@ def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     from sfumato.runs.owner.sentences import seeded_suffix
 
     if not found["uses"]:
-        yield f"no run of yours is known to have used {what} as private data"
+        yield f"no known run of yours used {what} as private data"
         return
     rows = [
         one
@@ -92,7 +91,7 @@ def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
             "called": one["name"] or one["run"][:12],
             "marks": "; ".join(
                 [
-                    *(["seeded: promises nothing"] if one["seeded"] else []),
+                    *(["seeded: no guarantee"] if one["seeded"] else []),
                     *([] if one["figures"] is None else [f"figures of test images at {one['figures']:g}"]),
                     *(f"budget {name}" for name in one["budgets"]),
                 ]
@@ -107,4 +106,4 @@ def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
             f"at delta {one['delta']!r}, if all were planned in advance{seeded_suffix(one['seeded'])}"
         )
     for name in dict.fromkeys(name for one in found["uses"] for name in one["budgets"]):
-        yield Note(f"sfumato budget {name} shows what is left of it")
+        yield Note(f"sfumato budget {name} shows what is left")

@@ -53,9 +53,9 @@ def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, wher
         names=names,
         written=written,
         test=None if parts[0] is None else part_of,
-        users=reader.texts["user"].numbers() if "user" in reader.beside else None,
+        users=reader.texts["user"].numbers() if "user" in reader.extra_columns else None,
         people=tuple(reader.texts["user"].names),
-        groups=reader.texts["group"].array() if "group" in reader.beside else None,
+        groups=reader.texts["group"].array() if "group" in reader.extra_columns else None,
         times=np.concatenate(reader.times) if reader.times else None,
         filtered=MARK in stored.schema.names,
     )
@@ -79,27 +79,27 @@ class _Reader:
         )
         for name in self._labels:
             if name not in schema.names:
-                remedy = "correct `label_column`" if several is None else "name columns of 0 and 1 as `label_columns`"
+                remedy = "correct `label_column`" if several is None else "give columns of 0 and 1 as `label_columns`"
                 raise SfumatoError(f"{where} has no column {name!r}", remedy)
         if user is not None and (user not in schema.names or user in self._labels):
-            remedy = "correct `user_column`, or give user_from=class where each class is a person"
+            remedy = "correct `user_column`, or give user_from=class if each class is a person"
             what = "no column" if user not in schema.names else "the labels in the column"
             raise SfumatoError(f"{where} has {what} {user!r}", remedy)
         called = {"user": user or "user", "group": "group", "time": "time"}
-        self.beside = {fact: name for fact, name in called.items() if name in schema.names}
-        if "group" in self.beside and "user" not in self.beside:
-            raise SfumatoError(f"{where} has a column 'group' and no column 'user'", "add it, or rename the column")
+        self.extra_columns = {fact: name for fact, name in called.items() if name in schema.names}
+        if "group" in self.extra_columns and "user" not in self.extra_columns:
+            raise SfumatoError(f"{where} has a column 'group' but no column 'user'", "add it, or rename the column")
         rule = order.declared.people.user_from
-        if rule is not None and "user" in self.beside:
-            raise SfumatoError(f"{where} has the column user, and `user_from={rule}` is given", "leave one of them out")
+        if rule is not None and "user" in self.extra_columns:
+            raise SfumatoError(f"{where} has the column user, but `user_from={rule}` is given", "leave one of them out")
         self._numbers: list[np.ndarray] = []
         self.texts = {name: Texts() for name in ("label", "user", "group")}
         self.times: list[np.ndarray] = []
 
     def add(self, group: int) -> None:
         """Adds the rows of a group."""
-        names = list(dict.fromkeys([*self._labels, *self.beside.values()]))
-        facts = {name: fact for fact, name in self.beside.items()}
+        names = list(dict.fromkeys([*self._labels, *self.extra_columns.values()]))
+        facts = {name: fact for fact, name in self.extra_columns.items()}
         table, first = self._stored.table(group, names), self._stored.starts[group]
         for name in names:
             column, fact = table[name].combine_chunks(), facts.get(name)
@@ -115,7 +115,7 @@ class _Reader:
         elif self._declared.label_columns is not None:
             pairs = zip(self._labels, columns, strict=True)
             self._numbers.append(np.stack([self._zeros_and_ones(name, column) for name, column in pairs], axis=1))
-        elif _whole(columns[0].type):
+        elif _is_integer_type(columns[0].type):
             self._numbers.append(columns[0].to_numpy(zero_copy_only=False).astype(np.int64))
         else:
             self._text(self.texts["label"], columns[0], self._labels[0], first)
@@ -136,22 +136,24 @@ class _Reader:
         for place in np.flatnonzero((labels < 0) | (labels >= len(names)))[:1].tolist():
             label = int(labels[place])
             class_lists.require_named(label, len(names), f"{self._stored.name(place)!r} has", first=0)
-            self._refuse(place, f"the label {label}, which names no class")
+            self._refuse(place, f"the label {label}, which is no class")
         return labels, names, None if self._declared.classes else written
 
     def _refuse(self, place: int, lacking: str) -> NoReturn:
-        remedy = "fill it in, or take the row out"
+        remedy = "fill it in, or remove the row"
         raise SfumatoError(f"image {self._stored.name(int(place))!r} has {lacking}", remedy)
 
     def _text(self, texts: Texts, column: pa.Array, name: str, first: int) -> None:
         kind = str(column.type)
         if name == "user" and kind.startswith(("list<", "large_list<")):
             return texts.extend(*self._lists(column, first))
-        if not (_whole(column.type) or "string" in kind or kind.startswith("dictionary<values=string")) or _lists(kind):
-            remedy = "write whole numbers or text"
+        if not (
+            _is_integer_type(column.type) or "string" in kind or kind.startswith("dictionary<values=string")
+        ) or _lists(kind):
+            remedy = "write integers or text"
             if _lists(kind) and name not in _FACTS:
                 known = " ".join(inner_names(self._stored.schema, name) or ())
-                remedy = f"name the labels, of which several may be true, as `label_columns` {known}".rstrip()
+                remedy = f"give several labels as `label_columns` {known}".rstrip()
             raise SfumatoError(f"column {name!r} of {self._where} is {kind[:60]}", remedy)
         encoded = column.cast("string").dictionary_encode()
         names = encoded.dictionary.to_pylist()
@@ -168,9 +170,9 @@ class _Reader:
 
     def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
         """The users of each row, as arguments of `Texts.extend`. An empty list means nobody."""
-        if not (_whole(column.type.value_type) or "string" in str(column.type.value_type)):
+        if not (_is_integer_type(column.type.value_type) or "string" in str(column.type.value_type)):
             raise SfumatoError(
-                f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of whole numbers or text"
+                f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of integers or text"
             )
         listed = column.to_pylist()
         for place, names in enumerate(listed):
@@ -205,8 +207,8 @@ class _Reader:
         values = column.to_numpy(zero_copy_only=False)
         if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
             raise SfumatoError(
-                f"column {name!r} of {self._where} holds something else than 0 and 1",
-                "write 1 where it is true and 0 where it is not; what is empty or uncertain is yours to decide",
+                f"column {name!r} of {self._where} holds something other than 0 and 1",
+                "write 1 for true and 0 for false; decide yourself about empty or uncertain values",
             )
         return values.astype(np.int64)
 
@@ -250,7 +252,7 @@ def inner_names(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
     return tuple(map(to_nfc, inner["names"])) if isinstance(inner, dict) and inner.get("names") else None
 
 
-def _whole(kind: pa.DataType) -> bool:
+def _is_integer_type(kind: pa.DataType) -> bool:
     return str(kind).lstrip("u").startswith("int")
 
 

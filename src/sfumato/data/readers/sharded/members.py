@@ -30,8 +30,8 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _OTHERS = {
     ".arrow": "give a folder that Hugging Face's datasets saved as hf:PATH, or write Parquet by dataset.to_parquet",
-    ".tar.gz": "unpack them to .tar, since single images are read",
-    ".tgz": "unpack them to .tar, since single images are read",
+    ".tar.gz": "unpack them to .tar: images are read one by one",
+    ".tgz": "unpack them to .tar: images are read one by one",
 }
 """Remedies for files that are often given instead of shards."""
 
@@ -46,12 +46,12 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
     """
     where = f"{kind}:{argument}"
     if "://" in argument:
-        raise SfumatoError(f"{where} is an address, and shards are read from the disk", "download them first")
+        raise SfumatoError(f"{where} is a URL, but shards are read from the disk", "download them first")
     given = expanded(argument)
     if given.is_dir():
-        found = _within(given, suffix)
+        found = _find_files(given, suffix)
         if not found:
-            others = next((other for other in _OTHERS if _within(given, other)), None)
+            others = next((other for other in _OTHERS if _find_files(given, other)), None)
             met = f", but some with {others}" if others else ""
             remedy = _OTHERS[others] if others else f"correct {where}"
             raise SfumatoError(f"folder {str(given)!r} holds no file that ends with {suffix}{met}", remedy)
@@ -80,24 +80,24 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
     none.
     """
     common = os.path.commonpath([path.parent for path in shards])
-    found = [_named(path.relative_to(common)) for path in shards]
+    found = [_part_name(path.relative_to(common)) for path in shards]
     names = set(found)
     if len(names) == 1:
         return list(shards), [None] * len(found), ()
     if None in names:
         odd = shards[found.index(None)]
         raise SfumatoError(
-            f"the name of shard {str(odd)!r} does not say whether it is of the train or the test part, as others do",
-            "call it like train-00000 or test-00000, or leave it out by a pattern",
+            f"the name of shard {str(odd)!r} does not name the part (train or test), as others do",
+            "rename it, such as train-00000 or test-00000, or leave it out with a pattern",
         )
     if "train" not in names:
-        raise SfumatoError(f"{where} has no train part, by the names of its shards", "give the train part as well")
+        raise SfumatoError(f"{where} has no train part by the names of its shards", "give the train part as well")
     read = {"train": "train", test_part(names): "test"}
     chosen = [(shard, read[name]) for shard, name in zip(shards, found, strict=True) if name in read]
     return [shard for shard, _ in chosen], [part for _, part in chosen], notes_on_parts(names, where)
 
 
-def _named(path: Path) -> str | None:
+def _part_name(path: Path) -> str | None:
     """The part in a shard's name, or else in its folder's."""
     for name in (path.stem, *reversed(path.parts[:-1])):
         if (part := part_in_name(name)) is not None:
@@ -105,12 +105,12 @@ def _named(path: Path) -> str | None:
     return None
 
 
-def _within(folder: Path, suffix: str) -> list[Path]:
+def _find_files(folder: Path, suffix: str) -> list[Path]:
     """Files at any depth by name, except hidden ones."""
-    return [path for path in sorted(folder.rglob(f"*{suffix}")) if not _hidden(path.relative_to(folder))]
+    return [path for path in sorted(folder.rglob(f"*{suffix}")) if not _is_hidden(path.relative_to(folder))]
 
 
-def _hidden(path: Path) -> bool:
+def _is_hidden(path: Path) -> bool:
     return any(name.startswith((".", "_")) for name in path.parts)
 
 
@@ -132,7 +132,8 @@ def _expanded(pattern: str, where: str) -> list[str]:
         first, last = map(int, numbers.groups())
         if not 0 <= last - first < LONGEST_LIST:
             raise SfumatoError(
-                f"{shortened(where)} names {last - first + 1:,} shards", f"name 1 to {LONGEST_LIST:,}, in rising order"
+                f"{shortened(where)} names {last - first + 1:,} shards",
+                f"name 1 to {LONGEST_LIST:,}, in ascending order",
             )
         width = len(numbers[1]) if numbers[1].startswith("0") else 0
         choices = [f"{number:0{width}}" for number in range(first, last + 1)]
@@ -185,14 +186,14 @@ class Members:
         """The stored image."""
         shard, size = self.shards[self._shard[place]], self._size[place]
         if not size:
-            raise UnreadableError(f"image {self.name(place)!r} is empty", "replace it, or take it out")
+            raise UnreadableError(f"image {self.name(place)!r} is empty", "replace it, or remove it")
         with (
             paths.path_errors(f"shard {str(shard)!r}", "put it back where it was"),
             open(shard, "rb", buffering=0) as file,
         ):
             content = os.pread(file.fileno(), size, self._offset[place])
         if len(content) < size:
-            raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
+            raise SfumatoError(f"shard {str(shard)!r} is truncated", "copy it again")
         return content
 
 
@@ -223,12 +224,10 @@ class Sample:
         """The tar member of the image."""
         image = self.image
         if image is None:
-            raise SfumatoError(f"record {self.name!r} has no image", "add one, or take the record out")
+            raise SfumatoError(f"record {self.name!r} has no image", "add one, or remove the record")
         member = self._members[image]
         if member.size > LARGEST_FILE:
-            raise SfumatoError(
-                f"image {self.name!r} has {member.size / 1e9:,.1f} GB", "make it smaller, or take it out"
-            )
+            raise SfumatoError(f"image {self.name!r} has {member.size / 1e9:,.1f} GB", "make it smaller, or remove it")
         return member
 
     def text(self, extension: str) -> str | None:
@@ -237,7 +236,7 @@ class Sample:
         if member is None:
             return None
         if member.size > _LARGEST_BESIDE:
-            raise SfumatoError(f"{self.name}.{extension} has {member.size:,} bytes", "take out what is no label")
+            raise SfumatoError(f"{self.name}.{extension} has {member.size:,} bytes", "remove what is not a label")
         stream = self._archive.extractfile(member)
         try:
             return "" if stream is None else stream.read().decode("utf-8").strip()
@@ -254,8 +253,8 @@ def opened(shard: Path) -> Iterator[tarfile.TarFile]:
                 yield archive
         except tarfile.TarError:
             raise SfumatoError(
-                f"{where} is no whole tar file",
-                "write it again; unpack what is compressed, since single images are read",
+                f"{where} is not a complete tar file",
+                "write it again, without compression: images are read one by one",
             ) from None
 
 
@@ -269,7 +268,7 @@ def samples(archive: tarfile.TarFile, shard: Path) -> Iterator[Sample]:
         if not member.isreg() or not stem or not dot:
             continue
         if member.offset_data + member.size > size:
-            raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
+            raise SfumatoError(f"shard {str(shard)!r} is truncated", "copy it again")
         key = os.path.join(folder, stem)
         if sample is None or key != sample.key:
             if sample is not None:
@@ -279,6 +278,6 @@ def samples(archive: tarfile.TarFile, shard: Path) -> Iterator[Sample]:
         sample.add(extension.lower(), member)
     with open(shard, "rb") as file:  # `tarfile` treats an invalid header as the end
         if os.pread(file.fileno(), tarfile.BLOCKSIZE, archive.offset) != tarfile.NUL * tarfile.BLOCKSIZE:
-            raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
+            raise SfumatoError(f"shard {str(shard)!r} is truncated", "copy it again")
     if sample is not None:
         yield sample

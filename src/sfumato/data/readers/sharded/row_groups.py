@@ -86,7 +86,7 @@ class ParquetRows:
         content = self._images(group)[place - self.starts[group]].as_py()
         if not content:
             raise UnreadableError(
-                f"image {self.name(place)!r} has no bytes", "write the image itself into the table, or take the row out"
+                f"image {self.name(place)!r} has no bytes", "write the image itself into the table, or remove the row"
             )
         return content
 
@@ -123,7 +123,7 @@ class ParquetRows:
             size = sum(one.total_uncompressed_size for one in sizes if one.path_in_schema == place)
             if size > LARGEST_GROUP:
                 raise SfumatoError(
-                    f"a row group of {str(shard)!r} holds {size / 1e9:,.1f} GB of images, and is read whole",
+                    f"a row group of {str(shard)!r} holds {size / 1e9:,.1f} GB of images, and must be read as a whole",
                     "write it with smaller ones, such as row_group_size=1000",
                 )
 
@@ -138,7 +138,7 @@ def arrow_errors(shard: Path) -> Iterator[None]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as problem:
         reason = str(problem).split("\n")[0][:100]
         raise SfumatoError(
-            f"shard {str(shard)!r} is no whole Parquet file ({reason})", "write it again, or take it out"
+            f"shard {str(shard)!r} is not a complete Parquet file ({reason})", "write it again, or remove it"
         ) from None
     except OSError as problem:
         reason = problem.strerror or str(problem).split("\n")[0][:100]
@@ -181,8 +181,8 @@ def check_same(first: pa.Schema, schema: pa.Schema, image: str, shard: str) -> N
     same = all(known.get("names") == other.get(name, {}).get("names") for name, known in one.items() if name != image)
     if not schema.equals(first) or not same:
         raise SfumatoError(
-            f"shard {shard!r} has other columns, or names of classes, than the first one",
-            "give shards of one set, or write them alike",
+            f"shard {shard!r} has other columns or class names than the first one",
+            "give shards of one data set",
         )
 
 
@@ -195,5 +195,5 @@ def column_named(schema: pa.Schema, name: str, feature: str, shard: str) -> str:
         return alike[0]
     raise SfumatoError(
         f"shard {shard!r} has no column {name!r}; it holds {', '.join(schema.names)[:100]}",
-        ("name it by `label_column`, or " if name == "label" else "") + f"call the column of the {name}s {name}",
+        ("give its name as `label_column`, or " if name == "label" else "") + f"rename the column of {name}s to {name}",
     )

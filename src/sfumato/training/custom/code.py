@@ -17,14 +17,14 @@ from sfumato.experiment.settings import Settings
 from sfumato.models import losses
 from sfumato.models.choices import LossSettings
 from sfumato.optim import OWN
-from sfumato.training.own import optimizers
-from sfumato.training.own.optimizers import Makes
+from sfumato.training.custom import optimizers
+from sfumato.training.custom.optimizers import Makes
 
 Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnCode:
+class CustomCode:
     """The user's own code in a run; None for what the settings name.
 
     Args:
@@ -53,7 +53,7 @@ class OwnCode:
             )
 
     @classmethod
-    def from_arguments(cls, model: Any, choices: Mapping[str, Any]) -> tuple[OwnCode, str | None, dict[str, Any]]:
+    def from_arguments(cls, model: Any, choices: Mapping[str, Any]) -> tuple[CustomCode, str | None, dict[str, Any]]:
         """Separates own code from names. Returns it with the model's name and the choices for the settings."""
         rest = dict(choices)
         own = cls(

@@ -16,7 +16,7 @@ from sfumato.privacy import ledger
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.search.audits.subject import from_run
 from sfumato.training import loop
-from sfumato.training.own.code import OwnCode
+from sfumato.training.custom.code import CustomCode
 
 PLAN = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=5, noise_multiplier=8.0, delta=1e-3)
 SMOOTHED = nn.CrossEntropyLoss(label_smoothing=0.1)
@@ -236,7 +236,7 @@ def test_a_rule_without_a_plan_takes_them(arrays, tmp_path):
         "linear", arrays, noise_multiplier=8.0, delta=1e-3, batch_size=20, steps=2, directory=tmp_path / "run", **own
     )
     assert run.statement.circumstances.own_code == ("loss", "optimizer")
-    assert OwnCode.from_arguments(None, {"loss": "sigmoid"}) == (OwnCode(), None, {"loss": "sigmoid"})
+    assert CustomCode.from_arguments(None, {"loss": "sigmoid"}) == (CustomCode(), None, {"loss": "sigmoid"})
 
 
 class Late(torch.optim.SGD):

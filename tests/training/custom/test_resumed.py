@@ -1,4 +1,4 @@
-"""A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it began with."""
+"""A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it started with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.privacy.planning.by_name import request_by_names
-from sfumato.training.own.records import own_records
+from sfumato.training.custom.records import own_records
 
 STEPS = 6
 CORRELATED = {

@@ -32,30 +32,30 @@ LABELS = "labels"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnRecords:
+class LoopRecords:
     """Training records, read by row number.
 
     Args:
         count: number of records.
         read: returns inputs and targets (b, ...) for row numbers int64 (b,).
         codes: uint8 (count, 16), keyed digests of each record when it was first read.
-        both: uint8 (count, 32), two digests that identify each record in other data sets.
-        materials, places: identify the data on the owner's list of runs (`Source.data_digests`).
+        identifiers: uint8 (count, 32), two digests that identify each record in other data sets.
+        data_digests, places: identify the data on the owner's list of runs (`Source.data_digests`).
         examples: N of the plan: the number of records, or the declared number of a source.
         facts: the circumstances of the data for the statement.
-        held: whether the records are in memory, where they don't change between reads.
+        in_memory: whether the records are in memory, where they don't change between reads.
         smallest, largest: the smallest and largest target, if each target is one integer.
     """
 
     count: int
     read: Callable[[np.ndarray], tuple[Tree, Tree]] = field(repr=False)
     codes: np.ndarray = field(repr=False)
-    both: np.ndarray = field(repr=False)
-    materials: tuple[str, ...] = field(repr=False)
+    identifiers: np.ndarray = field(repr=False)
+    data_digests: tuple[str, ...] = field(repr=False)
     places: tuple[str, ...] = field(default=(), repr=False)
     examples: int
     facts: Circumstances = field(default_factory=partial(Circumstances, read=("examples",)))
-    held: bool = True
+    in_memory: bool = True
     smallest: int | None = None
     largest: int | None = None
     key: bytes = field(repr=False)
@@ -71,11 +71,11 @@ class OwnRecords:
         Errors: `SfumatoError` for a record that has changed since the run began.
         """
         inputs, targets = self.read(rows)
-        if not self.held:
+        if not self.in_memory:
             found = _codes(self.key, inputs, targets)
             if (odd := np.flatnonzero((found != self.codes[rows]).any(1))).size:
                 raise SfumatoError(
-                    f"record {rows[odd[0]]} of the data set differs from what it was when it was first read",
+                    f"record {rows[odd[0]]} of the data set has changed since it was first read",
                     "give a data set that gives the same record each time, without random transforms",
                 )
         return inputs, targets
@@ -91,7 +91,7 @@ class OwnRecords:
 
     def refuse_changed(self) -> None:
         """Refuse records in memory that have changed, such as inputs that were normalised in place."""
-        if self.held and (_coded(self.key, self.read, self.count)["codes"] != self.codes).any():
+        if self.in_memory and (_digest_all(self.key, self.read, self.count)["codes"] != self.codes).any():
             raise SfumatoError(
                 "the data have changed in memory since private_steps was called",
                 "give a copy (inputs.clone()), and prepare the inputs before the call",
@@ -103,7 +103,7 @@ class OwnRecords:
         return tree_map(torch.zeros_like, self.read(np.zeros(1, np.int64)))  # type: ignore[return-value]
 
 
-def own_records(data: Any, owner_key: bytes) -> OwnRecords:
+def own_records(data: Any, owner_key: bytes) -> LoopRecords:
     """The training records of any supported kind of data.
 
     Args:
@@ -116,14 +116,14 @@ def own_records(data: Any, owner_key: bytes) -> OwnRecords:
     Errors: `SfumatoError` for anything else, and for data that are empty or whose parts have different lengths.
     """
     if isinstance(data, Source):
-        return _of_source(data, owner_key)
+        return _from_source(data, owner_key)
     if isinstance(data, dict) and LABELS in data:
-        return _of_tensors(data, data[LABELS], owner_key)
+        return _from_tensors(data, data[LABELS], owner_key)
     if isinstance(data, (tuple, list)) and len(data) == 2 and not all(map(is_map_style, data)):
-        return _of_tensors(data[0], data[1], owner_key)
+        return _from_tensors(data[0], data[1], owner_key)
     if is_map_style(data) and not isinstance(data, IterableDataset) and not _holds_images(data):
-        return _of_dataset(data, owner_key)
-    return _of_source(open_source(data, owner_key=owner_key), owner_key)
+        return _from_dataset(data, owner_key)
+    return _from_source(open_source(data, owner_key=owner_key), owner_key)
 
 
 def _holds_images(data: Any) -> bool:
@@ -131,7 +131,7 @@ def _holds_images(data: Any) -> bool:
     return len(data) > 0 and any(isinstance(one, Image.Image) for one in tree_leaves(data[0]))
 
 
-def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
+def _from_source(source: Source, owner_key: bytes) -> LoopRecords:
     if source.multilabel or source.next_words or source.cache is not None:
         raise SfumatoError(
             "private_steps takes only sources of images with one label each, or of texts",
@@ -147,9 +147,9 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
         images = transform(torch.from_numpy(stored) if isinstance(transform, Tokens) else stored)
         return images, labels[torch.from_numpy(rows)]
 
-    return OwnRecords(
-        **_coded(owner_key, read, len(source.train))
-        | {"materials": source.data_digests, "both": own_codes(source.train, owner_key)},
+    return LoopRecords(
+        **_digest_all(owner_key, read, len(source.train))
+        | {"data_digests": source.data_digests, "identifiers": own_codes(source.train, owner_key)},
         places=source.places,
         examples=source.examples,
         facts=Circumstances(
@@ -159,12 +159,12 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
             published=source.published and source.public,
             tokens=None if source.tokens is None else source.tokens.described,
         ),
-        held=False,
+        in_memory=False,
         key=owner_key,
     )
 
 
-def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
+def _from_tensors(inputs: Any, targets: Any, owner_key: bytes) -> LoopRecords:
     inputs, targets = _as_tensors(inputs, "inputs"), _as_tensors(targets, "targets")
     counts = sorted({len(one) if one.dim() else 0 for one in (*tree_tensors(inputs), *tree_tensors(targets))})
     if len(counts) > 1 or counts == [0]:
@@ -177,10 +177,10 @@ def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
         chosen = torch.from_numpy(rows)
         return tree_map(lambda one: one.index_select(0, chosen), (inputs, targets))  # type: ignore[return-value]
 
-    return OwnRecords(**_coded(owner_key, read, counts[0]), examples=counts[0], key=owner_key)
+    return LoopRecords(**_digest_all(owner_key, read, counts[0]), examples=counts[0], key=owner_key)
 
 
-def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
+def _from_dataset(data: Any, owner_key: bytes) -> LoopRecords:
     if not len(data):
         raise SfumatoError(f"the data set {type(data).__name__} is empty", f"give {_KINDS}")
 
@@ -198,7 +198,7 @@ def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
             ) from None
         return _as_tree(inputs), _as_tree(targets)
 
-    records = OwnRecords(**_coded(owner_key, read, len(data)), examples=len(data), held=False, key=owner_key)
+    records = LoopRecords(**_digest_all(owner_key, read, len(data)), examples=len(data), in_memory=False, key=owner_key)
     records.take(np.arange(min(8, len(data))))  # detects random transforms early
     return records
 
@@ -221,8 +221,8 @@ def _as_tree(collated: Any) -> Tree:
     return tuple(map(_as_tree, collated)) if isinstance(collated, list) else collated
 
 
-def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int) -> dict[str, Any]:
-    """Reads all records once. Returns the fields of `OwnRecords` with their digests and the range of targets.
+def _digest_all(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int) -> dict[str, Any]:
+    """Reads all records once. Returns the fields of `LoopRecords` with their digests and the range of targets.
 
     **Guarantee.** The owner's list recognises the same records in any order, and the same inputs with other targets or
     as numbers of another type: a run that predicts something else about the same people is counted with this one.
@@ -243,8 +243,14 @@ def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], co
         )
     codes = np.concatenate(whole)
     alone = np.concatenate(inputs_alone)
-    materials, both = (_material(owner_key, codes), _material(owner_key, alone)), np.concatenate([codes, alone], axis=1)
-    return {"count": count, "read": read, "codes": codes, "both": both, "materials": materials, **_ends(ends)}
+    return {
+        "count": count,
+        "read": read,
+        "codes": codes,
+        "identifiers": np.concatenate([codes, alone], axis=1),
+        "data_digests": (_material(owner_key, codes), _material(owner_key, alone)),
+        **_ends(ends),
+    }
 
 
 def _ends(targets: list[int]) -> dict[str, int]:

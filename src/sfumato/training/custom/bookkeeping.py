@@ -27,17 +27,17 @@ from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.data_identity import BY_NUMBERS, DataIdentity
 from sfumato.training.conclusion import run_report
 from sfumato.training.conclusion.finish import close
-from sfumato.training.own.records import OwnRecords
+from sfumato.training.custom.records import LoopRecords
 from sfumato.training.preparation.resume import as_compared, compare_draws
 
 KIND = OWN_LOOP
 """The kind of such a run in its record."""
-_AGAIN = "give the arguments that the run began with, or another `directory`"
+_AGAIN = "give the original arguments of the run, or another `directory`"
 _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """The entries of the record that the ledger's first line binds: all that the sums and the releases depend on."""
 
 
-def circumstances_of(records: OwnRecords, *, declared: bool, public: bool, seeded: bool) -> Circumstances:
+def circumstances_of(records: LoopRecords, *, declared: bool, public: bool, seeded: bool) -> Circumstances:
     """The circumstances of the run, without those of its noise.
 
     Args:
@@ -52,7 +52,7 @@ def circumstances_of(records: OwnRecords, *, declared: bool, public: bool, seede
 def record_of(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    records: OwnRecords,
+    records: LoopRecords,
     circumstances: Circumstances,
     performance: Performance,
     with_state: Sequence[Any],
@@ -64,7 +64,7 @@ def record_of(
     ]
     return {
         "kind": KIND,
-        "data": {"fingerprint": records.fingerprint, "material": records.materials[0], "records": records.count},
+        "data": {"fingerprint": records.fingerprint, "material": records.data_digests[0], "records": records.count},
         "request": {},
         "places": list(records.places),
         "model": {"name": type(model).__qualname__, "parameters": shapes},
@@ -100,7 +100,7 @@ def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan
     if recorded.get("kind") != KIND:
         raise SfumatoError(
             f"{where} holds a run that was not made with private_steps",
-            "resume it the way it began, or give another directory",
+            "resume it in the same way as it was started, or give another directory",
         )
     pins.require_same("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
     pins.require_same("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)
@@ -117,7 +117,7 @@ def create_run(
     known: Mapping[str, Any],
     plan: PrivacyPlan,
     key: RunKey,
-    records: OwnRecords,
+    records: LoopRecords,
     checkpoint: Callable[[str, str], Checkpoint],
 ) -> str:
     """Creates a new run, on the owner's list and within its budget. Returns a note about earlier runs.
@@ -146,7 +146,7 @@ def create_run(
     return f"note: {'; '.join(one.removeprefix('note: ') for one in told)}" if told else ""
 
 
-def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, records: OwnRecords) -> None:
+def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, records: LoopRecords) -> None:
     """Put a run on the owner's list, and so into its budget, before its first step and before it resumes."""
     facts, budget = record["circumstances"], record.get("budget", {}).get("name")
     if not facts["data_public"]:
@@ -154,8 +154,8 @@ def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, 
         uses.record(_data(records), plan, **known)
 
 
-def _data(records: OwnRecords) -> DataIdentity:
-    return DataIdentity(records.materials, records.places, codes=lambda: records.both)
+def _data(records: LoopRecords) -> DataIdentity:
+    return DataIdentity(records.data_digests, records.places, codes=lambda: records.identifiers)
 
 
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:
@@ -169,7 +169,7 @@ def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Sta
     run.clean()
 
 
-def load_finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, records: OwnRecords) -> Statement:
+def load_finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, records: LoopRecords) -> Statement:
     """Loads the weights of a finished run into the model. Returns the run's statement.
 
     Errors: `SfumatoError` for a run of another plan, data or model.

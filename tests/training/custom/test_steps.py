@@ -20,8 +20,8 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.data_identity import DataIdentity
-from sfumato.training.own import steps as own_steps
-from sfumato.training.own.records import own_records
+from sfumato.training.custom import steps as custom_steps
+from sfumato.training.custom.records import own_records
 
 
 def network():
@@ -100,8 +100,8 @@ def test_the_statement_follows_from_the_record(data, tmp_path):
 def test_an_interrupted_loop_goes_on_to_the_same_bytes_and_pays_each_step_once(data, tmp_path, monkeypatch, pause):
     """With a checkpoint after each step, and with none since the beginning."""
     _, model = taken(data, tmp_path / "whole")
-    monkeypatch.setattr(own_steps, "CHECKPOINT_SECONDS", pause)
-    monkeypatch.setattr(own_steps, "pause_after", lambda saving: pause)
+    monkeypatch.setattr(custom_steps, "CHECKPOINT_SECONDS", pause)
+    monkeypatch.setattr(custom_steps, "pause_after", lambda saving: pause)
     for until in (3, 5):
         taken(data, tmp_path / "cut", until=until)
     _, again = taken(data, tmp_path / "cut")
@@ -112,21 +112,21 @@ def test_an_interrupted_loop_goes_on_to_the_same_bytes_and_pays_each_step_once(d
 
 def test_the_line_is_in_the_ledger_before_the_weights_move(data, tmp_path, monkeypatch):
     run, *_ = begun(data, tmp_path / "a")
-    seen, move = [], own_steps.descend
+    seen, move = [], custom_steps.descend
 
     def moving(*given):
         seen.append((tmp_path / "a" / names.LEDGER).read_text().count('"kind":"release"'))
         move(*given)
 
-    monkeypatch.setattr(own_steps, "descend", moving)
+    monkeypatch.setattr(custom_steps, "descend", moving)
     for _ in itertools.islice(run, 3):
         pass
     assert seen == [1, 2, 3]
 
 
 def test_a_loop_is_ended_early_with_the_whole_plans_epsilon(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(own_steps, "pause_after", lambda saving: 0.0)
-    monkeypatch.setattr(own_steps, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(custom_steps, "pause_after", lambda saving: 0.0)
+    monkeypatch.setattr(custom_steps, "CHECKPOINT_SECONDS", 0.0)
     run, *_ = taken(data, tmp_path / "a", until=4)
     statement = run.finish()
     assert statement.epsilon == run.plan.epsilon()
@@ -138,16 +138,16 @@ def test_it_is_on_the_owners_list_once_and_public_data_are_not(data, tmp_path):
     taken(data, tmp_path / "a", until=2)
     run, _ = taken(data, tmp_path / "a")
     key = sfumato.owner_key()
-    materials = own_records(data, key).materials
+    materials = own_records(data, key).data_digests
     assert uses.earlier_uses(DataIdentity(materials)).plans == [run.plan]
     other, _ = taken(data, tmp_path / "b", seed=2)
     assert "1 earlier run" in other.note or "2 runs" in other.note
     shuffled = data[0].flip(0), data[1].flip(0)
-    assert own_records(shuffled, key).materials == materials
+    assert own_records(shuffled, key).data_digests == materials
     for same in ((data[0], 1 - data[1]), (data[0].double(), data[1])):  # another question about the same people
-        assert set(own_records(same, key).materials) & set(materials)
+        assert set(own_records(same, key).data_digests) & set(materials)
     taken((data[0] + 1, data[1]), tmp_path / "c", public=True)
-    assert uses.earlier_uses(DataIdentity(own_records((data[0] + 1, data[1]), key).materials)).plans == []
+    assert uses.earlier_uses(DataIdentity(own_records((data[0] + 1, data[1]), key).data_digests)).plans == []
 
 
 OTHERS = {
@@ -278,7 +278,7 @@ def test_a_budget_is_kept_to(data, tmp_path):
         begun(data, tmp_path / "c", **choices | {"budget": "other"})
     with pytest.raises(SfumatoError, match="and cost nothing"):
         begun(data, tmp_path / "c", public=True, **choices)
-    with pytest.raises(SfumatoError, match="a seeded run promises nothing, so it cannot count in the budget own"):
+    with pytest.raises(SfumatoError, match="a seeded run has no guarantee, so it cannot count in the budget own"):
         begun(data, tmp_path / "c", **choices | {"seed": 1})
 
 
@@ -492,7 +492,7 @@ def test_records_of_one_name_are_counted_together_in_whatever_normalisation(data
     assert "for each single example: 3 runs" in told.out
     assert "note: 2 runs of yours used tensors or arrays that are known by their numbers alone" in told.err
     assert main(["spent", "name:others"]) == 0
-    assert "no run of yours is known to have used name:others" in capsys.readouterr().out
+    assert "no known run of yours used name:others" in capsys.readouterr().out
 
 
 def test_a_run_goes_on_under_the_name_that_it_began_with(data, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfumato.privacy.second import accountant
+from sfumato.privacy.cross_check import accountant
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import Sampler
 from sfumato.randomness.noise.secure import SecureNoise, grid_of
 from sfumato.runs import directory as names
-from sfumato.training.own import steps as own_steps
+from sfumato.training.custom import steps as custom_steps
 from tests.recorders import recording
 
 
@@ -72,7 +72,7 @@ def test_secure_noise_is_that_of_the_grid_and_the_statement_says_so(data, tmp_pa
 def test_a_run_with_secure_noise_goes_on_with_it_alone(data, tmp_path, monkeypatch):
     whole, model = begun(data, tmp_path / "whole", noise="secure")
     assert len(list(whole)) == 3
-    monkeypatch.setattr(own_steps, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(custom_steps, "CHECKPOINT_SECONDS", 0.0)
     next(iter(begun(data, tmp_path / "cut", noise="secure")[0]))
     with pytest.raises(SfumatoError, match="circumstances"):
         begun(data, tmp_path / "cut")

@@ -22,9 +22,9 @@ from sfumato.privacy.plan import default_delta
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import data_identity
-from sfumato.training.own.bookkeeping import circumstances_of
-from sfumato.training.own.records import LABELS, OwnRecords, own_records
-from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
+from sfumato.training.custom.bookkeeping import circumstances_of
+from sfumato.training.custom.records import LABELS, LoopRecords, own_records
+from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.building import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
@@ -119,12 +119,12 @@ def private_steps(
     """
     _refuse(unknown)
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
-    records = _named(own_records(data, key), name, run, public)
+    records = _with_name(own_records(data, key), name, run, public)
     _refuse_no_optimizer(optimizer)
     one_of("noise", noise, (STANDARD, SECURE))
     one_of("if_changed", if_changed, (REFUSE, SKIP))
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
-    plan = _planned(plan, examples or records.examples, asked, epochs, delta, max_norm)
+    plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm)
     refuse_noise(noise, plan.mechanism, plan.clipping)
     facts = circumstances_of(records, declared=examples is not None, public=public, seeded=seed is not None)
     budgeted.check(budget, public=facts.data_public, seed=seed)
@@ -157,7 +157,7 @@ def _refuse_no_optimizer(optimizer: Any) -> None:
         )
 
 
-def _named(records: OwnRecords, name: str | None, run: RunDirectory, public: bool) -> OwnRecords:
+def _with_name(records: LoopRecords, name: str | None, run: RunDirectory, public: bool) -> LoopRecords:
     """The records with the name under which they are counted. A resumed run must have the same name."""
     own = () if name is None else (data_identity.place(name),)
     if own and (public or records.facts.data_public):
@@ -173,7 +173,7 @@ def _named(records: OwnRecords, name: str | None, run: RunDirectory, public: boo
     return replace(records, places=(*records.places, *own))
 
 
-def _loss_by_rule(records: OwnRecords) -> Loss:
+def _loss_by_rule(records: LoopRecords) -> Loss:
     inputs = records.zero_record[0]
     return loss_of_model if isinstance(inputs, dict) and LABELS in inputs else functional.cross_entropy
 
@@ -186,18 +186,18 @@ def _refuse(unknown: Mapping[str, Any]) -> None:
         raise SfumatoError(f"private_steps has no argument {name}", remedy.replace("`", ""))
 
 
-def _planned(
+def _choose_plan(
     plan: PrivacyPlan | None,
     examples: int,
-    asked: dict[str, Any],
+    requested: dict[str, Any],
     epochs: float | None,
     delta: float | None,
     max_norm: float | None,
 ) -> PrivacyPlan:
     """The given or calibrated plan. Refuses plans that a custom loop does not support."""
     if plan is None:
-        plan = _calibrated(examples, asked, epochs, delta, max_norm)
-    elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
+        plan = _calibrated(examples, requested, epochs, delta, max_norm)
+    elif given := [name for name, value in {**requested, "epochs": epochs, "max_norm": max_norm}.items() if value]:
         raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
     if plan.unit.name != "example":
         raise SfumatoError(

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 import sfumato
 from sfumato import SfumatoError
 from sfumato.data.readers.reader_choice import choose_reader
-from sfumato.training.own.records import own_records
+from sfumato.training.custom.records import own_records
 
 KEY = bytes(32)
 GENERATOR = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def test_pictures_are_opened_as_train_opens_them(given):
     data = given()
     opened = sfumato.open_source(data, owner_key=KEY)
     found = own_records(data if isinstance(data, Pictures) or isinstance(data[0], Pictures) else opened, KEY)
-    assert found.materials == opened.data_digests
+    assert found.data_digests == opened.data_digests
     assert found.count == found.examples == len(opened.train)
     assert found.facts.read == opened.read == ("examples", "classes", "size", "channels")
     inputs, targets = found.take(np.arange(4))
@@ -62,7 +62,7 @@ def test_data_sets_of_hugging_face_are_opened_or_taken_by_their_transform():
     whole = datasets.Dataset.from_dict({"image": pictures, "label": LABELS.tolist()}, features=features)
     parts = datasets.DatasetDict(train=whole.select(range(45)), test=whole.select(range(45, 60)))
     assert own_records(parts, KEY).count == 45
-    assert own_records(whole, KEY).materials == sfumato.open_source(whole, owner_key=KEY).data_digests
+    assert own_records(whole, KEY).data_digests == sfumato.open_source(whole, owner_key=KEY).data_digests
 
     def made(rows):
         images = [torch.tensor(np.asarray(one)).permute(2, 0, 1) / 255 for one in rows["image"]]

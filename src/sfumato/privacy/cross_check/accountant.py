@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.second.releases import OneRelease, Steps, releases
+from sfumato.privacy.cross_check.releases import Epochs, OneRelease, Steps, releases
 
 POINTS = 1 << 20
 """The number of grid points for the sum of losses, and the most for the losses of one step."""
@@ -52,10 +52,11 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
     if isinstance(release, OneRelease):
         epsilon = _gaussian(release.mu, delta)
         return Bounds(epsilon * (1 - 1e-9), epsilon * (1 + 1e-9))
-    directions = [_step_bounds(release, delta, removed) for removed in (True, False)]
-    if None in directions:
+    sides = (None,) if isinstance(release, Steps) else (False, True)  # of an epoch: a table below it, and one above it
+    directions = [[_step_bounds(release, delta, removed, side) for removed in (True, False)] for side in sides]
+    if any(None in found for found in directions):
         return None
-    return Bounds(max(one.lower for one in directions if one), max(one.upper for one in directions if one))
+    return Bounds(max(one.lower for one in directions[0] if one), max(one.upper for one in directions[-1] if one))
 
 
 def _gaussian(mu: float, delta: float) -> float:
@@ -78,11 +79,11 @@ def _gaussian(mu: float, delta: float) -> float:
 
 
 @functools.lru_cache(maxsize=32)
-def _step_bounds(steps: Steps, delta: float, removed: bool) -> Bounds | None:
+def _step_bounds(steps: Steps | Epochs, delta: float, removed: bool, above: bool | None) -> Bounds | None:
     """Epsilon in one direction: the mixture against no vectors if the unit is removed, otherwise the reverse."""
     import numpy as np
 
-    table = _Table.of(steps, removed)
+    table = _Table.of(steps, removed) if isinstance(steps, Steps) else _Table.of_epoch(steps, removed, bool(above))
     error_share = _ERROR_SHARE * delta
     (low, falling), (high, rising) = table.window(steps.count, error_share)
     if not (math.isfinite(low) and math.isfinite(high) and high - low < _MOST_LOSS):
@@ -141,7 +142,7 @@ class _Table:
 
     Args:
         points, losses: x, and the loss at x: increasing in x if the unit is removed, otherwise decreasing.
-        chances: the probabilities of the intervals between neighbouring points.
+        chances: the probabilities of the intervals between neighbouring points; of an epoch, those of the losses.
         mean: the mean loss.
         lost: the probability of everything that is not in the table.
     """
@@ -151,8 +152,21 @@ class _Table:
     chances: Any
     mean: float
     lost: float
-    steps: Steps
+    steps: Steps | None
     removed: bool
+
+    @classmethod
+    def of_epoch(cls, epochs: Epochs, removed: bool, above: bool) -> _Table:
+        """The table of one epoch, whose losses are a list."""
+        from sfumato.privacy.cross_check.allocation import epoch_losses
+
+        losses, chances, lost = epoch_losses(epochs.sigma, epochs.steps, removed, above)
+        return cls(losses, losses, chances, float(losses @ chances), lost, None, removed)
+
+    @property
+    def middles(self) -> Any:
+        """A loss for each of `chances`."""
+        return self.losses if self.steps is None else (self.losses[1:] + self.losses[:-1]) / 2
 
     @classmethod
     def of(cls, steps: Steps, removed: bool) -> _Table:
@@ -176,7 +190,7 @@ class _Table:
         """
         import numpy as np
 
-        chances, losses = self.chances, (self.losses[1:] + self.losses[:-1]) / 2
+        chances, losses = self.chances, self.middles
         mean = float(chances @ losses)
         deviation = math.sqrt(count * max(float(chances @ (losses - mean) ** 2), 1e-300))
         need, ends = math.log(4 / spared), []
@@ -199,7 +213,7 @@ class _Table:
         """
         import numpy as np
 
-        losses, need = (self.losses[1:] + self.losses[:-1]) / 2, -math.log(min(10 * delta, 0.5))
+        losses, need = self.middles, -math.log(min(10 * delta, 0.5))
         deviation = math.sqrt(count * max(float(self.chances @ losses**2), 1e-300))
         tilts = np.geomspace(0.03, 60, 50) / deviation
         reach = [(count * _log_moment(losses, self.chances, tilt) + need - _share(tilt)) / tilt for tilt in tilts]
@@ -217,6 +231,9 @@ class _Table:
         contains all rounding errors."""
         import numpy as np
 
+        if self.steps is None:
+            places = np.rint(self.losses / width).astype(np.int64)
+            return np.arange(places[0], places[-1] + 1), np.bincount(places - places[0], self.chances), width
         rising = slice(None) if self.removed else slice(None, None, -1)
         table, points = self.losses[rising], self.points[rising]
         first, last = round(float(table[0]) / width), round(float(table[-1]) / width)
@@ -302,7 +319,7 @@ class Agreement:
     """The second accountant's verdict in words, and whether the statement claims at least its lower bound."""
 
     holds: bool
-    words: str
+    text: str
 
 
 def agreement(statement: Mapping[str, Any]) -> Agreement:

@@ -30,11 +30,11 @@ from sfumato.runs import directory as names
 from sfumato.runs import releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, remove_temporary
+from sfumato.training.custom import bookkeeping, optimizers
+from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
+from sfumato.training.custom.records import LoopRecords
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
-from sfumato.training.own import bookkeeping, optimizers
-from sfumato.training.own.optimizers import refuse_foreign, refuse_unfit
-from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import noise_named, precision_of, with_noise
 from sfumato.training.preparation.prepare import configure_torch, size_micro_batch
@@ -89,7 +89,7 @@ class PrivateSteps:
         *,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        records: OwnRecords,
+        records: LoopRecords,
         loss: Loss,
         plan: PrivacyPlan,
         run: RunDirectory,
@@ -151,7 +151,7 @@ class PrivateSteps:
         records.refuse_double(model)
         with _devices.fork_rng(self._device), _devices.deterministic(self._device):
             torch.manual_seed(0)
-            shape, targets = _one(synthetic[0]), synthetic[1]
+            shape, targets = _first_example(synthetic[0]), synthetic[1]
             on_device = tree_map(lambda one: one.to(self._device), synthetic[0])
             losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
             self._gradient.self_check(shape, targets=targets)
@@ -181,7 +181,7 @@ class PrivateSteps:
         if self._statement is not None:
             return
         with self._open() as ledger:
-            while (yield from self._steps(ledger, self._begun(ledger))):
+            while (yield from self._steps(ledger, self._restore(ledger))):
                 pass  # a repeated step would have released something else: continue from the checkpoint without it
             self._conclude(ledger, self.plan.steps)
 
@@ -190,7 +190,7 @@ class PrivateSteps:
         if self._statement is None:
             self._run.require()
             with self._open() as ledger:
-                checkpoint = self._begun(ledger)
+                checkpoint = self._restore(ledger)
                 self._conclude(ledger, checkpoint.step)
         return self.statement
 
@@ -201,15 +201,15 @@ class PrivateSteps:
         else:
             first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
             self.note = bookkeeping.create_run(self._run, self._known, self.plan, self._key, self._records, first)
-        return Ledger(self._run / names.LEDGER, notify=self._noted)
+        return Ledger(self._run / names.LEDGER, notify=self._add_note)
 
-    def _noted(self, line: str) -> None:
+    def _add_note(self, line: str) -> None:
         self.note = f"{self.note}; {line.removeprefix('note: ')}" if self.note else line
 
     def _opening(self, identity: str) -> dict[str, Any]:
         return bookkeeping.opening_entry(self._known, self.plan, identity)
 
-    def _begun(self, ledger: Ledger) -> Checkpoint:
+    def _restore(self, ledger: Ledger) -> Checkpoint:
         """Restores model and optimizer from the checkpoint, and returns it."""
         run = self._run
         remove_temporary(run.path)
@@ -218,7 +218,7 @@ class PrivateSteps:
         self._key = resume.verified_key(run, ledger)
         resume.refuse_ended(run, ledger, self.plan)
         checkpoint = resume.verified_checkpoint(run, ledger, paid)
-        resume.report_environment(run, self._known, checkpoint.step, paid, notify=self._noted)
+        resume.report_environment(run, self._known, checkpoint.step, paid, notify=self._add_note)
         checkpoint.require_optimizer(self._optimizer, where=str(run.path))
         later = checkpoint.optimizer.pop(LATER, [])
         checkpoint.restore(self._model, self._optimizer, self._device)
@@ -306,7 +306,7 @@ class PrivateSteps:
         self._statement = statement
 
 
-def _synthetic(records: OwnRecords) -> tuple[Tree, Tree]:
+def _synthetic(records: LoopRecords) -> tuple[Tree, Tree]:
     """Two synthetic examples in the form of the records; integers are 0 in one and 1 in the other."""
     generator = torch.Generator().manual_seed(0)
 
@@ -318,6 +318,6 @@ def _synthetic(records: OwnRecords) -> tuple[Tree, Tree]:
     return tree_map(made, records.zero_record)  # type: ignore[return-value]
 
 
-def _one(inputs: Tree) -> Tree:
+def _first_example(inputs: Tree) -> Tree:
     """The first synthetic example, in place of a shape (`ClippedGradient.self_check`)."""
     return tree_map(lambda one: one[0], inputs)

@@ -53,7 +53,7 @@ def name_of(make: Makes) -> str:
 
 def _on_trial(make: Makes) -> torch.optim.Optimizer:
     """The optimizer over a synthetic parameter."""
-    return _called(make, [nn.Parameter(torch.zeros(2, 2))])
+    return _make_optimizer(make, [nn.Parameter(torch.zeros(2, 2))])
 
 
 def make_optimizer(make: Makes, parameters: Mapping[str, Tensor], rate: float) -> torch.optim.Optimizer:
@@ -62,7 +62,7 @@ def make_optimizer(make: Makes, parameters: Mapping[str, Tensor], rate: float) -
     Errors: `SfumatoError` for an object that is no optimizer, updates other tensors, leaves some out, or needs a
     closure.
     """
-    found = _called(partial(make, lr=rate) if isinstance(make, type) else make, list(parameters.values()))
+    found = _make_optimizer(partial(make, lr=rate) if isinstance(make, type) else make, list(parameters.values()))
     refuse_foreign(found, parameters)
     _refuse_closure(found)
     for group, own in zip(found.param_groups, _rates(found), strict=True):
@@ -126,9 +126,9 @@ def optimizer_digest(make: Makes, shapes: Mapping[str, torch.Size], rate: float)
         }
 
     start, gradients = drawn(), [drawn() for _ in range(4)]
-    whole, _ = _moved(make, start, gradients, rate, seed=0)
-    half, state = _moved(make, start, gradients[:2], rate, seed=0)
-    again, _ = _moved(make, half, gradients[2:], rate, seed=1, state=roundtrip(state))
+    whole, _ = _take_steps(make, start, gradients, rate, seed=0)
+    half, state = _take_steps(make, start, gradients[:2], rate, seed=0)
+    again, _ = _take_steps(make, half, gradients[2:], rate, seed=1, state=roundtrip(state))
     if not all(torch.equal(whole[name], again[name]) for name in whole):
         raise SfumatoError(
             "the optimizer cannot be resumed: after its state is saved and loaded it takes another step",
@@ -144,7 +144,7 @@ def optimizer_digest(make: Makes, shapes: Mapping[str, torch.Size], rate: float)
     return digest.hexdigest()
 
 
-def _moved(
+def _take_steps(
     make: Makes,
     start: Mapping[str, Tensor],
     gradients: Sequence[Mapping[str, Tensor]],
@@ -192,7 +192,7 @@ def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tenso
         )
 
 
-def _called(make: Makes, parameters: list[Any]) -> torch.optim.Optimizer:
+def _make_optimizer(make: Makes, parameters: list[Any]) -> torch.optim.Optimizer:
     try:
         found = make(parameters)
     except SfumatoError:
@@ -233,7 +233,7 @@ def guard_loop_body(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tens
     def refuse_gradient(parameter: Tensor) -> NoReturn:
         parameter.grad = None
         _refuse(
-            "backward() was called", "take it out of the body; to measure a loss there, use `with torch.no_grad():`"
+            "backward() was called", "remove it from the body; to measure a loss there, use `with torch.no_grad():`"
         )
 
     hooks: list[Any] = [optimizer.register_step_pre_hook(refuse_step)]
@@ -262,12 +262,12 @@ def weight_digests(model: nn.Module) -> dict[str, bytes]:
     return found
 
 
-def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], left: Mapping[str, bytes]) -> None:
+def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], digests: Mapping[str, bytes]) -> None:
     """Refuse a model that the loop's body has changed since the step.
 
     Args:
         trained: the parameters that the run trains, by name.
-        left: the digests of the model after the step (`weight_digests`).
+        digests: the digests of the model after the step (`weight_digests`).
     """
     now = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if changed := sorted(now.keys() ^ trained.keys()):
@@ -284,7 +284,7 @@ def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], left: Mappin
             "change the model before calling private_steps",
         )
     after = weight_digests(model)
-    if moved := sorted(name for name in after.keys() | left.keys() if after.get(name) != left.get(name)):
+    if moved := sorted(name for name in after.keys() | digests.keys() if after.get(name) != digests.get(name)):
         raise SfumatoError(
             f"the body of the loop over private_steps has changed {len(moved)} parameters or buffers of the model, "
             f"such as {moved[0]}, without clipping and noise",

@@ -1,0 +1,58 @@
+"""A benchmark in pieces: they are interrupted in time, go on in the next call, and are not measured twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shared import measuring, pieces
+
+
+def options(place: Path, **more):
+    return pieces.Options(place=place, device="cpu", tiny=True, results=place / "results", **more)
+
+
+def test_a_call_does_what_is_left_and_says_what_it_leaves(tmp_path, capsys):
+    done = []
+
+    def piece(name: str, error: Exception | None = None):
+        def measure(call):
+            done.append(name)
+            if error is not None and done.count(name) == 1:
+                raise error
+            return {"passed": 1}
+
+        return name, measure
+
+    parts = [piece("a"), piece("b", pieces.TimeIsUpError()), piece("c", ValueError("broken"))]
+    assert pieces.measure(options(tmp_path), parts, "some") == 0
+    assert "left for the next call: b" in capsys.readouterr().out
+    (path,) = (tmp_path / "results").iterdir()
+    assert json.loads(path.read_text())["pieces"]["c"] == {"reason": "ValueError: broken"}
+    assert pieces.measure(options(tmp_path), parts, "some") == 0
+    assert "all done" in capsys.readouterr().out
+    assert done == ["a", "b", "c", "b", "c"]
+    assert all(row == {"passed": 1} for row in json.loads(path.read_text())["pieces"].values())
+
+
+def test_a_process_is_interrupted_when_the_time_is_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "PATIENCE", 2.0)
+    call = pieces.Call(options=options(tmp_path), until=time.monotonic() + 3)
+    script = (
+        "import pathlib, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background\n"
+        "try:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    pathlib.Path('{}').touch()"
+    )
+    with pytest.raises(pieces.TimeIsUpError):
+        call.run("sleeper", [sys.executable, "-c", script.format(tmp_path / "told")])
+    assert (tmp_path / "told").exists(), "it can write its last checkpoint"
+
+
+def test_what_a_program_fails_of_is_the_reason(tmp_path):
+    call = pieces.Call(options=options(tmp_path), until=time.monotonic() + 600)
+    with pytest.raises(measuring.CannotError, match="ValueError: no such thing"):
+        call.last("one", [sys.executable, "-c", "raise ValueError('no such thing')"])
