@@ -35,7 +35,7 @@ from sfumato.training.parts.public_examples import PublicExamples, public_exampl
 from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.start import Start
 from sfumato.training.run import PublicRun, execute
-from sfumato.training.steps import Scorer
+from sfumato.training.scorers import Scorer
 from studies.algorithm_1 import METHOD, WHY, clipped_sum
 
 TEST_PHASE = "public-batch-joint"

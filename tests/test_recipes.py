@@ -31,11 +31,13 @@ from sfumato.embedding.method import decide_noiseless
 from sfumato.experiment import Settings
 from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import create_embedding
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import PrivacyPlan, User
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT = {"paper", "command", "accuracy", "hardware", "time"}
-PLANNED = ("examples", "delta", "batch_size", "steps", "noise_multiplier", "epsilon", "accountant", "max_norm")
+PLANNED = (
+    *("examples", "users", "delta", "batch_size", "steps", "noise_multiplier", "epsilon", "accountant", "max_norm"),
+)
 CLASSES = {"CIFAR100": 100, "imagenet": 1000, "imagenet32": 1000, "places365": 365, "jft300m": 18_000, "jft4b": 30_000}
 SHAPES = {"digits": (1, 8), "MNIST": (1, 28), "CIFAR10": (3, 32), "CIFAR100": (3, 32)}
 
@@ -91,7 +93,9 @@ def plan(options: dict[str, Any]) -> PrivacyPlan:
     """Its plan; a row that names noise has its epsilon as a bound."""
     given = {name: options[name] for name in PLANNED if name in options}
     pair = PairOfRecords(**{one.name: options[one.name] for one in fields(PairOfRecords) if one.name in options})
-    given |= pair.request(options["examples"], momentum=options.get("momentum", 0.9))._asdict()
+    if (users := given.pop("users", None)) is not None:
+        given |= {"examples": users, "unit": User(drawn=options["drawn"], at_most=options["per_user"])}
+    given |= pair.request(given["examples"], momentum=options.get("momentum", 0.9))._asdict()
     return PrivacyPlan.calibrate(**(given | {"epsilon": None} if "noise_multiplier" in given else given))
 
 
@@ -150,8 +154,12 @@ def each(rows: list[Row], slow: int = 1) -> pytest.MarkDecorator:
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92 + 25 + 12 + 23, 50 + 13 + 10 + 30 + 2, 35 + 29 + 43 + 4 + 8)
-    assert len(PRIVATE) == 3 + 50 + 35 + 42 + 43 + 14 + 30 + 10
+    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (
+        92 + 25 + 12 + 25,
+        50 + 13 + 10 + 30 + 2,
+        35 + 29 + 43 + 4 + 12,
+    )
+    assert len(PRIVATE) == 3 + 50 + 35 + 42 + 43 + 14 + 30 + 14
     assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed"}
     assert (len(OF_EMBEDDINGS), len(WITHOUT_A_PLAN)) == (4 + 2 + 4 * 4, 2 * 2 + 1 + (5 + 4 + 6 + 6 + 4 + 5) + 4 * 6 + 1)
 
@@ -304,6 +312,10 @@ def test_its_model_exists(model: str):
         assert timm.is_model(model.removeprefix("timm:").partition(",")[0])
     elif kind == "features":
         models.create_head(model, classes=1000, width=1280)
+    elif "task" in options:  # 10,000 words and 4 other tokens
+        facts = {"classes": 10_004, "vocabulary": 10_004, "length": options["length"]}
+        built = models.create_for_texts(model, **facts, next_words=True)
+        assert sum(value.numel() for value in built.parameters()) == 4_050_748
     elif "vocabulary" in options:
         facts = {"classes": len(options["classes"]), "vocabulary": options["vocabulary"]}
         models.create_for_texts(model, **facts, length=options["length"])

@@ -96,7 +96,7 @@ def kinds() -> dict[Kind, list[str]]:
     found: dict[Kind, list[str]] = {}
     for name in names():
         recipe = measured_row(table_of(f"recipe:{name}"))
-        on_images = not recipe["source"].startswith("features:") and "vocabulary" not in recipe
+        on_images = not recipe["source"].startswith("features:") and not {"vocabulary", "task"} & set(recipe)
         if on_images and recipe[ABOUT]["command"].startswith("sfumato train "):
             found.setdefault(kind_of(recipe), []).append(name)
     return found

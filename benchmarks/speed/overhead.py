@@ -28,7 +28,7 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import take_remaining_steps
-from sfumato.training.steps import Scorer
+from sfumato.training.scorers import Scorer
 
 RESULT = RESULTS / "overhead.json"
 

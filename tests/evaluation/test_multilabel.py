@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, pretrain, train, verify
 from sfumato.data import Records
 from sfumato.evaluation import accuracy, multilabel
 from sfumato.experiment.settings import Settings
@@ -179,3 +179,9 @@ def test_the_rule_is_the_loss_of_the_source(source, tmp_path):
     assert "multilabel" in " ".join(decided.reasons)
     assert "forecast" not in " ".join(decided.reasons)
     assert Settings.from_dict(decided.settings.to_dict()) == decided.settings
+
+
+def test_public_training_takes_several_labels_and_views(spec, tmp_path):
+    public = open_source(spec, owner_key=bytes(32), label_columns=NAMES, public=True)
+    how = {"steps": 60, "batch_size": 32, "learning_rate": 0.05, "threads": 1, "views": 2, "shift": 1}
+    assert pretrain("linear", public, directory=tmp_path / "p", **how).accuracy > 0.7

@@ -12,7 +12,10 @@ from torch import nn
 from sfumato import Noise, PrivacyPlan, RunKey, optim
 from sfumato.averaging import EMA, LastMean, TrainingOverAggregates, aggregates
 from sfumato.averaging.uncertainty import interval, select_spaced
+from sfumato.evaluation.next_words import score_of
 from sfumato.models.ensemble import Ensemble, majority
+from sfumato.models.losses import next_word_cross_entropy
+from sfumato.models.networks.next_word import NextWordLSTM
 from sfumato.privacy import DriftingPoisson, FullBatch, Gaussian, Poisson
 from sfumato.privacy.factorisation import Workload, square_root, toeplitz_noise, tree_covariance, tree_noise
 from sfumato.privacy.factorisation.toeplitz import inverse
@@ -20,12 +23,72 @@ from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Tree
 from sfumato.privacy.theorems import toeplitz, tree_aggregation
 from sfumato.randomness.noise import NOISES
 from sfumato.training.step import descend
+from sfumato.training.steps import record_shares
 
 from .formula import Formula
 from .formulas import shejwalkar2022 as formulas
 
 PAPER = "Shejwalkar et al. 2022, arXiv 2210.01864"
 STEPS = 30
+
+
+# -- next words --------------------------------------------------------------------------------------------------------
+
+
+def words_case(rng):
+    """A network of a few words with random weights, and token numbers (2, T)."""
+    vocabulary, length = int(rng.integers(7, 12)), int(rng.integers(2, 6))
+    torch.manual_seed(int(rng.integers(1 << 30)))
+    tied = bool(rng.integers(2))
+    model = NextWordLSTM(classes=vocabulary, vocabulary=vocabulary, length=length, embedding=3, hidden=4, tied=tied)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.normal_()
+    return {"model": model, "tokens": rng.integers(1, vocabulary, (2, length))}
+
+
+@torch.no_grad()
+def words_run(case):
+    return case["model"](torch.from_numpy(case["tokens"]))
+
+
+def words_printed(case, **mistake):
+    weights = {name: value.double().numpy() for name, value in case["model"].state_dict().items()}
+    return [formulas.next_words(row, weights, **mistake) for row in case["tokens"]]
+
+
+def user_words_case(rng):
+    """Logits (R, T, V) and targets (R, T) of one user's texts of different lengths, padded with 0."""
+    texts, length, vocabulary = int(rng.integers(2, 5)), 6, 8
+    targets = rng.integers(1, vocabulary, (texts, length))
+    targets[np.arange(length) >= rng.permutation(length)[:texts, None] + 1] = 0
+    targets[0, 0] = 1  # an unknown word
+    return {"logits": rng.normal(size=(texts, length, vocabulary)), "targets": targets}
+
+
+def user_loss_run(case):
+    """By the shares that a step gives the texts of one user."""
+    targets = torch.from_numpy(case["targets"])
+    shares = record_shares(torch.ones(1, len(targets), dtype=torch.bool), targets[None], next_words=True)[0]
+    logits = torch.from_numpy(case["logits"])
+    losses = [next_word_cross_entropy(logits[row : row + 1], targets[row : row + 1]) for row in range(len(targets))]
+    return sum(share * loss for share, loss in zip(shares, losses, strict=True))
+
+
+def scored_words_case(rng):
+    """Targets (3, T) of every kind, and whether each word is predicted."""
+    vocabulary = int(rng.integers(6, 10))
+    targets = rng.integers(0, vocabulary, (3, 8))
+    targets[0, :5] = [0, 1, 2, 3, vocabulary - 1]
+    right = rng.integers(2, size=targets.shape)
+    right[0, :5] = [1, 0, 1, 0, 0] if rng.integers(2) else [1, 1, 0, 1, 1]
+    return {"targets": targets, "right": right, "vocabulary": vocabulary}
+
+
+def score_run(case):
+    figures = torch.zeros(*case["targets"].shape, 3)
+    figures[..., 0] = torch.from_numpy(case["right"])
+    return score_of(figures, torch.from_numpy(case["targets"]), case["vocabulary"])["accuracy"]
 
 
 # -- averages ----------------------------------------------------------------------------------------------------------
@@ -733,9 +796,60 @@ FORMULAS = [
     ),
 ]
 
+FORMULAS += [
+    Formula(
+        where="section 4, StackOverflow: the network (Reddi et al. 2021, table 9)",
+        says="embedding, an LSTM with one bias, a linear layer to the embedding's width, and one to all words",
+        code="models/networks/next_word.py: NextWordLSTM",
+        draw=words_case,
+        runs=words_run,
+        formula=words_printed,
+        mistakes={
+            "cell and output gates exchanged": lambda case: words_printed(case, order=(0, 1, 3, 2)),
+            "no bias in the LSTM": lambda case: words_printed(case, bias=0.0),
+            "no layer between": lambda case: words_printed(case, projected=False),
+            "from the last word alone": lambda case: words_printed(case, last=True),
+        },
+        within=1e-5,
+    ),
+    Formula(
+        where="section 4, StackOverflow: the loss of a user",
+        says="cross-entropy of each next word given those before it, the mean over all words of a user's texts",
+        code="training/steps.py: UserInputs",
+        draw=user_words_case,
+        runs=user_loss_run,
+        formula=formulas.mean_over_words,
+        mistakes={
+            "the mean over texts of means over words": lambda case: formulas.mean_over_words(case, by_text=True),
+            "padding counts": lambda case: formulas.mean_over_words(case, padding=True),
+            "without unknown words": lambda case: formulas.mean_over_words(case, left_out=(0, 1)),
+        },
+        within=1e-5,
+    ),
+    Formula(
+        where="section 4, StackOverflow: accuracy (Kairouz et al. 2021, `accuracy_no_oov_or_eos`)",
+        says="share of next words that are the likeliest, without padding, unknown words and ends of texts",
+        code="evaluation/next_words.py: score_of",
+        draw=scored_words_case,
+        runs=score_run,
+        formula=formulas.accuracy_of_words,
+        mistakes={
+            "with padding": lambda case: formulas.accuracy_of_words(case, left_out=("unknown", "end")),
+            "with unknown words": lambda case: formulas.accuracy_of_words(case, left_out=("padding", "end")),
+            "with ends": lambda case: formulas.accuracy_of_words(case, left_out=("padding", "unknown")),
+            "the mean over texts": lambda case: formulas.accuracy_of_words(case, by_text=True),
+        },
+        within=1e-9,
+    ),
+]
+
 NOT_RUN = {
     "definition 2.1, equation 1": "the definition that `davody2020` computes as its equation 4",
     "lemma 2": "post-processing: why averages cost nothing; nothing computes it",
+    "section 4, StackOverflow: local steps of a user (Kairouz et al. 2021)": (
+        "the authors clip the change that one epoch of a user's own SGD makes (rate 0.5, batches of 16 sentences); "
+        "here the gradient of the mean loss over all words of a user is clipped, one step in each round"
+    ),
     "theorem 3.2": (
         "a bound on the excess risk of the last checkpoint against a weighted mean of the last k; it holds for no "
         "figure that a run makes, and the copy here ends before its statement"

@@ -15,7 +15,7 @@ from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.progress import NoProgress
 from sfumato.training.inputs import Inputs, OnFeatures, features, pad_micro_batch
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.steps import Scorer
+from sfumato.training.scorers import Scorer
 
 
 @pytest.fixture

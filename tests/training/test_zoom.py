@@ -17,7 +17,8 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.estimate import estimate
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.steps import PublicSteps, Scorer
+from sfumato.training.scorers import Scorer
+from sfumato.training.steps import PublicSteps
 
 SIZE, SIDE, ZOOM = 10, 12, 1.2
 SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=0.1, views=2, zoom=ZOOM, flip=True, seed=3)

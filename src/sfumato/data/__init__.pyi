@@ -28,6 +28,7 @@ from .kinds import is_public as is_public
 from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
 from .kinds import supports_user_from as supports_user_from
+from .next_words import NextWords as NextWords
 from .opening import open_source as open_source
 from .parts import Appended as Appended
 from .parts import Part as Part

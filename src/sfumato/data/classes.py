@@ -1,4 +1,5 @@
-"""Class lists, their checks, and Unicode normalisation of the names of classes, users, groups and parts.
+"""Class lists, their checks, tasks without classes, and Unicode normalisation of names of classes, users, groups and
+parts.
 
 Archives and folders made on macOS store accented letters decomposed, as a letter and its accent. Linux and Windows
 mostly store them composed. Both look alike and mean the same name. Without normalisation, one person could count as two
@@ -12,7 +13,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sfumato._checks import SfumatoError, shortened, unwritable_reason
+from sfumato._checks import SfumatoError, one_of, shortened, unwritable_reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -314,3 +315,26 @@ def check_counts(
                 f"class {name!r} of {where} has no training {record}{why}",
                 f"add {record}s of this class, or make the train and test parts yourself",
             )
+
+
+NEXT_WORD = "next-word"
+TASKS = (NEXT_WORD,)
+"""Values of the declared `task`."""
+
+
+def check_task(task: str, given: Collection[str]) -> None:
+    """Refuses an unknown task, labels next to it, and next-word prediction without a declared list of words.
+
+    Args:
+        given: the names of all declared facts.
+    """
+    one_of("task", task, TASKS)
+    if labels := [name for name in ("classes", "label_columns", "label_column") if name in given]:
+        raise SfumatoError(f"`{labels[0]}` is given, and task {task} predicts words instead of labels", "leave it out")
+    if "words" not in given:
+        hashed = ", and `vocabulary` would hash them" if "vocabulary" in given else ""
+        raise SfumatoError(
+            f"task {task} predicts the words of a declared list, and none is given{hashed}",
+            "give `words`, a file with one per line, such as the most frequent words of a public text: a list counted "
+            "in the private texts would reveal them",
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices, choices_of
-from sfumato.data.classes import Spellings, to_nfc
+from sfumato.data.classes import Spellings, check_task, to_nfc
 
 if TYPE_CHECKING:
     from sfumato.data.images.levels import Levels
@@ -118,7 +118,6 @@ class Loading:
     label_column: str | None = fact(
         "NAME",
         "label",
-        of="images",
         only="`label_column` is for csv:, parquet: and hf:",
         remedy="leave it out, or give a table",
     )
@@ -126,7 +125,6 @@ class Loading:
     user_column: str | None = fact(
         "NAME",
         "user",
-        of="images",
         only="`user_column` is for csv:, parquet: and hf:",
         remedy="leave it out, or give a table",
     )
@@ -213,6 +211,8 @@ class Texts:
     smaller."""
     words: str | tuple[str, ...] | None = fact("PATH", "words are hashed", of="texts", given_as="str")
     """File of public words, one per line, used instead of hashing. All other words count as unknown."""
+    task: str | None = fact("next-word", "one class for each text", of="texts")
+    """next-word: predict each word from those before it, in place of a class. Needs --words."""
 
     def checked(self) -> Texts:
         """With names and words as tuples."""
@@ -301,6 +301,8 @@ class Declared(NestedChoices):
 
     def checked(self) -> Self:
         """With every part checked, and values in the types that readers take."""
+        if self.texts.task is not None:
+            check_task(self.texts.task, self.given)
         parts = ("pixels", "labels", "loading", "purpose", "texts")
         return replace(self, **{name: getattr(self, name).checked() for name in parts})
 

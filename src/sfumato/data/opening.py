@@ -90,6 +90,8 @@ def open_source(
             8192, to which words are hashed. It must be declared if texts are already numbers.
         words: file of public words, one per line, numbered in this order, or the words themselves. Other words count as
             unknown.
+        task: "next-word" to predict each word of a text from those before it (`NextWords`), which needs `words` and no
+            labels; None for one class for each text.
         progress: called with (files done, all files) while image files are decoded. If images stay on disk and a hash
             of each file's bytes splits them, first while files are read for the split, and then again.
 
@@ -151,7 +153,7 @@ def open_source(
 
 def _read(given: Collection[str], *, texts: bool) -> tuple[str, ...]:
     """The facts that were read from the data because they were not declared."""
-    named = set(given) | ({"classes"} if "label_columns" in given else set())
+    named = set(given) | ({"classes"} if {"label_columns", "task"} & set(given) else set())
     facts = tuple(fact for fact in (("examples", "classes") if texts else FACTS) if fact not in named)
     # Depends on the option alone: otherwise the fact's presence would reveal whether a file was unreadable.
     return (*facts, LEFT_OUT) if "skip_unreadable" in given else facts

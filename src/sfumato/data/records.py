@@ -35,7 +35,8 @@ class BaseRecords:
     """Base class of records: each array has a row for each record.
 
     Args:
-        labels: int64 array (N,), positions in the source's class list; or (N, L) of 0 and 1 for each of its L labels.
+        labels: int64 array (N,), positions in the source's class list; or (N, L) of 0 and 1 for each of its L labels;
+            or (N, T), positions of a text's next words, 0 for padding.
         users: array (N,) of text, the user or users of each record, if known.
         groups: array (N,) of text, the public group of each record's user, if known.
         times: array (N,) of time stamps (`TimeStamp`), if known.

@@ -18,6 +18,7 @@ from sfumato.data.identity.record_users import any_shared, codes_of
 from sfumato.data.images.normalise import FeatureTransform, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import PUBLISHED
+from sfumato.data.next_words import NextWords
 from sfumato.data.parts import Part, Reading, RecordSets
 from sfumato.data.records import FileRecords, Records
 from sfumato.data.tokens import Tokens
@@ -153,7 +154,7 @@ class Source(NestedChoices):
             form = f"images of {self.size} x {self.size} pixels {'in grey' if self.channels == 1 else 'in colour'}"
         users = "" if self.users is None else f", of {self.users:,} users"
         kind = f"{self.kind}, {'public' if self.public else 'private'}"
-        named = "labels" if self.multilabel else "classes"
+        named = "words" if self.next_words else "labels" if self.multilabel else "classes"
         return f"Source({kind}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
 
     def _repr_html_(self) -> str:
@@ -187,22 +188,38 @@ class Source(NestedChoices):
     @property
     def multilabel(self) -> bool:
         """Whether a record may have none, one or many of `classes`. Its labels are then (L,) of 0 and 1."""
-        return self.train.labels.ndim == 2
+        return self.train.labels.ndim == 2 and not self.next_words
+
+    @property
+    def next_words(self) -> bool:
+        """Whether each word of a text is predicted from those before it. Labels are then (T,), positions in `classes`,
+        and 0 for padding."""
+        return isinstance(self.tokens, NextWords)
 
     @property
     def class_arguments(self) -> dict[str, tuple[str, ...]]:
-        """The arguments of `open_source` that give another source the same classes."""
+        """The arguments of `open_source` that give another source the same classes. Words are part of the tokens."""
+        if self.next_words:
+            return {}
         return {"label_columns" if self.multilabel else "classes": self.classes}
 
     def synthetic_labels(self, count: int) -> np.ndarray:
-        """Synthetic labels int64 (count,) or (count, L), independent of the records. Consecutive labels differ."""
+        """Synthetic labels int64 (count,), (count, L) or (count, T), independent of the records. Consecutive labels
+        differ."""
+        if isinstance(self.tokens, NextWords):
+            return self.tokens.synthetic_targets(count).numpy()
         places = np.arange(count)
         if not self.multilabel:
             return places % len(self.classes)
         return (places[:, None] + np.arange(len(self.classes))) // 2 % 2
 
     def require_classes(self, what: str) -> None:
-        """Refuses multilabel sources for a feature that needs one class for each record."""
+        """Refuses multilabel sources, and next words, for a feature that needs one class for each record."""
+        if self.next_words:
+            raise SfumatoError(
+                f"{what} needs one class for each record, and the words of the source's texts are predicted",
+                "leave it out, or give a source with one label for each record",
+            )
         if self.multilabel:
             raise SfumatoError(
                 f"{what} needs one class per record, but the source has {len(self.classes)} independent labels",

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -68,6 +68,9 @@ class Tokens:
     tokenizer: str = "hashing"
     words: tuple[str, ...] | None = field(repr=False, default=None)
 
+    further: ClassVar[int] = 0
+    """Numbers above the words, of a form with further tokens."""
+
     def __post_init__(self) -> None:
         for name, most in (("length", LONGEST), ("vocabulary", LARGEST)):
             if positive_integer(name, getattr(self, name)) > most:
@@ -84,8 +87,8 @@ class Tokens:
             raise TypeError("words are for the tokenizer words")
         if self.words is not None:
             object.__setattr__(self, "words", _checked(self.words))
-            if self.vocabulary != len(self.words) + FIRST:
-                raise TypeError(f"vocabulary must be {len(self.words) + FIRST}, got {self.vocabulary}")
+            if self.vocabulary != (own := len(self.words) + FIRST + self.further):
+                raise TypeError(f"vocabulary must be {own}, got {self.vocabulary}")
         object.__setattr__(self, "_places", {word: place + FIRST for place, word in enumerate(self.words or ())})
 
     @classmethod
@@ -116,7 +119,7 @@ class Tokens:
                 "give one of them; a list has its own length",
             )
         listed = _listed(words) if isinstance(words, str) else tuple(words)
-        return cls(length=own, vocabulary=len(listed) + FIRST, tokenizer="words", words=listed)
+        return cls(length=own, vocabulary=len(listed) + FIRST + cls.further, tokenizer="words", words=listed)
 
     @property
     def declaration(self) -> dict[str, Any]:
@@ -141,7 +144,7 @@ class Tokens:
         """A description for statements and pages."""
         how = {
             "hashing": f"words hashed to {self.vocabulary - FIRST:,} numbers",
-            "words": f"words by a list of {self.vocabulary - FIRST:,}",
+            "words": f"words by a list of {self.vocabulary - FIRST - self.further:,}",
             "numbers": f"numbers below {self.vocabulary:,}",
         }[self.tokenizer]
         return f"the first {self.length} {how}, tokenizer {self.identity[:16]}"

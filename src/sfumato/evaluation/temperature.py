@@ -67,6 +67,8 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
     """
     if given is None:
         return None
+    if source.next_words:
+        source.require_classes("`calibrate_on`")
     spec = given if isinstance(given, str) else None
     opened = _open(given, source, transform) if isinstance(given, str) else given
     named = f"calibrate_on {spec}" if spec else "calibrate_on"

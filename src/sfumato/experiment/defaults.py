@@ -23,7 +23,7 @@ from sfumato.experiment.fixed_features import (
     model_rule,
 )
 from sfumato.models import is_prior
-from sfumato.models.losses import MULTILABEL
+from sfumato.models.losses import MULTILABEL, NEXT_WORD
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
 from sfumato.privacy.planning.by_name import Request
 
@@ -131,6 +131,7 @@ def training_rules(
     cached: int | None = None,
     texts: bool = False,
     multilabel: bool = False,
+    next_words: bool = False,
 ) -> dict[str, Rule]:
     """The rules for model, optimizer, views and averages.
 
@@ -142,9 +143,10 @@ def training_rules(
         cached: K of a feature cache; None for images.
         texts: whether the records are texts, for which size and channels mean nothing.
         multilabel: whether a record may have none, one or many of the classes.
+        next_words: whether the words of texts are predicted.
     """
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
-    model = model_rule(given=given, size=size, channels=channels, cached=cached, texts=texts)
+    model = model_rule(given=given, size=size, channels=channels, cached=cached, texts=texts, next_words=next_words)
     chosen = given.get("model") or model.value
     fixed = fixed_features(chosen, channels)
     rules = (
@@ -157,7 +159,7 @@ def training_rules(
             "flip": Rule(False, "one view"),
         }
         | aggregate_rules(given)
-        | _loss_rules(multilabel)
+        | _loss_rules(multilabel=multilabel, next_words=next_words)
     )
     if texts:
         rules["views"] = Rule(1, "a text has a single view")
@@ -225,13 +227,14 @@ def public_rules(
     cached: int | None = None,
     texts: bool = False,
     multilabel: bool = False,
+    next_words: bool = False,
 ) -> dict[str, Rule]:
     """The rules for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), with fewer epochs.
 
     Args:
         examples: training examples.
         batch_size: examples in a step.
-        given, size, channels, cached, texts, multilabel: as for `training_rules`.
+        given, size, channels, cached, texts, multilabel, next_words: as for `training_rules`.
     """
     rules = (
         {
@@ -246,14 +249,19 @@ def public_rules(
             "ema": Rule(0.9999, "fine-tuning starts from averaged weights, Shejwalkar et al. 2022"),
         }
         | aggregate_rules(given)
-        | _loss_rules(multilabel)
+        | _loss_rules(multilabel=multilabel, next_words=next_words)
     )
     if cached is None and not texts:
         return rules
-    alone = Rule(HEAD, "one linear layer on features of one norm")
+    model = Rule(HEAD, "one linear layer on features of one norm")
+    rate = Rule(FIXED[HEAD].public_rate, "below 2 (1 + 0.9) over the curvature, for this norm")
+    if next_words:
+        model, rate = model_rule(given=given, size=size, channels=channels, next_words=True), Rule(0.2, "moderate")
+    elif texts:
+        model = Rule(BAG, "a linear model of the words in a text")
     return rules | {
-        "model": Rule(BAG, "a linear model of the words in a text") if texts else alone,
-        "learning_rate": Rule(FIXED[HEAD].public_rate, "below 2 (1 + 0.9) over the curvature, for this norm"),
+        "model": model,
+        "learning_rate": rate,
         "schedule": Rule("cosine", "falls to zero"),
         "views": Rule(cached or 1, "the number of views in the cache"),
         "shift": Rule(0, "no images"),
@@ -261,8 +269,10 @@ def public_rules(
     }
 
 
-def _loss_rules(multilabel: bool) -> dict[str, Rule]:
-    """For several labels per record, the only loss that supports them."""
+def _loss_rules(*, multilabel: bool, next_words: bool) -> dict[str, Rule]:
+    """For several labels per record, and for next words, the only loss that supports them."""
+    if next_words:
+        return {"loss": Rule(NEXT_WORD, "the words of texts are predicted")}
     if not multilabel:
         return {}
     return {"loss": Rule(MULTILABEL, "an image may have none, one or many of the labels")}

@@ -98,6 +98,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             cached=source.cached_views,
             texts=source.tokens is not None,
             multilabel=source.multilabel,
+            next_words=source.next_words,
         )
         values = {name: rule.value for name, rule in rules.items()}
         values |= {name: given[name] for name in choices_of(Settings) if given[name] is not None}
@@ -180,6 +181,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             channels=source.channels,
             cached=source.cached_views,
             texts=source.tokens is not None,
+            next_words=source.next_words,
         )
         return fixed_features.fixed_features(self.model or rule.value, source.channels)
 
@@ -241,7 +243,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                     f"{plan.expected_batch_size}",
                 )
             )
-        if not source.multilabel:  # the thresholds were measured with one class per record
+        if not (source.multilabel or source.next_words):  # the thresholds were measured with one class per record
             notes.append(remarks.weak_signal_note(plan, len(source.classes)))
         notes.append(defaults.small_model_note(self.model, self.pretrained, source.examples))
         notes += [users.person_note(source, plan), users.class_users_note(source, plan), users.left_out_note(source)]

@@ -14,7 +14,7 @@ from sfumato.privacy import PrivacyPlan
 FULL_BATCH_UP_TO = 20_000
 STEPS_FULL_BATCH = 60
 SCATTERING, DICTIONARY, BOTH = "scattering", "dictionary", "dictionary,wavelets=0.85"
-BAG = "bag"
+BAG, NEXT_WORDS = "bag", "lstm"
 HEAD = f"head,norm={WAVELET_NORM}"
 HEAD_RATE = 0.01
 
@@ -78,9 +78,17 @@ GREY_ALONE = FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, s
 
 
 def model_rule(
-    *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None, texts: bool = False
+    *,
+    given: Mapping[str, Any],
+    size: int,
+    channels: int,
+    cached: int | None = None,
+    texts: bool = False,
+    next_words: bool = False,
 ) -> Rule:
     """The model for these records. The arguments are those of `defaults.training_rules`."""
+    if next_words:
+        return Rule(NEXT_WORDS, "the network of Reddi et al. 2021 and Kairouz et al. 2021")
     if texts:
         return Rule(BAG, "a linear model of the words in a text: few weights to add noise to")
     if cached is not None:

@@ -232,11 +232,12 @@ def settings_of(
 ) -> Settings:
     """The given settings, or settings from their fields. The default loss depends on the source."""
     from sfumato.experiment.settings import Settings
-    from sfumato.models.losses import MULTILABEL
+    from sfumato.models.losses import MULTILABEL, NEXT_WORD
 
     if settings is None:
         named = {} if model is None else {"model": model}
-        by_rule = {"loss": MULTILABEL} if source is not None and source.multilabel else {}
+        special = source is not None and (MULTILABEL if source.multilabel else NEXT_WORD if source.next_words else None)
+        by_rule = {"loss": special} if special else {}
         return from_choices(Settings, {**_averages(averaging, choices), **named, **by_rule, **choices})
     if choices:
         raise SfumatoError(f"settings and {', '.join(choices)} are both given", "give settings, or their fields")

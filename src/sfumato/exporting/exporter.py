@@ -26,6 +26,7 @@ from sfumato.exporting import export_description
 from sfumato.exporting.formats import onnx, timm, torch_export, transformers
 from sfumato.exporting.served import Served
 from sfumato.models import parse_description
+from sfumato.models.losses import NEXT_WORD
 from sfumato.runs import directory as names
 from sfumato.runs import load
 from sfumato.training.conclusion.finish import CARD, exported_card
@@ -89,6 +90,8 @@ def export(
     if missing:
         raise SfumatoError(f"--to {to} needs {' and '.join(missing)} (not installed)", "pip install 'sfumato[onnx]'")
     loaded, path = load(run, model=model), Path(run)
+    if loaded.loss == NEXT_WORD:
+        raise SfumatoError("the model predicts the next word, for which there is no format", "use it with sfumato.load")
     file, stem = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
     target = file.with_name(f"{stem}-{to}") if output is None else Path(output)
     single = _is_file(target, to)

@@ -17,8 +17,8 @@ class Network:
 
     model: str = choice(metavar="NAME")
     """dictionary, scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
-    timm:NAME, or package:function for one of your own; head for features. Options follow after commas, as in
-    wrn-16-4,norm=none."""
+    timm:NAME, or package:function for one of your own; head for features; bag or bilstm for texts; lstm for next
+    words. Options follow after commas, as in wrn-16-4,norm=none."""
     pretrained: str | None = choice(None, "PATH", "")
     """Initial weights from public data: a run directory, which also sets model and image size, a safetensors file, or
     the word timm."""
@@ -65,9 +65,9 @@ class Network:
 class LossSettings:
     """The loss and the class weights."""
 
-    loss: str = choice("softmax", "softmax|sigmoid|multilabel", "softmax; multilabel for --label-columns")
-    """softmax (cross-entropy), sigmoid (one binary question per class), or multilabel for images with several
-    labels."""
+    loss: str = choice("softmax", "softmax|sigmoid|multilabel|next-word", "softmax, or that of the task")
+    """softmax (cross-entropy), sigmoid (one binary question per class), multilabel for images with several labels
+    (--label-columns), or next-word for --task next-word."""
     class_prevalence: Mapping[str, float] | None = choice(
         None,
         "NAME=SHARE [NAME=SHARE ...]",

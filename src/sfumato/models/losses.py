@@ -64,12 +64,34 @@ def multilabel_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | N
     return -right.sum(-1).mean()
 
 
-MULTILABEL = "multilabel"
+def next_word_cross_entropy(logits: Tensor, words: Tensor) -> Tensor:
+    """Cross-entropy of each text's next words, averaged over the words of a text, and then over texts.
+
+    Padding does not count. A text without words contributes 0.
+
+    Args:
+        logits: (N, T, V), at each position for the word that follows it.
+        words: (N, T), the words that follow, 0 for padding.
+
+    Returns:
+        () in nats.
+
+    >>> words = torch.tensor([[2, 1, 0], [3, 0, 0]])
+    >>> round(next_word_cross_entropy(torch.zeros(2, 3, 4), words).item(), 4)  # log 4
+    1.3863
+    """
+    counted = words > 0
+    right = functional.log_softmax(logits, -1).gather(-1, words.unsqueeze(-1)).squeeze(-1)
+    return -((right * counted).sum(-1) / counted.sum(-1).clamp_min(1)).mean()
+
+
+MULTILABEL, NEXT_WORD = "multilabel", "next-word"
 LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {
         "softmax": functional.cross_entropy,
         "sigmoid": sigmoid_cross_entropy,
         MULTILABEL: multilabel_cross_entropy,
+        NEXT_WORD: next_word_cross_entropy,
     }
 )
 
@@ -92,7 +114,7 @@ def is_exclusive(loss: str) -> bool:
 
 def probabilities(logits: Tensor, loss: str) -> Tensor:
     """Probabilities from logits (N, classes): the softmax for loss "softmax", the sigmoid of each class otherwise."""
-    return logits.softmax(-1) if loss == "softmax" else logits.sigmoid()
+    return logits.softmax(-1) if loss in ("softmax", NEXT_WORD) else logits.sigmoid()
 
 
 def logits_of(probabilities: Tensor, loss: str) -> Tensor:
@@ -103,7 +125,7 @@ def logits_of(probabilities: Tensor, loss: str) -> Tensor:
     True
     """
     within = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny)
-    if loss != "softmax":
+    if loss not in ("softmax", NEXT_WORD):
         return within.log() - (1 - probabilities).clamp(min=torch.finfo(probabilities.dtype).tiny).log()
     return within.log()
 

@@ -17,6 +17,7 @@ from sfumato.models.model_spec import create_custom, is_custom, parse, refuse_un
 from sfumato.models.networks import resnet, zoo
 from sfumato.models.networks.dictionary import SMALLEST, Dictionary, Scattering
 from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, Linear, SmallCNN, TFTutorial
+from sfumato.models.networks.next_word import NextWordLSTM
 from sfumato.models.networks.resnet import ResNet18
 from sfumato.models.networks.text import Bag, BiLSTM
 from sfumato.models.networks.wide_resnet import WideResNet
@@ -50,13 +51,13 @@ _SMALLEST = MappingProxyType(
 )
 """Smallest side of the images in pixels, and the model to suggest for smaller images."""
 TEXT_MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
+NEXT_WORD_MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"lstm": NextWordLSTM})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
 PRIORS = ("dictionary",)
 """Models with fixed features learned on synthetic images."""
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
-NAMESOF_TEXTS: tuple[str, ...] = (*TEXT_MODELS, "package:function")
 
 
 def create(
@@ -111,42 +112,54 @@ def is_prior(spelling: str) -> bool:
 
 def refuse_text_model(spelling: str, base: str) -> None:
     """Refuses a model of texts for images."""
-    if base in TEXT_MODELS:
+    if base in TEXT_MODELS or base in NEXT_WORD_MODELS:
         raise SfumatoError(
             f"model {spelling!r} is for texts, but these are images", "choose another, such as cnn or wrn-16-4"
         )
 
 
 def create_for_texts(
-    name: str, *, classes: int, vocabulary: int, length: int, pretrained: str | None = None, head: str = "new"
+    name: str,
+    *,
+    classes: int,
+    vocabulary: int,
+    length: int,
+    pretrained: str | None = None,
+    head: str = "new",
+    next_words: bool = False,
 ) -> nn.Module:
     """Creates a model that maps token numbers (N, T), padded with 0, to logits (N, classes).
 
     Args:
         name: `bag` (a linear model on the set of words), `bilstm`, or `package:function` for a custom model (called
-            with the keywords classes, vocabulary and length). Options follow after commas, as in `bilstm,norm=layer`.
+            with the keywords classes, vocabulary and length); `lstm` for next words. Options follow after commas, as in
+            `bilstm,norm=layer`.
         classes: number of classes.
         vocabulary: V, the size of the vocabulary.
         length: T.
         pretrained, head: as for `create`.
+        next_words: for a model that predicts the word after each position, with logits (N, T, classes).
 
     Raises:
         SfumatoError: as for `create`.
     """
+    named = NEXT_WORD_MODELS if next_words else TEXT_MODELS
     facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
-    if base in TEXT_MODELS:
-        model = _build(TEXT_MODELS[base], base, options, **facts)
+    if base in named:
+        model = _build(named[base], base, options, **facts)
     elif is_custom(name):
         model = create_custom(base, options, **facts)
     else:
-        listing = ", ".join(NAMESOF_TEXTS)
-        raise SfumatoError(f"model of texts must be one of {listing}; got {name!r}", "choose one of these, such as bag")
+        listing, of = ", ".join((*named, "package:function")), "next words" if next_words else "texts"
+        remedy = f"choose one of these, such as {next(iter(named))}"
+        raise SfumatoError(f"model of {of} must be one of {listing}; got {name!r}", remedy)
     if pretrained == "timm":
         raise SfumatoError("pretrained is timm, which has no models of texts", "give a run, or a safetensors file")
     if pretrained is not None:
         load(model, pretrained, head=head)
-    return check_shapes(name, model, classes=classes, shape=torch.zeros(1, length, dtype=torch.int64))
+    shape = torch.zeros(1, length, dtype=torch.int64)
+    return check_shapes(name, model, classes=classes, shape=shape, each_word=next_words)
 
 
 def build_untrained(

@@ -25,7 +25,9 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> nn.Module:
+def check_shapes(
+    name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor, each_word: bool = False
+) -> nn.Module:
     """Refuses a model that fails on an input (1, ...) of zeros, or whose output is not logits (1, classes).
 
     Args:
@@ -34,6 +36,7 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
         classes: number of classes.
         shape: the shape of an input, (C, H, W) for an image or (D,) for a feature vector; or an input, such as the
             token numbers (1, T) of a text.
+        each_word: whether the output has logits for each of the T words: (1, T, classes).
 
     Returns:
         The model; if its output is an object with logits, as in transformers, a copy that returns the logits
@@ -56,10 +59,11 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
         ) from error
     if has_logits(logits):
         model, logits = returning_logits(model), logits.logits
-    if not isinstance(logits, Tensor) or logits.shape != (1, classes):
+    wanted = (1, *inputs.shape[1:], classes) if each_word else (1, classes)
+    if not isinstance(logits, Tensor) or logits.shape != wanted:
         actual = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise SfumatoError(
-            f"model {name!r} must map one of the {images} to logits of shape (1, {classes}), got {actual}",
+            f"model {name!r} must map one of the {images} to logits of shape {wanted}, got {actual}",
             "make its last layer output one number per class",
         )
     return model

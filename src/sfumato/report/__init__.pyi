@@ -28,3 +28,4 @@ from .sections.facts import StepSpread as StepSpread
 from .sections.multilabel import FigureInterval as FigureInterval
 from .sections.multilabel import LabelScore as LabelScore
 from .sections.multilabel import MultilabelEvaluation as MultilabelEvaluation
+from .sections.words import WordEvaluation as WordEvaluation

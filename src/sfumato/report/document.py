@@ -19,7 +19,8 @@ from sfumato.report.sections.learning_curves import learning_curves
 from sfumato.report.sections.multilabel import MultilabelEvaluation, labels_section
 from sfumato.report.sections.not_covered import grouped
 from sfumato.report.sections.numbers import cell
-from sfumato.report.sections.result import headline, published_headline, result
+from sfumato.report.sections.result import AVERAGES, headline, published_headline, result
+from sfumato.report.sections.words import WordEvaluation, words_section
 
 
 def page(facts: Facts, *, public: bool = False) -> str:
@@ -46,6 +47,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
     own = promise(facts.statement, facts.attack, hints=not public)
     of_classes = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
     of_labels = facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None
+    of_words = facts.evaluation if isinstance(facts.evaluation, WordEvaluation) else None
     return render(
         "page.html.jinja",
         title=facts.title,
@@ -69,6 +71,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),
         multilabel=of_labels and labels_section(of_labels, public_test=facts.public_test),
+        words=of_words and words_section(of_words, public_test=facts.public_test, averages=AVERAGES),
         embedding=facts.evaluation if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),

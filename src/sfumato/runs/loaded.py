@@ -19,6 +19,7 @@ from sfumato.data import (
     TEST_FRACTION,
     FeatureTransform,
     Images,
+    NextWords,
     Picture,
     Preparation,
     Source,
@@ -29,7 +30,7 @@ from sfumato.data import (
     transform_from_dict,
 )
 from sfumato.gradients.checks.external_models import unwrap
-from sfumato.models.losses import is_exclusive
+from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.privacy import NoGuarantee, Statement, statement_of
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
@@ -127,7 +128,7 @@ class Loaded:
         if not is_exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
             problem = f"{spec} has one label per image, but the model predicts several"
             raise SfumatoError(problem, "give a csv: or npz: of them")
-        if self.embedding is None:
+        if self.embedding is None and self.loss != NEXT_WORD:
             own["classes" if is_exclusive(self.loss) else "label_columns"] = self.classes
         # The same split as in training, so that no training image is in the test part.
         own["test_fraction"] = self.test_fraction
@@ -193,7 +194,15 @@ class Loaded:
         inputs = read_each(self.transform, images)
         while some := list(islice(inputs, batch)):
             with torch.inference_mode():
-                yield self.module(torch.stack(some).to(device)).cpu()
+                yield self.outputs(torch.stack(some).to(device)).cpu()
+
+    def outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The module's outputs (n, ...) for inputs (n, ...). Of a model of next words, logits (n, classes) of the word
+        that follows each text."""
+        found = self.module(inputs)
+        if self.loss != NEXT_WORD:
+            return found
+        return found[torch.arange(len(inputs)), (inputs > 0).sum(1) - 1]
 
 
 def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = None) -> Loaded:
@@ -333,5 +342,6 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
         return models.create_embedding(spelling, **shape, dimension=about["embedding"], mapped=about.get("mapped"))
     read = transform_from_dict(about["transform"])
     if isinstance(read, Tokens):
-        return models.create_for_texts(spelling, classes=classes, vocabulary=read.vocabulary, length=read.length)
+        shape: dict[str, Any] = {"classes": classes, "vocabulary": read.vocabulary, "length": read.length}
+        return models.create_for_texts(spelling, **shape, next_words=isinstance(read, NextWords))
     return models.create(spelling, classes=classes, channels=about["channels"], size=about["size"])

@@ -82,7 +82,7 @@ class Predictor:
     def _rows(self, inputs: Tensor) -> Tensor:
         """The scores or embeddings of inputs (n, ...)."""
         with torch.inference_mode():
-            outputs = self.loaded.module(inputs)
+            outputs = self.loaded.outputs(inputs)
             return (
                 normalize(outputs, dim=1) if self.loaded.embedding is not None else self.loaded.reading.scores(outputs)
             )

@@ -26,6 +26,8 @@ from sfumato.training.parts.part import Part, RunKind
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
 
+SYNTHETIC = 8
+"""Number of synthetic texts whose words are targets."""
 PUBLIC, UNTRAINED = "public training", "untrained"
 """The kind, in a run's record, of training without privacy and of a model without training."""
 
@@ -113,8 +115,12 @@ class Job:
 
 
 def synthetic_targets(source: Source, device: torch.device | str) -> Tensor | None:
-    """Synthetic labels (M, L) for sources with several labels per record; None for one label per record."""
-    return torch.from_numpy(source.synthetic_labels(len(source.classes) + 3)).to(device) if source.multilabel else None
+    """Synthetic labels (M, L) or (M, T) for sources with several labels per record, or words to predict; None for one
+    label per record."""
+    if not (source.multilabel or source.next_words):
+        return None
+    count = SYNTHETIC if source.next_words else len(source.classes) + 3
+    return torch.from_numpy(source.synthetic_labels(count)).to(device)
 
 
 @dataclass(frozen=True, kw_only=True)

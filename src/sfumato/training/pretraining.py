@@ -121,6 +121,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
         cached=source.cached_views,
         texts=source.tokens is not None,
         multilabel=source.multilabel,
+        next_words=source.next_words,
     )
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}

@@ -1,12 +1,11 @@
-"""The steps of a run, private or public, and the evaluation on its test split.
+"""The steps of a run, private or public.
 
 Where the plan draws users, all records of a user are in one micro-batch.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +16,16 @@ from torch import Tensor, nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.data import ViewDraws, by_user
-from sfumato.evaluation import accuracy, multilabel
-from sfumato.models.losses import LOSSES, is_exclusive
-from sfumato.observers.progress import NoProgress, Progress
+from sfumato.models.losses import LOSSES
+from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import launch
-from sfumato.training.inputs import Inputs, OnFeatures, dropout_keys, features, load_to_device, make_views
-from sfumato.training.job import Job, PrivateJob, PublicJob
+from sfumato.training.inputs import Inputs, dropout_keys, load_to_device, make_views
+from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.parts.part import RunKind, constant_of_parts
 from sfumato.training.preparation.building import noise_of
+from sfumato.training.scorers import scorer_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.workers import ALONE, Workers
 
@@ -38,7 +37,9 @@ class UserInputs(Inputs):
     """The training records as the model's inputs, in micro-batches of whole users.
 
     Users with similar numbers of records share a micro-batch. Each user is padded to 1 to 8, 10, 12, 14, 16, 20, ...
-    records with padding of share 0, so at most a fifth of the computation is padding.
+    records with padding of share 0, so at most a fifth of the computation is padding. All records of a user have equal
+    shares; for next-word prediction shares are proportional to the number of words, so that a user's loss is the mean
+    over their words.
 
     **Guarantee.** All records of a user are in one micro-batch, each once, with shares that sum to 1. Each record's
     input is a function of that record, of public constants and of random draws that do not depend on the data.
@@ -79,7 +80,7 @@ class UserInputs(Inputs):
             keys = None
             if job.gradient.uses_keys:
                 keys = dropout_keys(key, step, (f"user {user}" for user in users))
-            yield inputs, targets, mask / mask.sum(1, keepdim=True), keys
+            yield inputs, targets, record_shares(mask, targets, next_words=job.source.next_words), keys
 
     def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields users (b,), rows of their records (b, R), and a mask (b, R) that is False for padding."""
@@ -94,6 +95,23 @@ class UserInputs(Inputs):
                 yield users, self._order[np.where(own, places, self._ends[users, None])], own
 
 
+def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
+    """The share of each record in its user's loss, float (b, R): equal, or for next words by their number.
+
+    Args:
+        mask: bool (b, R), False for padding.
+        targets: (b, R, ...), of next words (b, R, T).
+
+    **Guarantee.** A user's shares are a function of their own records, and sum to 1 (unit: one user; adjacency: any).
+
+    >>> words = torch.tensor([[[2, 3, 4], [5, 0, 0], [0, 0, 0]]])
+    >>> record_shares(torch.tensor([[True, True, False]]), words, next_words=True)
+    tensor([[0.7500, 0.2500, 0.0000]])
+    """
+    weights = mask * (targets > 0).sum(2) if next_words else mask
+    return weights / weights.sum(1, keepdim=True)
+
+
 def round_up_records(records: int) -> int:
     """Rounds a number of records up to the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...
 
@@ -102,71 +120,6 @@ def round_up_records(records: int) -> int:
     """
     step = 1 << max(0, (records - 1).bit_length() - 3)
     return -(-records // step) * step
-
-
-class Scorer:
-    """Evaluates weights on the test split. The features of a fixed trunk are computed once."""
-
-    figure = "accuracy"
-
-    def __init__(self, job: Job, progress: Progress | None = None):
-        self._job, self._shown = job, copy.deepcopy(job.module)
-        self._features = None if job.trunk is None else features(job, job.source.test, progress or NoProgress())
-        self._labels = torch.from_numpy(job.source.test.labels)
-
-    def outputs(self, weights: Mapping[str, Tensor], places: Sequence[int] | None = None) -> Tensor:
-        """Logits (N, classes) of the model with these weights, on the CPU, for all test records or those at
-        `places`."""
-        self._shown.load_state_dict(weights)
-        if self._job.trunk is None or self._features is None:
-            records = self._job.source.test
-            return accuracy.logits(self._shown, records, self._job.transform, self._job.device, places=places)
-        with torch.inference_mode():
-            chosen = self._features if places is None else self._features[torch.as_tensor(places)]
-            return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
-
-    def per_example_outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Logits (N, classes) of the model with these weights, on the CPU, for all test records. For released figures.
-
-        **Guarantee.** Each row is a function of its own record and of the weights (`accuracy.per_example_logits`).
-        """
-        job, records = self._job, self._job.source.test
-        self._shown.load_state_dict(weights)
-        if job.trunk is not None and self._features is not None:
-            return accuracy.per_example_logits(
-                OnFeatures(self._shown, job.trunk.head), self._features.split(accuracy.BATCH)
-            )
-        starts = range(0, len(records), accuracy.BATCH)
-        taken = (torch.from_numpy(records.take(slice(start, start + accuracy.BATCH))) for start in starts)
-        return accuracy.per_example_logits(self._shown, (job.transform(one.to(job.device)) for one in taken))
-
-    def score(self, outputs: Tensor) -> dict[str, Any]:
-        """Accuracy, top-5 accuracy and loss of logits (N, classes)."""
-        return accuracy.score_of(outputs, self._labels, loss=self._job.settings.objective.loss).to_dict()
-
-    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """Accuracy, loss, confusion and samples of the model with these weights; `outputs` skips computing logits."""
-        source, loss = self._job.source, self._job.settings.objective.loss
-        outputs = self.outputs(weights) if outputs is None else outputs
-        return accuracy.to_dict(accuracy.evaluation(outputs, source.test, source.classes, loss=loss))
-
-
-class MultilabelScorer(Scorer):
-    """Evaluates weights of a multilabel model on the test split."""
-
-    def score(self, outputs: Tensor) -> dict[str, Any]:
-        """The share of correct decisions and the loss of logits (N, L)."""
-        return multilabel.score_of(outputs, self._labels)
-
-    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """Figures for each label of the model with these weights; `outputs` skips computing logits."""
-        outputs = self.outputs(weights) if outputs is None else outputs
-        return multilabel.evaluation(outputs, self._labels, self._job.source.classes).to_dict()
-
-
-def scorer_of(job: Job, progress: Progress | None = None) -> Scorer:
-    """The scorer for the run's loss: exclusive classes or several labels."""
-    return (Scorer if is_exclusive(job.settings.objective.loss) else MultilabelScorer)(job, progress)
 
 
 class PlanSteps:
@@ -284,7 +237,7 @@ class PublicSteps:
         if job.source.cache is None:
             stored = make_views(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
         views = stored[:, -rule.count :].flatten(0, 1)
-        targets = labels.repeat_interleave(rule.count)
+        targets = labels.repeat_interleave(rule.count, dim=0)
         loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
         loss.backward()
         return loss.item()

@@ -274,3 +274,50 @@ def drift(step, period, shape):
     """The second group's share: 0 at the beginning of a period, 1 in its middle, and back."""
     phase = (step % period) / period
     return 1 - abs(1 - 2 * phase) if shape == "linear" else (1 - math.cos(2 * math.pi * phase)) / 2
+
+
+def next_words(tokens, weights, *, order=(0, 1, 2, 3), bias=1.0, projected=True, last=False):
+    """The network of next words: logits (T, V) after each of the tokens (T,).
+
+    Args:
+        weights: by name. The last column of the LSTM's input weights is its bias, the embedding the last layer where
+            there is no other.
+        order: of the gates input, forget, cell, output.
+    """
+    inner, own = weights["lstm.weight_ih_l0"], weights["lstm.weight_hh_l0"]
+    hidden, cell = np.zeros(own.shape[1]), np.zeros(own.shape[1])
+    states = []
+    for token in tokens:
+        gates = inner[:, :-1] @ weights["embedding.weight"][token] + own @ hidden + bias * inner[:, -1]
+        into, forget, new, out = (np.split(gates, 4)[which] for which in order)
+        cell = cell / (1 + np.exp(-forget)) + np.tanh(new) / (1 + np.exp(-into))
+        hidden = np.tanh(cell) / (1 + np.exp(-out))
+        states.append(hidden)
+    states = np.array(states)
+    if last:
+        states = np.repeat(states[-1:], len(states), axis=0)
+    reduced = states @ weights["projection.weight"].T + weights["projection.bias"]
+    if not projected:
+        reduced = states[:, : reduced.shape[1]]
+    if "head.weight" not in weights:
+        return reduced @ weights["embedding.weight"].T
+    return reduced @ weights["head.weight"].T + weights["head.bias"]
+
+
+def mean_over_words(case, *, by_text=False, padding=False, left_out=(0,)):
+    """The mean cross-entropy over a user's words: logits (R, T, V), targets (R, T), 0 for padding."""
+    logits, targets = case["logits"], case["targets"]
+    losses = np.log(np.exp(logits).sum(axis=-1)) - np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    counted = np.ones(targets.shape, bool) if padding else ~np.isin(targets, left_out)
+    if by_text:
+        return np.mean([losses[row][counted[row]].mean() for row in range(len(targets))])
+    return losses[counted].mean()
+
+
+def accuracy_of_words(case, *, left_out=("padding", "unknown", "end"), by_text=False):
+    """The share of correct words: targets and right (N, T), of which some do not count."""
+    numbers = {"padding": 0, "unknown": 1, "end": case["vocabulary"] - 1}
+    counted = ~np.isin(case["targets"], [numbers[name] for name in left_out])
+    if by_text:
+        return np.mean([right[own].mean() for right, own in zip(case["right"], counted, strict=True)])
+    return case["right"][counted].mean()

@@ -31,7 +31,7 @@ from sfumato.training.parts import published
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import recorded_key, recorded_performance
-from sfumato.training.steps import Scorer
+from sfumato.training.scorers import Scorer
 
 pytestmark = pytest.mark.usefixtures("one_secret")
 

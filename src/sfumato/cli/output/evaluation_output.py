@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from sfumato.data import Source
     from sfumato.evaluation.diagnostic import Diagnostic
-    from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation
+    from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation, WordEvaluation
     from sfumato.runs.reading import Reading
 
 CLASS_FACTS = {
@@ -26,6 +26,13 @@ LABEL_FACTS = {
     "exact match": "{exact_match[0]:.2%} ({exact_match[1]:.2%} to {exact_match[2]:.2%}) of {images} images ({of})",
     "mean area under ROC": "{mean_auc:.4f}",
     "loss": "{loss:.4f}",
+}
+WORD_FACTS = {
+    "accuracy": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {words:,} next words in {tested} ({of})",
+    "  with unknown words and ends": "{accuracy_of_all:.2%} of {all_words:,}",
+    "  by the most frequent word": "{majority:.2%}",
+    "top five": "{top5:.2%}",
+    "loss": "{loss:.4f} (perplexity {perplexity:.1f})",
 }
 EMBEDDING_FACTS = {
     "recall": "{recall:.2%} at a false accept rate of {far:g} ({of})",
@@ -156,6 +163,14 @@ def label_figures(found: MultilabelEvaluation, source: Source, part: str, thresh
     facts = Facts(data | words, LABEL_FACTS, [(f"  {one.name}", _label_text(one)) for one in found.labels])
     note = f"note: labels with a score of at least {threshold:g} are predicted; 95% intervals"
     return Measured(data, facts, (note,))
+
+
+def word_figures(found: WordEvaluation, source: Source, part: str) -> Measured:
+    """The figures of next-word prediction."""
+    data = found.to_dict() | {"images": found.texts, "part": part, "public": source.public}
+    words = {"of": PARTS[part], "tested": found.tested, "interval": found.accuracy[1:], "perplexity": found.perplexity}
+    note = "note: without unknown words and ends of texts; 95% interval"
+    return Measured(data, Facts(data | words, WORD_FACTS), (note,))
 
 
 def embedding_figures(found: dict[str, Any], source: Source, part: str) -> Measured:

@@ -161,7 +161,8 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
         yield Note(f"sfumato evaluate {path} digits   measures it again")
     else:
         what = "texts" if statement.circumstances.tokens else "images"
-        yield Note(f"sfumato predict {path} {what.upper()[:-1]}   labels {what}")
+        does = "predicts the word that follows" if "all_words" in data else f"labels {what}"
+        yield Note(f"sfumato predict {path} {what.upper()[:-1]}   {does}")
     yield Note(f"sfumato verify {path}   checks the statement against the record")
 
 
@@ -258,7 +259,8 @@ def _estimates(job: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"estimate": expected | {"average_bytes": average_bytes(job)}}
     else:
         known, figures = estimate(job), job.circumstances.figures
-        signal = None if job.source.multilabel else remarks.signal_per_class(job.plan, len(job.source.classes))
+        several = job.source.multilabel or job.source.next_words
+        signal = None if several else remarks.signal_per_class(job.plan, len(job.source.classes))
         found = {"estimate": asdict(known), "signal": signal, "note": idle_warning(job, known.processes)}
         found |= {} if figures is None else {"figures": figures.to_dict() | {"words": figures.description}}
     if kept := getattr(getattr(job, "circumstances", None), "kept", ()):

@@ -105,7 +105,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         import numpy as np
         import torch
 
-        from sfumato.evaluation import accuracy, label_sets, multilabel
+        from sfumato.evaluation import accuracy, label_sets, multilabel, next_words
         from sfumato.models.losses import is_exclusive
 
         reading = self._reading(loaded)
@@ -122,7 +122,11 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
             return accuracy.logits(module, part, transform, device, places=places)
 
         refuse_mismatched(source, module)
-        batches = [np.split(np.arange(len(part)), range(accuracy.BATCH, len(part), accuracy.BATCH)) for part in parts]
+        size = next_words.BATCH if source.next_words else accuracy.BATCH
+        batches = [np.split(np.arange(len(part)), range(size, len(part), size)) for part in parts]
+        if source.next_words:
+            figures = partial(next_words.figures_of_words, module, source.tokens, device)  # type: ignore[arg-type]
+            return self._next_words(source, compute_distributed(figures, parts, batches), parts)
         outputs = reading.logits(compute_distributed(logits, parts, batches))
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         if not is_exclusive(loaded.loss):
@@ -134,6 +138,15 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
             of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
             figures = evaluation_output.class_figures(found, loaded.classes, source, self.part, of_sets)
         return figures.with_shift(reading).with_test(self.positive, self._test(loaded, outputs, labels))
+
+    def _next_words(self, source: Source, figures: Tensor, parts: Sequence[Part]) -> evaluation_output.Measured:
+        """The figures of next-word prediction, from those of each word."""
+        from sfumato.evaluation import next_words
+
+        if self.positive is not None or self.label_sets is not None:
+            source.require_classes("--label-sets" if self.positive is None else f"--positive {self.positive}")
+        found = next_words.evaluation(figures, parts, len(source.classes))
+        return evaluation_output.word_figures(found, source, self.part)
 
     def _reading(self, loaded: Loaded) -> Reading:
         """How logits become scores: as in the model file, or shifted to the declared class shares."""

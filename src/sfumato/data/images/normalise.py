@@ -16,6 +16,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data.declared import check_size
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.images.prediction_inputs import Picture, is_one, pixels_of, read_each
+from sfumato.data.next_words import NextWords
 from sfumato.data.tokens import Tokens
 
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -243,7 +244,7 @@ Preparation = Transform | FeatureTransform | Tokens
 def transform_from_dict(data: Mapping[str, Any]) -> Preparation:
     """The preparation that `to_dict` of any of them wrote."""
     if "tokenizer" in data:
-        return Tokens.from_dict(data)
+        return (NextWords if "task" in data else Tokens).from_dict(data)
     return FeatureTransform(width=data["width"]) if set(data) == {"width"} else Transform.from_dict(data)
 
 

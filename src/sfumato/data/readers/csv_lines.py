@@ -7,7 +7,7 @@ import gzip
 import itertools
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,44 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
                     "put texts with commas in quotation marks",
                 )
             yield reader.line_num, row
+
+
+Lines = Callable[[], Iterator[tuple[int, dict[str, str]]]]
+"""Returns a fresh iterator over line numbers and fields by column."""
+
+
+def renamed(
+    table: Path, first: Sequence[str], lines_of: Lines, given: Mapping[str, str | None]
+) -> tuple[Sequence[str], Lines]:
+    """The first line and all others, with the declared columns renamed.
+
+    Args:
+        given: the declared column of each of path, label and user; None for none.
+    """
+    wanted: dict[str, str] = {}
+    for name, own in given.items():
+        if own in wanted:
+            raise SfumatoError(
+                f"`{wanted[own]}_column` and `{name}_column` are both {own!r}", "name a column of its own for each"
+            )
+        if own is not None:
+            wanted[own] = name
+    for own, name in wanted.items():
+        if own not in first:
+            shown = repr(",".join(first)[:100])
+            raise SfumatoError(
+                f"table {str(table)!r} has no column {own!r} in its first line, which holds {shown}",
+                f"correct `{name}_column`",
+            )
+    if not wanted:
+        return first, lines_of
+    names = {column: wanted.get(column, column if column not in wanted.values() else "") for column in first}
+
+    def lines() -> Iterator[tuple[int, dict[str, str]]]:
+        for line, row in lines_of():
+            yield line, {names[column]: field for column, field in row.items() if names[column]}
+
+    return [name for column in first if (name := names[column])], lines
 
 
 @contextmanager
@@ -115,14 +153,14 @@ def check_columns(
         found: names in the first line.
         wanted: required columns, besides the label.
         example: example of a first line.
-        labels: columns of 0 and 1, if records have several labels instead of one.
+        labels: columns of 0 and 1, if records have several labels instead of one; empty if they have none.
     """
     for column in labels or ():
         if column in (*wanted, *FACTS, MARK):
             raise SfumatoError(
                 f"`label_columns` names {column!r}, a column that says something else", "rename the column of the label"
             )
-    for column in (*wanted, *(labels or ["label"])):
+    for column in (*wanted, *(["label"] if labels is None else labels)):
         if column not in found:
             shown = repr(",".join(found)[:100])
             called = {"path": "give its name as `path_column`, or ", "label": "give its name as `label_column`, or "}
@@ -249,17 +287,22 @@ def reading_of(listed: Sequence[RecordFacts], order: Order) -> dict[str, Any]:
     }
 
 
-def columns_of(listed: Sequence[RecordFacts], classes: tuple[str, ...]) -> dict[str, Any]:
+def columns_of(
+    listed: Sequence[RecordFacts], classes: tuple[str, ...], labels: np.ndarray | None = None
+) -> dict[str, Any]:
     """Labels, users, groups and times of the records of one part, as fields of `Records`.
 
     Args:
         listed: records. If one has a user, group or time, all do, and all times are of one kind.
         classes: the class list.
+        labels: the labels, if lines do not name them.
     """
-    numbers = {name: number for number, name in enumerate(classes)}
+    if labels is None:
+        numbers = {name: number for number, name in enumerate(classes)}
+        labels = np.array([numbers[str(one.label)] for one in listed], dtype=np.int64)
     timed = bool(listed) and listed[0].time is not None
     return {
-        "labels": np.array([numbers[str(one.label)] for one in listed], dtype=np.int64),
+        "labels": labels,
         "users": _names([one.user for one in listed]),
         "groups": _names([one.group for one in listed]),
         "times": np.array([one.time for one in listed]) if timed else None,

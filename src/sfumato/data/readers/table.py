@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable, require_declared, to_nfc
-from sfumato.data.declared import Loading, Order
+from sfumato.data.declared import Order
 from sfumato.data.identity.record_users import BY_CLASS
 from sfumato.data.parts import Parts
 from sfumato.data.readers import csv_lines, texts
@@ -68,14 +68,12 @@ def read_frame(frame: Any, order: Order) -> Parts:
     return _load_images(Path("DataFrame"), columns, lines, order)
 
 
-Lines = Callable[[], Iterator[tuple[int, dict[str, str]]]]
-"""Returns a fresh iterator over line numbers and fields by column."""
-
-
-def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Order) -> Parts:
+def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, order: Order) -> Parts:
     declared = order.declared
     labels = declared.labels.label_columns
-    first, lines_of = _renamed(table, first, lines_of, declared.loading)
+    named = declared.loading
+    given = {"path": named.path_column, "label": named.label_column, "user": named.user_column}
+    first, lines_of = csv_lines.renamed(table, first, lines_of, given)
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     csv_lines.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
     rule = declared.people.user_from
@@ -122,33 +120,6 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
         )
     where = f"table {str(table)!r}"
     return load_files(found.listing(Files(files)), order, where=where, notes=found.notes(where))
-
-
-def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loading) -> tuple[Sequence[str], Lines]:
-    """The first line and all others, with the declared columns renamed to path, label and user."""
-    given = {"path": loading.path_column, "label": loading.label_column, "user": loading.user_column}
-    wanted: dict[str, str] = {}
-    for name, own in given.items():
-        if own in wanted:
-            raise SfumatoError(f"`{wanted[own]}_column` and `{name}_column` are both {own!r}", "give different columns")
-        if own is not None:
-            wanted[own] = name
-    for own, name in wanted.items():
-        if own not in first:
-            shown = repr(",".join(first)[:100])
-            raise SfumatoError(
-                f"table {str(table)!r} has no column {own!r} in its first line, which has {shown}",
-                f"correct `{name}_column`",
-            )
-    if not wanted:
-        return first, lines_of
-    names = {column: wanted.get(column, column if column not in wanted.values() else "") for column in first}
-
-    def lines() -> Iterator[tuple[int, dict[str, str]]]:
-        for line, row in lines_of():
-            yield line, {names[column]: field for column, field in row.items() if names[column]}
-
-    return [name for column in first if (name := names[column])], lines
 
 
 def _resolve(table: Path, text: str) -> Path:

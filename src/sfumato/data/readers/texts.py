@@ -14,6 +14,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data.classes import Spellings, notes_on_parts, test_part
 from sfumato.data.declared import Order, Texts
 from sfumato.data.identity.record_users import as_array, stored_code, word_code
+from sfumato.data.next_words import NextWords
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers import csv_lines as lines
 from sfumato.data.records import TextRecords
@@ -51,7 +52,8 @@ def _lacks_header(first: Sequence[str]) -> bool:
 
 
 def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order) -> Parts:
-    """Reads a table with texts in `columns`, which are joined by a space.
+    """Reads a table with texts in `columns`, which are joined by a space. For next-word prediction its labels are the
+    words themselves, and a column of labels is ignored.
 
     The other columns are those of a table of images (`label`, `user`, `group`, `time`, `split`). A table without a
     header has the number of the class first, counted from 1, and texts in all other columns, like AG News.
@@ -69,8 +71,12 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
             )
         found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
     else:
-        lines.check_columns(first, columns, where, example=_EXAMPLE)
-        found = list(_texts(table, columns, order.names))
+        loading, labels = order.declared.loading, None if order.declared.texts.task is None else ()
+        own = {"label": loading.label_column, "user": loading.user_column}
+        first, rows_of = lines.renamed(table, first, lambda: lines.rows_of(table), own)
+        example = _EXAMPLE if labels is None else "text,user"
+        lines.check_columns(first, columns, where, example=example, labels=labels)
+        found = list(_texts(table, rows_of(), columns, order.names, labels))
     if not found:
         raise SfumatoError(f"{where} lists no text", "add a line for each text")
     named = {text.part for text in found}
@@ -83,11 +89,20 @@ def _read(found: Sequence[Text], tested: str) -> list[Text]:
     return [replace(text, part=read[text.part]) for text in found if text.part in read]
 
 
-def _texts(table: Path, columns: Sequence[str], names: Spellings) -> Iterator[Text]:
+def _texts(
+    table: Path,
+    rows: Iterator[tuple[int, dict[str, str]]],
+    columns: Sequence[str],
+    names: Spellings,
+    labels: Sequence[str] | None,
+) -> Iterator[Text]:
     earlier: Text | None = None
-    for line, row in lines.rows_of(table):
-        known = lines.facts_to_nfc(lines.facts_of(row, (), table, line), names)
+    for line, row in rows:
+        known = lines.facts_of(row, (), table, line, labels) | ({} if labels is None else {"label": ""})
+        known = lines.facts_to_nfc(known, names)
         text = Text(text=" ".join(row[column] or "" for column in columns), **known)
+        if labels is not None and not text.text.strip():
+            raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
         lines.refuse_other_time(text.time, (earlier or text).time, f"line {line} of {str(table)!r}")
         earlier = text
         yield text
@@ -113,22 +128,26 @@ def _bare_texts(
 def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ...]) -> Parts:
     key = order.owner_key
     lines.refuse_unwritable_names(found)
-    classes = order.declared.labels.classes or class_lists.sort_names(str(text.label) for text in found)
-    for text in found:
-        class_lists.require_declared(text.label, classes, f"{where} has", "the text")
     form = _form(order)
+    if isinstance(form, NextWords):
+        classes = form.names
+    else:
+        classes = order.declared.labels.classes or class_lists.sort_names(str(text.label) for text in found)
+        for text in found:
+            class_lists.require_declared(text.label, classes, f"{where} has", "the text")
     stored = [text.text.encode("utf-8", "surrogatepass") for text in found]
     test = [text.in_test(content, order) for text, content in zip(found, stored, strict=True)]
 
     def part(side: bool) -> TextRecords:
         own = [place for place, is_test in enumerate(test) if is_test is side]
         texts = [found[place] for place in own]
+        tokens, labels = _inputs_and_labels([text.text for text in texts], form)
         return TextRecords(
-            tokens=_stacked([form.pad(form.numbers(text.text)) for text in texts], form),
+            tokens=tokens,
             codes=as_array(stored_code(key, stored[place]) + word_code(key, found[place].text) for place in own),
             texts=np.array([text.text for text in texts], dtype=object),
             rows=np.array(own, np.int64),
-            **lines.columns_of(texts, classes),
+            **lines.columns_of(texts, classes, labels),
         )
 
     return Parts(
@@ -178,7 +197,18 @@ def load_numbers(
 
 def _form(order: Order, *, numbers: bool = False) -> Tokens:
     texts = order.declared.texts
-    return Tokens.from_declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
+    if numbers and texts.task is not None:
+        raise SfumatoError(f"task {texts.task} is for tables of texts, and these are numbers", "give a csv: of texts")
+    kind = Tokens if texts.task is None else NextWords
+    return kind.from_declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
+
+
+def _inputs_and_labels(texts: Sequence[str], form: Tokens) -> tuple[np.ndarray, np.ndarray | None]:
+    """The numbers int32 (n, T) of texts; for next-word prediction also the words that follow, int64 (n, T)."""
+    if not isinstance(form, NextWords):
+        return _stacked([form.pad(form.numbers(text)) for text in texts], form), None
+    inputs, targets = zip(*map(form.inputs_and_targets, texts), strict=True) if texts else ((), ())
+    return _stacked(inputs, form), _stacked(targets, form).astype(np.int64)
 
 
 def _size_rule(order: Order) -> str:

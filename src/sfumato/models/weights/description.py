@@ -9,7 +9,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json, shortened, unwritable_reason
 
-NAMES_OF_LOSSES = frozenset({"softmax", "sigmoid", "multilabel"})
+NAMES_OF_LOSSES = frozenset({"softmax", "sigmoid", "multilabel", "next-word"})
 """The names in `losses.LOSSES`, without importing torch."""
 
 METADATA = "sfumato"

@@ -15,7 +15,7 @@ from sfumato._checks import SfumatoError, number, positive_integer
 from sfumato.models.ensemble import Ensemble
 from sfumato.models.model_spec import import_function, is_custom, parse, refuse_unknown
 from sfumato.models.networks import zoo
-from sfumato.models.registry import TEXT_MODELS, build_untrained, create_for_texts, refuse_text_model
+from sfumato.models.registry import NEXT_WORD_MODELS, TEXT_MODELS, build_untrained, create_for_texts, refuse_text_model
 from sfumato.models.weights.backbone import Backbone
 from sfumato.models.weights.pretrained import zero_classifier
 
@@ -113,7 +113,8 @@ def check(
 
     Args:
         spelling: a model spec for `create` or `create_for_texts`, or a head (`create_head`).
-        records: "images" or "texts"; None if not known before the source is read.
+        records: "images", "texts", or "next words" for texts whose words are predicted; None if not known before the
+            source is read.
         channels, size: channels and size of the images, if known.
         pretrained: as for `create`; a path is not opened.
 
@@ -121,7 +122,7 @@ def check(
         SfumatoError: as for `create`.
     """
     base, options = parse(spelling)
-    if pretrained == "timm" and records != "texts":
+    if pretrained == "timm" and records not in ("texts", "next words"):
         zoo.require_timm(base)
     if base == NAME and records is None:
         create_head(spelling, classes=2, width=1)
@@ -129,9 +130,10 @@ def check(
         zoo.check(base, options)
     elif is_custom(spelling):
         import_function(base)
-    elif records == "texts" or (base in TEXT_MODELS and records is None):
+    elif records in ("texts", "next words") or (records is None and base in (*TEXT_MODELS, *NEXT_WORD_MODELS)):
+        next_words = base in NEXT_WORD_MODELS if records is None else records == "next words"
         with torch.random.fork_rng(devices=[]):
-            create_for_texts(spelling, classes=2, vocabulary=16, length=4)
+            create_for_texts(spelling, classes=16, vocabulary=16, length=4, next_words=next_words)
     else:
         refuse_text_model(spelling, base)
         _try(base, options, channels=channels, size=size)

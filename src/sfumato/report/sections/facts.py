@@ -11,6 +11,7 @@ from sfumato.report.plots.attack import Attack
 from sfumato.report.sections.audits import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.multilabel import MultilabelEvaluation
+from sfumato.report.sections.words import WordEvaluation
 
 Interval = tuple[float | None, float, float]
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -209,7 +210,7 @@ class Facts:
     environment: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, Any]] = ()
-    evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None = None
+    evaluation: Evaluation | MultilabelEvaluation | WordEvaluation | EmbeddingEvaluation | None = None
     public_test: bool = False
     published: Published | None = None
     person_epsilons: Sequence[tuple[int, float]] = ()

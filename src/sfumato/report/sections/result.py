@@ -15,11 +15,12 @@ from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, Published
 from sfumato.report.sections.multilabel import MultilabelEvaluation
 from sfumato.report.sections.numbers import percent, significant
+from sfumato.report.sections.words import WordEvaluation
 
 _MOST_BARS = 40
 _LOWEST_BARS = 20
 _MOST_NUMBERED = 40
-_AVERAGES = {
+AVERAGES = {
     "last": "the last weights, each by itself",
     "upa": "mean of {} weights (UPA)",
     "opa": "mean of what {} models say (OPA)",
@@ -60,7 +61,7 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
             drawn | dict(zip(("record", "truth", "prediction", "score"), sample, strict=True))
             for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
-        "averages": _AVERAGES,
+        "averages": AVERAGES,
         "calibration": calibrated(evaluation.calibration),
         "what": what,
         "longest": _LONGEST_TEXT,
@@ -125,7 +126,9 @@ def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool
     return rows
 
 
-def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
+def headline(
+    evaluation: Evaluation | MultilabelEvaluation | WordEvaluation | EmbeddingEvaluation | None,
+) -> dict[str, Any] | None:
     """The main figure, and the baselines for comparison."""
     if isinstance(evaluation, EmbeddingEvaluation):
         return {
@@ -139,6 +142,9 @@ def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation
             "track": None,
             "with_noise": False,
         }
+    if isinstance(evaluation, WordEvaluation):
+        track = (*evaluation.accuracy, evaluation.majority)
+        return evaluation.headline() | {"track": track, "with_noise": False}
     if isinstance(evaluation, MultilabelEvaluation):
         track = (*evaluation.accuracy, evaluation.baseline)
         return evaluation.headline() | {"track": track, "with_noise": False}

@@ -22,7 +22,7 @@ from sfumato.data import CachedRecords, Part, Preparation, Source
 from sfumato.evaluation import accuracy
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
-from sfumato.models.losses import is_exclusive
+from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.observers.notebook import default_progress
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import PrivacyPlan
@@ -87,7 +87,7 @@ def shadow_attack(
         raise SfumatoError(
             f"the run in {run.path} protects each {plan.unit.name}", "attack a run that protects examples"
         )
-    if not is_exclusive(settings.objective.loss):
+    if not is_exclusive(settings.objective.loss) or settings.objective.loss == NEXT_WORD:
         raise SfumatoError(
             f"the run in {run.path} has the loss {settings.objective.loss}, by which a record may have several classes",
             "attack a run with one class for each record",

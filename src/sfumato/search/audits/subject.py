@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.audit.noise import WINDOW, ParameterNoise
-from sfumato.data import FeatureTransform, Form, Images, Tokens
+from sfumato.data import FeatureTransform, Form, Images, NextWords, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import is_exclusive, weighted_loss
@@ -26,7 +26,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 from sfumato.training.inputs import OnFeatures, features_alone
-from sfumato.training.job import PrivateJob, is_public
+from sfumato.training.job import SYNTHETIC, PrivateJob, is_public
 from sfumato.training.preparation.building import noise_of
 
 MADE_BY = 0
@@ -108,6 +108,8 @@ class Subject:
 
     @property
     def _targets(self) -> Tensor | None:
+        if isinstance(self.form, NextWords):
+            return self.form.synthetic_targets(SYNTHETIC)
         return None if is_exclusive(self.loss) else self.labels(2 * self.classes).flatten(0, 1)
 
     def inputs(self, units: int) -> Tensor:
@@ -122,7 +124,9 @@ class Subject:
         return (images if self.trunk is None else features_alone(self.trunk, images)).unflatten(0, records)
 
     def labels(self, units: int) -> Tensor:
-        """Synthetic labels (units, R) or (units, R, L), which differ between neighbouring units."""
+        """Synthetic labels (units, R), (units, R, L) or (units, R, T), which differ between neighbouring units."""
+        if isinstance(self.form, NextWords):
+            return self.form.synthetic_targets(units * self.records + 4)[4:].unflatten(0, (units, self.records))
         places = torch.arange(units)[:, None].expand(units, self.records)
         if is_exclusive(self.loss):
             return places % self.classes

@@ -24,7 +24,7 @@ from sfumato.averaging import denoising
 from sfumato.data import Source, parse, supports_user_from
 from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
-from sfumato.models.losses import is_exclusive, probabilities
+from sfumato.models.losses import NEXT_WORD, is_exclusive, probabilities
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, FixedClipping, PrivacyPlan, PrivateChoice, Tree
 from sfumato.privacy.factorisation.toeplitz import toeplitz_covariance
 from sfumato.privacy.factorisation.tree import tree_covariance
@@ -176,7 +176,12 @@ def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> No
         raise SfumatoError(
             f"{what}, but the model gives embeddings", "leave score_on out, and give the method upa or ema"
         )
-    if not is_exclusive(run.read_json(names.SETTINGS)["settings"]["loss"]) and (scored or method == "omv"):
+    loss = run.read_json(names.SETTINGS)["settings"]["loss"]
+    if loss == NEXT_WORD and scored:
+        raise SfumatoError(
+            "score_on counts right classes, but the model predicts the next word", "leave score_on out, or give `last`"
+        )
+    if not is_exclusive(loss) and (scored or method == "omv"):
         what = "score_on counts right classes" if scored else "the method omv takes a majority of classes"
         raise SfumatoError(
             f"{what}, but the model predicts several labels, which may all be true",

@@ -243,13 +243,13 @@ def _documented(run: RunDirectory) -> DocumentFacts:
     record, statement = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
     data, model = record["data"], record["settings"]["model"]
     tokens = record.get("circumstances", {}).get("tokens")
-    embeds = "embedding" in record
+    embeds, next_words = "embedding" in record, "task" in record["transform"]
     return DocumentFacts(
         title=Heading.read(run).title or f"{data['kind']}, {model}",
-        task=_task(texts=bool(tokens), embeds=embeds),
+        task=_task(texts=bool(tokens), embeds=embeds, next_words=next_words),
         model=model,
         data=data["kind"],
-        classes=() if embeds else tuple(data.get("classes", ())),
+        classes=() if embeds or next_words else tuple(data.get("classes", ())),
         inputs=tokens or _images(data),
         statement=statement,
         figures=_figures(run, statement),
@@ -271,8 +271,10 @@ def _persons(run: RunDirectory, statement: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _task(*, texts: bool, embeds: bool) -> str:
+def _task(*, texts: bool, embeds: bool, next_words: bool = False) -> str:
     """The task's name on Hugging Face."""
+    if next_words:
+        return "text-generation"
     return "image-feature-extraction" if embeds else "text-classification" if texts else "image-classification"
 
 

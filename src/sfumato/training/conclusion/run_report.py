@@ -21,6 +21,7 @@ from sfumato.report import (
     Facts,
     MultilabelEvaluation,
     Published,
+    WordEvaluation,
     page,
 )
 from sfumato.runs import directory as names
@@ -176,13 +177,17 @@ def image_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"images": f"middle squares at {data['size']} x {data['size']} pixels, {colours}"}
 
 
-def evaluation_of(run: RunDirectory) -> Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None:
+def evaluation_of(
+    run: RunDirectory,
+) -> Evaluation | MultilabelEvaluation | WordEvaluation | EmbeddingEvaluation | None:
     """The evaluation in the run directory; None if there is none yet."""
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)
     if "labels" in data:
         return MultilabelEvaluation.from_dict(data)
+    if "words" in data:
+        return WordEvaluation.from_dict(data)
     return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
 
 

@@ -97,6 +97,8 @@ class CustomCode:
         """
         found, classes = {}, len(source.classes)
         if self.loss is not None:
+            if source.next_words:
+                source.require_classes("a loss of your own")
             targets = torch.from_numpy(source.synthetic_labels(classes))
             loss = self.loss_for(settings.objective, source.classes, "cpu")
             found["loss"], again = (_loss_digest(loss, targets, classes, settings.augmentation.views) for _ in range(2))

@@ -132,7 +132,7 @@ def _holds_images(data: Any) -> bool:
 
 
 def _from_source(source: Source, owner_key: bytes) -> LoopRecords:
-    if source.multilabel or source.cache is not None:
+    if source.multilabel or source.next_words or source.cache is not None:
         raise SfumatoError(
             "private_steps takes only sources of images with one label each, or of texts",
             "give a pair (inputs, targets) of tensors",

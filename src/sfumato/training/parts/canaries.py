@@ -133,6 +133,8 @@ def _with_zoomed(source: Source, at: Callable[[int], np.ndarray], labels: np.nda
 
 def _labels(generator: np.random.Generator, count: int, source: Source) -> np.ndarray:
     """Random labels, int64 (count,) or (count, L)."""
+    if source.next_words:
+        source.require_classes("a canary")
     if source.multilabel:
         return generator.integers(2, size=(count, len(source.classes)))
     return generator.integers(len(source.classes), size=count)

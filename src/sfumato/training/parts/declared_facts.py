@@ -176,6 +176,8 @@ class ClassShares(Part):
         prevalence = request.settings.objective.class_prevalence
         if prevalence is None:
             return None
+        if request.source.next_words:
+            request.source.require_classes("`class_prevalence`")
         (answer_weights if request.source.multilabel else class_weights)(prevalence, request.source.classes)
         if request.plan.unit.drawn == "users":
             refuse_for_users()

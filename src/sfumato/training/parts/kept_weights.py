@@ -12,14 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
 from sfumato.averaging import aggregates, kept_count_by_rule, kept_steps, uncertainty
 from sfumato.data import Preparation
-from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
 from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.privacy import Circumstances
@@ -29,10 +27,10 @@ from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.descent import trained_bytes
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest, RunSetup, Trained
-from sfumato.training.steps import Scorer
+from sfumato.training.scorers import Scorer
 
 RECORDS = 1000
-"""Largest number of test records for evaluating averages, spread evenly over the test split."""
+"""Largest number of test records, or about that of words, for evaluating averages, spread over the test split."""
 
 
 def evaluate_averages(
@@ -60,16 +58,14 @@ def evaluate_averages(
     last = _last_consecutive(tuple(kept))
     if len(last) < 2:
         return None
-    whole, test = moved(trained.outputs), setup.source.test
-    count = len(test)
-    places = np.linspace(0, count - 1, min(count, RECORDS)).round().astype(int).tolist()
-    labels = torch.from_numpy(test.labels[places])
+    whole, places = moved(trained.outputs), scorer.spread(RECORDS)
+    at_release, labels = scorer.decisions(trained.weights, whole, places)
 
     def right(outputs: Tensor) -> float:
         return (outputs.argmax(1) == labels).double().mean().item()
 
     def outputs(weights: Mapping[str, Tensor]) -> Tensor:
-        return moved(scorer.outputs({**trained.weights, **weights}, places))
+        return moved(scorer.decisions({**trained.weights, **weights}, None, places)[0])
 
     each = {step: outputs(kept[step]) for step in last}
     said = {step: probabilities(one, setup.settings.objective.loss) for step, one in each.items()}
@@ -84,10 +80,10 @@ def evaluate_averages(
         },
     }
     return StepSpread(
-        records=len(places),
+        records=len(labels),
         steps=len(last),
         width=width,
-        released=right(whole[places]),
+        released=right(at_release),
         rows=[
             (method, shares[-1], statistics.stdev(shares) if len(shares) > 1 else 0.0)
             for method, shares in found.items()
@@ -114,7 +110,7 @@ def _intervals(
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
         return {}
-    samples = accuracy.sample_indices(whole, setup.source.test)
+    samples = scorer.samples(whole)
     if not samples:
         return {}
     first = whole[samples].argmax(1, keepdim=True)

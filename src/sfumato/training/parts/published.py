@@ -24,7 +24,7 @@ from sfumato.runs.figures import point_choice, published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.figures.operating import NONE, SHARES
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
-from sfumato.training.steps import Scorer
+from sfumato.training.scorers import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)

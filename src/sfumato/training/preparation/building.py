@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError
-from sfumato.data import Contents, FeatureTransform, Preparation, Source, Tokens, Transform
+from sfumato.data import Contents, FeatureTransform, NextWords, Preparation, Source, Tokens, Transform
 from sfumato.experiment.fixed_features import fixed_features
 from sfumato.experiment.settings import SECURE, Settings
 from sfumato.gradients.checks.external_models import unwrap
-from sfumato.models.losses import MULTILABEL, is_exclusive
+from sfumato.models.losses import MULTILABEL, NEXT_WORD
 from sfumato.models.model_spec import is_custom, parse
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.noise_grid import refuse_without_grid
@@ -164,10 +164,13 @@ def build(
             f"pretrained {settings.network.pretrained} is given with a module, which already has weights",
             "load them into the module, and leave it out",
         )
-    if source.multilabel == is_exclusive(settings.objective.loss):
-        has, right = ("several labels", MULTILABEL) if source.multilabel else ("one label", "softmax")
+    special = MULTILABEL if source.multilabel else NEXT_WORD if source.next_words else None
+    loss = settings.objective.loss
+    if loss != special if special else loss in (MULTILABEL, NEXT_WORD):
+        has = {None: "one label", MULTILABEL: "several labels", NEXT_WORD: "words to predict"}[special]
+        right = special or "softmax"
         raise SfumatoError(
-            f"loss is {settings.objective.loss}, but each record of the source has {has}",
+            f"loss is {loss}, but each record of the source has {has}",
             f"give loss {right}, or leave it out",
         )
     if source.tokens is not None:
@@ -181,7 +184,8 @@ def build(
     else:
         module = copy.deepcopy(unwrap(model)).cpu()
         shape = source.shape if source.tokens is None else source.tokens.synthetic(1)
-        module = models.check_shapes("module", module, classes=len(source.classes), shape=shape)
+        facts: dict[str, Any] = {"classes": len(source.classes), "each_word": source.next_words}
+        module = models.check_shapes("module", module, shape=shape, **facts)
     if source.cache is not None:
         _check_cache(source.cache.contents, settings)
         if source.cache.contents.backbone is not None:
@@ -269,6 +273,7 @@ def _created_for_texts(settings: Settings, classes: int, tokens: Tokens) -> nn.M
         classes=classes,
         vocabulary=tokens.vocabulary,
         length=tokens.length,
+        next_words=isinstance(tokens, NextWords),
         pretrained=weights,
         head=settings.network.head,
     )

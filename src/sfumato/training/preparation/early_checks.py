@@ -39,7 +39,7 @@ ANY_NUMBER = 10**9
 """A number of examples that is large enough for any choice."""
 IMAGES = ("digits", "folder", "torchvision")
 """Kinds of sources that only hold images. For tables and archives the records decide."""
-TEXT_OPTIONS = ("text_column", "length", "vocabulary", "words")
+TEXT_OPTIONS = ("text_column", "length", "vocabulary", "words", "task")
 """Declarations that only texts have."""
 
 
@@ -141,6 +141,8 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
         return
     declared = {} if spec is None else spec.declared.given
     records = "images" if kind in IMAGES else "texts" if any(name in declared for name in TEXT_OPTIONS) else None
+    if "task" in declared:
+        records = "next words"
     models.check(
         model,
         records=records,

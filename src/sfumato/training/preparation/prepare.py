@@ -186,7 +186,7 @@ def _gradient(
         shape = source.tokens.synthetic(1)[0]
         if not of_users:
             rows = source.tokens.synthetic(SYNTHETIC_TEXTS).to(device)
-            options["template"] = rows, torch.arange(SYNTHETIC_TEXTS, device=device) % len(source.classes)
+            options["template"] = rows, torch.from_numpy(source.synthetic_labels(SYNTHETIC_TEXTS)).to(device)
     if trunk is not None:
         features_alone(trunk, torch.zeros(2, *source.shape, device=device))  # raises its errors before the run begins
         shape = (trunk.width,)

@@ -77,7 +77,7 @@ SHOWN = 12
 
 def notes(source: Source) -> list[str]:
     """Notes on how the records were read, and the training records of each class unless the data are published."""
-    if source.published or source.cache is not None or source.multilabel:
+    if source.published or source.cache is not None or source.multilabel or source.next_words:
         return list(source.notes)
     return [*source.notes, f"read {per_class(source)} (private figures)"]
 
