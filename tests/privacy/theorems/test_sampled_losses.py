@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
+from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.composition import Composition, RepeatedLosses
+from sfumato.privacy.theorems import sampled_losses
 from sfumato.privacy.theorems.sampled_losses import sampled_gaussian, sampled_gaussian_renyi
 
 
@@ -73,9 +75,24 @@ def test_renyi_divergences_of_other_orders_are_the_integral(sigma, probability, 
     assert found == pytest.approx(expected, rel=1e-7, abs=1e-9)
 
 
+@pytest.mark.parametrize("order", [1.02, 1.5, 8.0, 300.0])
+@pytest.mark.parametrize("probability", [1e-6, 0.3])
+def test_renyi_divergences_with_hardly_any_noise_are_a_bound_that_is_as_good_as_exact(monkeypatch, order, probability):
+    sigma = math.sqrt(2 * order / sampled_losses.MOST_POINTS) * 0.99
+    (bound,) = sampled_gaussian_renyi(sigma, probability, [order])
+    monkeypatch.setattr(sampled_losses, "MOST_POINTS", math.inf)
+    (exact,) = sampled_gaussian_renyi(sigma, probability, [order])
+    assert exact * (1 - 1e-10) <= bound <= exact * (1 + 1e-10)
+
+
 def test_an_order_below_two_with_little_noise_is_finite_where_dp_accounting_has_none():
     accountant = rdp.RdpAccountant([1.3])
     accountant.compose(dp_accounting.PoissonSampledDpEvent(256 / 6800, dp_accounting.GaussianDpEvent(0.31)))
     assert accountant.rdp[0] == math.inf
     below, found, above = sampled_gaussian_renyi(0.31, 256 / 6800, [1.0001, 1.3, 2.0])
     assert 0 < below < found < above
+
+
+def test_the_least_noise_is_answered_at_once():
+    plan = PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=5, noise_multiplier=1e-3, delta=1e-5)
+    assert 1e6 < plan.epsilon_rdp < math.inf
