@@ -35,7 +35,7 @@ def test_each_change_stands_alone(call):
 
 def test_on_private_data_it_is_told_what_all_runs_cost(call):
     command = f"sweep digits --private --model linear {QUICK} {VARY}"
-    assert "--search does not say how it is to be paid" in call(command, status=1)
+    assert "a search on private data costs privacy, but --search is not given" in call(command, status=1)
     assert "which a private selection must not" in call(f"{command} --search private", status=1)
     found = json.loads(call(f"{command} --search uncovered --output f --json"))
     plan = PrivacyPlan.from_dict(json.loads(Path("f/0/plan.json").read_text()))

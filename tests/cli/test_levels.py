@@ -75,7 +75,7 @@ def test_features_know_it_too(call, xrays, quick):
     call(f"features {xrays} --backbone digits --window 100,4000 --output cache")
     assert json.loads(Path("cache/features.json").read_text())["transform"]["window"] == [100, 4000]
     told = call(f"features {xrays} --backbone digits --bit-depth 12 --output cache", status=1)
-    assert "began as something else" in told
+    assert "was started with other settings" in told
     assert "window was [100, 4000] and is" in told
     quick = quick.replace("--model linear", "")
     assert "bit_depth of features:cache were fixed" in call(f"train features:cache {quick} --bit-depth 12", status=1)

@@ -73,7 +73,7 @@ def test_an_unfinished_run_goes_on(call, table, workplace, monkeypatch):
             "give --words, a file with one per line, such as the most",
         ),
         ("train {} --classes a b", "--classes is given, and task next-word predicts words instead of labels"),
-        ("train {} --views 2", "views 2 is for images, and a text has no views"),
+        ("train {} --views 2", "views 2 is for images; texts have no views"),
         ("train {} --model bag", "model of next words must be one of lstm"),
         ("train {} --report-epsilon 1", "needs one class for each record"),
         ("train {} --loss sigmoid", "loss is sigmoid, but each record of the source has words to predict"),

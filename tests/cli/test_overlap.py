@@ -65,7 +65,7 @@ def test_searches_say_it_and_write_it_nowhere(used, capsys, workplace, how):
 def test_a_list_that_was_emptied_is_named_beside_the_smaller_total(used, capsys, home):
     (home / "uses.jsonl").write_text("")
     told = said(capsys, "spent npz:whole.npz")
-    assert "no known run of yours used known" in told.out
+    assert "no known run of yours used npz:whole.npz" in told.out
     assert "note: your lists disagree: uses.jsonl lacks 3 of 3 entries; lost entries are in no total" in told.err
     told = said(capsys, "spent npz:whole.npz --json")
     assert json.loads(told.out)["disagreements"] == ["uses.jsonl lacks 3 of 3 entries"]

@@ -38,6 +38,6 @@ def test_each_person_is_promised_for_over_all_images_that_they_are_on(call, peop
 
 
 def test_people_who_share_images_are_not_drawn_as_wholes(call, people):
-    refused = "sampling whole users needs one user per record; train a classifier by --unit user with --drawn examples"
+    refused = "sampling whole users needs one user per record; train a classifier with --unit user and --drawn examples"
     assert refused in call(f"train {people} {QUICK} --unit user --drawn users", status=1)
     assert refused in call(f"embed {people} --epsilon 8", status=1)

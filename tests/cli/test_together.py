@@ -29,8 +29,8 @@ OPTIONS += ("--seed", "3", "--epsilon", "5")
     ("options", "problem"),
     [
         ("--processes 0", "error: --processes must be at least 1, got 0"),
-        ("--processes 2 --seeds 2", "can only train one private run, but --seeds is asked for"),
-        ("--processes 2 --epsilon 1,3", "of one private run, and several budgets is asked for"),
+        ("--processes 2 --seeds 2", "can only train one private run, got --seeds"),
+        ("--processes 2 --epsilon 1,3", "can only train one private run, got several budgets"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused_in_one_line(options, problem, workplace, call):

@@ -38,7 +38,7 @@ def test_a_model_is_measured_on_users_that_it_has_not_met(call, patients, quick)
     by_user, by_image = (len(opened(patients, user_from=rule).test) for rule in (RULE, None))
     assert by_user != by_image
     told = call(f"evaluate run {patients}", status=1)
-    assert f"was trained with --user-from {RULE!r}, and another split would separate; give the same" in told
+    assert f"was trained with --user-from {RULE!r}, and another split would separate these users; give the same" in told
     for further, images in ((f"--user-from '{RULE}'", by_user), ("--part all", 120)):
         assert json.loads(call(f"evaluate run {patients} {further} --json"))["images"] == images
     call(f"train {patients} {quick} --output other")

@@ -150,8 +150,8 @@ def test_by_time_each_record_takes_part_in_its_own_step_alone():
     ("times", "words"),
     [
         (None, "the records have no times"),
-        ([0, 1], r"times must be 3 integers, got int64 of shape \(2,\)"),
-        ([0.0, 1.0, 2.0], "times must be 3 integers, got float64"),
+        ([0, 1], r"times must be 3 whole numbers, got int64 of shape \(2,\)"),
+        ([0.0, 1.0, 2.0], "times must be 3 whole numbers, got float64"),
     ],
 )
 def test_times_that_are_none_are_refused(times, words):

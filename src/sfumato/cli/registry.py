@@ -19,7 +19,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "spent": "List the runs on a data set, with date, unit and epsilon.",
         "tradeoff": "Show the trade-off between noise and steps within a budget.",
         "evaluate": "Measure a finished run's model on the test part of a source.",
-        "predict": "Label images with a finished run's model.",
+        "predict": "Label images or texts with a finished run's model.",
         "aggregate": "Average the weights that a finished run has kept.",
         "export": "Export a finished run's model for use without sfumato.",
         "report": "Write the report of a finished run.",

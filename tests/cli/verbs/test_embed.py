@@ -160,7 +160,7 @@ NOISELESS = QUICK.replace("--noise-multiplier 4", "--public --method fedemb-nois
 
 def test_without_noise_there_is_no_plan_and_no_epsilon(people, workplace, capsys):
     assert main(shlex.split(f"embed {people} {NOISELESS} --dry-run")) == 0
-    assert re.search(r"privacy +none (no guarantee)\n", capsys.readouterr().out)
+    assert re.search(r"privacy +none \(no guarantee\)\n", capsys.readouterr().out)
     assert main(shlex.split(f"embed {people} {NOISELESS} --dry-run --json")) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["plan"]["epsilon"], found["clients"]["method"]) == (None, "fedemb-noiseless")

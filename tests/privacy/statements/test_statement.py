@@ -115,7 +115,7 @@ PAIRS = {
         "amplified by cyclic Poisson sampling, each example in one of 4 groups drawn in secret, which take turns, and "
         "drawn into each step of its group with probability 0.4, clipping norm 1, noise multiplier 6 before it is "
         "correlated over 2 steps, accounted by privacy loss distribution",
-        ("the groups took turns", "that chance as well as on the noise"),
+        ("the groups took turns", "depends on this sampling as well as on the noise"),
     ),
     "truncated": (
         TruncatedPoisson(batch_size=100, largest=150),
@@ -129,7 +129,7 @@ PAIRS = {
         Gaussian(noise_multiplier=6.0),
         "50 steps of the Gaussian mechanism amplified by random allocation, each example in one of every 12 steps, "
         "drawn in secret for each epoch, clipping norm 1, noise multiplier 6, accounted by privacy loss distribution",
-        ("took part once in every epoch", "that chance as well as on the noise"),
+        ("took part once in every epoch", "depends on this draw as well as on the noise"),
     ),
 }
 

@@ -329,7 +329,7 @@ def refuse_several(given: Mapping[str, bool]) -> None:
     """
     for what in [name for name, given in given.items() if given]:
         raise SfumatoError(
-            f"several processes can only train one private run, but {what} was requested", "use one process"
+            f"several processes can only train one private run, got {what}", "use one process"
         )
 
 

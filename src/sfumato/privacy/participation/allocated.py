@@ -55,6 +55,6 @@ class Allocated(BatchedParticipation):
     def remark(self, one: str = "example") -> str:
         """The same in plain words."""
         return (
-            f"Each {one} took part once in every epoch, in a step drawn at random and in secret. The guarantee relies "
-            "on that chance as well as on the noise."
+            f"Each {one} took part once in every epoch, in a step drawn at random and in secret. The guarantee "
+            "depends on this draw as well as on the noise."
         )
