@@ -57,15 +57,15 @@ def recording(monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> Iterator[
     """Within, sums are recorded, on a CPU by recorders; what was is in the list."""
     found, record = [], _devices.capture_graph
 
-    def emulated(function, device, beside):
+    def emulated(function, device, earlier):
         found.append(Recorder())
         with found[-1]:
             outputs = function()
         return found[-1], outputs
 
-    def counted(function, device, beside):
+    def counted(function, device, earlier):
         found.append(None)
-        return record(function, device, earlier=beside)
+        return record(function, device, earlier=earlier)
 
     monkeypatch.setattr(_devices, "capture_graph", counted if device == "cuda" else emulated)
     if device != "cuda":

@@ -149,7 +149,7 @@ def test_a_run_without_privacy_still_promises_nothing(copies, version, name):
     statement = read(run / "statement.json")
     facts = {key: statement[key] for key in ("published", "filtered")}
     assert NoGuarantee(origins=tuple(statement["origins"]), **facts).to_dict() == statement
-    with pytest.raises(SfumatoError, match="promises nothing"):
+    with pytest.raises(SfumatoError, match="has no guarantee"):
         verify(run)
 
 

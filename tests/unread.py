@@ -48,6 +48,7 @@ CHOICES: dict[str, Any] = {
 """Of each choice of `Settings` a value that is no default."""
 BUDGET: dict[str, Any] = {
     "epsilon": 3.0,
+    "accountant": "rdp",
     "delta": 1e-4,
     "noise_multiplier": 2.0,
     "batch_size": 11,

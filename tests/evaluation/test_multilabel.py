@@ -141,7 +141,7 @@ def test_padding_has_no_labels(spec):
 
 def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_path, digits):
     place = {"directory": tmp_path / "run", "device": "cpu", "threads": 1}
-    with pytest.raises(SfumatoError, match=r"report_epsilon 0\.1 needs one class for each record"):
+    with pytest.raises(SfumatoError, match=r"report_epsilon 0\.1 needs one class per record"):
         train("linear", source, plan(source), report_epsilon=0.1, **place, **CHOICES)
     for loss in ("softmax", "sigmoid"):
         with pytest.raises(SfumatoError, match=f"loss is {loss}, but each record of the source has several labels"):
@@ -154,7 +154,7 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
     with pytest.raises(SfumatoError, match="digits has one label per image, but the model predicts several"):
         run.load().open_source("digits")
     one_each = Records(images=source.test.images, labels=source.test.labels.argmax(1))
-    with pytest.raises(SfumatoError, match="the source has one label per record, but the model predicts several"):
+    with pytest.raises(SfumatoError, match="the source has one label for each record, but the model predicts several"):
         run.load().module_for(replace(source, train=one_each, test=one_each))
 
 

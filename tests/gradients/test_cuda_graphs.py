@@ -110,8 +110,8 @@ def test_elsewhere_than_in_deterministic_mode_bits_may_differ_and_sums_may_not(r
     right = _devices.capture_graph
     for factor, used in ((1 + 1e-6, True), (1.1, False)):
 
-        def other(function, device, beside, factor=factor):
-            recording, outputs = right(function, device, beside)
+        def other(function, device, earlier, factor=factor):
+            recording, outputs = right(function, device, earlier)
             return Multiplied(recording, outputs, factor), outputs
 
         monkeypatch.setattr(_devices, "capture_graph", other)
@@ -234,8 +234,8 @@ def test_what_cannot_be_recorded_goes_on_with_one_warning(recorders):
 def test_a_recording_that_gives_other_bits_is_not_used(recorders, monkeypatch):
     right = _devices.capture_graph
 
-    def wrong(function, device, beside):
-        recording, outputs = right(function, device, beside)
+    def wrong(function, device, earlier):
+        recording, outputs = right(function, device, earlier)
         return Multiplied(recording, outputs, 1 + 1e-6), outputs
 
     monkeypatch.setattr(_devices, "capture_graph", wrong)

@@ -128,7 +128,7 @@ def test_or_it_is_lost_and_the_run_goes_on_behind_what_is_paid(tmp_path, change)
     assert [body["step"] for body in lines(place)] == list(range(STEPS)), "each is paid once"
     for moved in found.weights.values():  # nothing of the lost steps was released a second time
         assert not any(torch.allclose(moved, earlier, atol=1e-3) for earlier in first.values())
-    assert "steps 1 to 3 would have released something else" in found.run.note
+    assert "steps 1 to 3 would have given other releases" in found.run.note
     statement = found.run.statement
     assert statement.circumstances.steps_lost == 3
     assert "the model after 6 steps, of which 3 moved it" in json.dumps(statement.to_dict())

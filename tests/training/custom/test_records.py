@@ -86,7 +86,7 @@ def test_a_dict_that_changes_between_two_reads_is_refused():
     data = Named()
     records = own_records(data, KEY)
     data.shift = 1.0
-    with pytest.raises(SfumatoError, match="record 3 of the data set differs"):
+    with pytest.raises(SfumatoError, match="record 3 of the data set has changed"):
         records.take(np.array([3]))
 
 

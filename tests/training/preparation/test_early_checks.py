@@ -37,7 +37,7 @@ CHOICES = [
     ("class_prevalence", ("dark=0.5", "light=0.4"), "sum to 0.9, not to 1"),
     ("normalisation", "public-batch", "no public_data is given"),
     ("mechanism", "blt", None),
-    ("bands", 4, "is of mechanism banded"),
+    ("bands", 4, "is for mechanism banded"),
     ("unit", "user", "does not name the user of each image"),
     ("per_user", 3, "applies to users, but the unit is an example"),
     ("noise_multiplier", -1.0, "noise_multiplier must"),
