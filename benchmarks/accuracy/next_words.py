@@ -1,12 +1,12 @@
 """Next-word prediction, small: python benchmarks/accuracy/next_words.py AG_NEWS_TEST.csv.gz
 
-Two data sets on which a small network of the published form is trained. 800 made-up people write three to seven
+Two data sets on which a small network of the published form is trained. 800 synthetic people write three to seven
 sentences of a grammar of 30 words; the unit is a person, with one tree of noise and with bands, in a fixed order, at
 epsilon 18.9 and 8.2 (delta 1e-5), and without privacy. And the 7,600 texts of AG News' test file, of which the keyed
 split trains on about 6,030: the unit is a text, at epsilon 8, and without privacy. Their list of 2,000 words is counted
 in the first half of the same file, which stands for a public text here.
 
-Goes on where it stopped; writes results/next-words.json. Half a minute for a run on made-up people on one busy core,
+Goes on where it stopped; writes results/next-words.json. Half a minute for a run on synthetic people on one busy core,
 4 and 20 minutes for those on AG News.
 """
 
@@ -71,7 +71,7 @@ def main(news: Path) -> None:
 
 
 def people(folder: Path) -> Source:
-    """The sentences of made-up people."""
+    """The sentences of synthetic people."""
     generator = np.random.default_rng(0)
     rows = ["text,user"]
     for person in range(PEOPLE):
