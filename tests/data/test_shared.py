@@ -211,7 +211,10 @@ def test_a_list_with_a_user_without_a_name_is_refused(tmp_path):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet as pq
 
-    for users, words in (([["ann", " "], ["bob"]], "a user without a name"), ([[1.5], [2.5]], "write lists of integers or text")):
+    for users, words in (
+        ([["ann", " "], ["bob"]], "a user without a name"),
+        ([[1.5], [2.5]], "write lists of integers or text"),
+    ):
         table = pa.table({"image": [_png(0, tmp_path), _png(1, tmp_path)], "label": [0, 1], "user": users})
         pq.write_table(table, tmp_path / "a.parquet")
         with pytest.raises(SfumatoError, match=words):

@@ -328,9 +328,7 @@ def refuse_several(given: Mapping[str, bool]) -> None:
         given: for each feature that processes cannot share, by name, whether it was requested.
     """
     for what in [name for name, given in given.items() if given]:
-        raise SfumatoError(
-            f"several processes can only train one private run, got {what}", "use one process"
-        )
+        raise SfumatoError(f"several processes can only train one private run, got {what}", "use one process")
 
 
 def refuse_dry_seeds(*, dry_run: bool) -> None:
