@@ -102,7 +102,6 @@ def _tuned(epsilon: int, steps: int, paper: str) -> Row:
         options=f"recipe:de2022/table20 --epsilon {epsilon} --pretrained {{place}}/cifar100",
         paper=paper,
         passes=steps * 4096 * 16,
-        tiny=f"{TINY} --views 2 --noise-multiplier 8 --delta 1e-5",
         first=(PRETRAINING,),
     )
 

@@ -61,7 +61,7 @@ def test_on_a_full_disk_all_end_with_one_line_and_nothing_is_paid_twice(tmp_path
     home = str(tmp_path / "home")
     leader, other = ranks(2, command, SFUMATO_HOME=home, FULL_AT="2")
     assert (leader.returncode, other.returncode) == (1, 1)
-    expected = "cannot be extended (No space left on device); free some space and start the same command again"
+    expected = "cannot be extended (No space left on device); free some space and repeat the command"
     assert expected in leader.stderr.splitlines()[-1]
     line = other.stderr.splitlines()[-1]  # the place where they met may be gone with the leader
     assert re.search(r"worker 0 on \S+: .* cannot be extended|the connection to worker 0 \(process \d+ on", line), line
