@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -270,7 +271,10 @@ def test_weights_and_biases_itself_gets_neither_what_is_printed_nor_where_the_da
     tracker.on_metrics(ROW)
     tracker.on_finish()
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
-    sent = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"}
-    everything = b"".join(sent.values())
+    everything, until = b"", time.monotonic() + 120
+    while b"learning_rate" not in everything and time.monotonic() < until:  # its own process may still be writing
+        sent = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"}
+        everything = b"".join(sent.values())
+        time.sleep(0.05)
     assert b"learning_rate" in everything
     assert [word for word in (b"accuracy", b"12.34", b"patients", b"requirements") if word in everything] == []
