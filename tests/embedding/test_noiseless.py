@@ -120,6 +120,7 @@ def test_its_name_takes_no_plan_either(source: Source):
         {"epsilon": 8.0},
         {"noise_multiplier": 0},
         {"delta": 1e-5},
+        {"accountant": "rdp"},
         {"adjacency": "zero-out"},
     ],
     ids=str,

@@ -222,8 +222,9 @@ def test_central_training_is_for_public_data_alone(source, tmp_path):
     run = begin(asked, public, RunDirectory(tmp_path / "b"), device="cpu", threads=1, progress=NoProgress())
     assert run.figures["recall"] >= 0
     assert load(run.directory).embed(np.zeros((8, 8, 1), np.uint8)).shape == (1, 8)
-    with pytest.raises(SfumatoError, match="has no guarantee, but a budget is given"):
-        begin(replace(asked, epsilon=3.0), public, RunDirectory(tmp_path / "c"), progress=NoProgress())
+    for budget in ({"epsilon": 3.0}, {"accountant": "rdp"}):
+        with pytest.raises(SfumatoError, match="has no guarantee, but a budget is given"):
+            begin(replace(asked, **budget), public, RunDirectory(tmp_path / "c"), progress=NoProgress())
 
 
 def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_path):

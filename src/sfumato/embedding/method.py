@@ -96,7 +96,7 @@ def refuse_private(source: Source, method: str) -> None:
 def decide_central(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
     """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
-    if not (experiment.epsilon is experiment.noise_multiplier is experiment.noise is None):
+    if not (experiment.epsilon is experiment.accountant is experiment.noise_multiplier is experiment.noise is None):
         raise SfumatoError("method central has no guarantee, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
@@ -116,7 +116,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     """
     method, reasons = experiment.chosen, []
     experiment.refuse_clocks()
-    promised = ("epsilon", "delta", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
+    promised = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
     given = {name: getattr(experiment, name) for name in promised if getattr(experiment, name) is not None}
     for name, value in given.items():
         if (name, value) != ("participation", "poisson"):
