@@ -138,18 +138,17 @@ def main(options: OptionsWithData) -> int:
     return measure(options, pieces(options), "full-size")
 
 
-def pieces(options: Options) -> Iterator[tuple[str, Piece]]:
+def pieces(options: OptionsWithData) -> Iterator[tuple[str, Piece]]:
     """What there is to do, by name."""
     for row in ROWS:
-        yield row.name, lambda call, row=row: training(call, row)
+        yield row.name, lambda call, row=row: training(call, row, options.data)
         if row is ROWS[0]:
             yield "a full batch of 1.28 million", full_batch
 
 
-def training(call: Call, row: Row) -> dict[str, Any]:
-    """A whole run, over as many calls as it takes."""
+def training(call: Call, row: Row, data: Path | None = None) -> dict[str, Any]:
+    """A whole run on the arrays of `data`, over as many calls as it takes."""
     options = call.options
-    data = getattr(options, "data", None)
     if options.tiny:
         data = options.place
         _synthetic(options.place)
@@ -188,9 +187,9 @@ def _prepare(call: Call, arguments: str, name: str) -> None:
 def full_batch(call: Call) -> dict[str, Any]:
     """One step of a head over all of ImageNet's records, synthetic features (Mehta et al. 2022): its whole command."""
     options = call.options
-    cache = heads.make(options.place, *(TINY_HEAD if options.tiny else HEAD))
+    sizes = records, _, _ = TINY_HEAD if options.tiny else HEAD
+    cache = heads.make(options.place, *sizes)
     spent = options.place / "full-batch.seconds"
-    records = (TINY_HEAD if options.tiny else HEAD)[0]
     with _measured(spent, options.device):
         words = ["train", f"features:{cache}", "--batch-size", f"{records}", "--steps", "1", "--epsilon", "1"]
         told = _sfumato(call, "full-batch", [*words, "--public", "--output", str(options.place / "full-batch")])
@@ -217,8 +216,7 @@ def table(results: Path = RESULTS) -> list[str]:
 
 
 def _sfumato(call: Call, name: str, words: list[str]) -> Any:
-    device = [] if words[0] == "features" and call.options.device == "cpu" else ["--device", call.options.device]
-    return call.last(name, [sys.executable, "-m", "sfumato", *words, *device, "--json"])
+    return call.last(name, [sys.executable, "-m", "sfumato", *words, "--device", call.options.device, "--json"])
 
 
 @contextlib.contextmanager

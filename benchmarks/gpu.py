@@ -77,16 +77,20 @@ def smoke(call: Call) -> dict[str, Any]:
 
 def repeatable(call: Call) -> dict[str, Any]:
     """By network: how many times as long a clipped gradient takes that gives the same bits each time."""
+    return by_network(call, "repeatable", REPEATED)
+
+
+def by_network(call: Call, what: str, program: str) -> dict[str, Any]:
+    """What a program prints last for each of the networks, by its name."""
     options = call.options
     found = {}
-    for name, size, count in [("cnn", 28, 16)] if options.tiny else DETERMINISTIC:
-        command = [sys.executable, "-c", REPEATED, options.device, name, str(size), str(count)]
-        found[name] = call.last("repeatable", command)
-        print(f"  {name:<40}{found[name]:.2f}", flush=True)
+    for name, size, count in [("cnn", 28, 16)] if options.tiny else NETWORKS:
+        found[name] = call.last(what, [sys.executable, "-c", program, options.device, name, str(size), str(count)])
+        print(f"  {name:<40}{json.dumps(found[name])}", flush=True)
     return found
 
 
-DETERMINISTIC = [("wrn-16-4", 32, 1024), ("nf-resnet-50", 224, 64), ("timm:vit_tiny_patch16_224", 224, 128)]
+NETWORKS = [("wrn-16-4", 32, 1024), ("nf-resnet-50", 224, 64), ("timm:vit_tiny_patch16_224", 224, 128)]
 """Networks, the side of their images, and how many."""
 REPEATED = """
 import json, sys, time
@@ -118,13 +122,7 @@ print(json.dumps(median(found)))
 
 def compiled(call: Call) -> dict[str, Any]:
     """By network: milliseconds of a plain step, of the same compiled, and of a clipped gradient, and both ratios."""
-    options = call.options
-    found = {}
-    for name, size, count in [("cnn", 28, 16)] if options.tiny else DETERMINISTIC:
-        command = [sys.executable, "-c", COMPILED, options.device, name, str(size), str(count)]
-        found[name] = call.last("compiled", command)
-        print(f"  {name:<40}{found[name]}", flush=True)
-    return found
+    return by_network(call, "compiled", COMPILED)
 
 
 COMPILED = """

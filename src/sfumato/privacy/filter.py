@@ -164,20 +164,19 @@ class PrivacyFilter:
             )
 
     def _renyi(self, use: Use) -> float:
-        """The divergence at the order. If its series does not converge there, the divergence at the next whole order,
-        which is no smaller: Renyi divergences increase with the order."""
+        """The divergence at the order. Where that of a selection is not known there, the divergence at the next whole
+        order, which is no smaller: Renyi divergences increase with the order."""
         assert self.order is not None
-        if isinstance(use, PrivacyPlan) and "rdp" not in use.loss.accountants:
+        if isinstance(use, PrivateSelection):
+            cost = use.renyi(self.order)
+            return cost if math.isfinite(cost) else use.renyi(float(math.ceil(self.order)))
+        if "rdp" not in use.loss.accountants:
             raise SfumatoError(
                 f"the budget counts Renyi divergences, and none is known for a plan by the {use.theorem.name}",
                 "use participation poisson without truncation and sample whole units, or set a budget with accounting "
                 "planned",
             )
-        cost = math.inf
-        for order in (self.order, float(math.ceil(self.order))):
-            if not math.isfinite(cost):
-                cost = use.renyi(order) if isinstance(use, PrivateSelection) else float(use.loss.renyi([order])[0])
-        return cost
+        return float(use.loss.renyi([self.order])[0])
 
     def _squared_mu(self, use: Use) -> float:
         parts = () if isinstance(use, PrivateSelection) else use.loss.parts

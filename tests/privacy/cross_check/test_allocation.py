@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from sfumato.privacy.cross_check import allocation
 from sfumato.privacy.cross_check.allocation import Ratios, epoch_losses, epoch_ratios
 
 
@@ -61,8 +60,7 @@ def test_what_either_part_has_lost_counts_in_the_sum():
     assert total.values.tolist() == pytest.approx([3.0])
 
 
-def test_losses_ascend_in_both_directions(monkeypatch):
-    monkeypatch.setattr(allocation, "CELLS", 50)
+def test_losses_ascend_in_both_directions():
     for removed in (True, False):
         losses, chances, lost = epoch_losses(1.0, 5, removed, above=True)
         assert (np.diff(losses) > 0).all()

@@ -7,6 +7,7 @@ two ends, with the same mean, W becomes larger. Sums of independent numbers keep
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +57,12 @@ def _replaced(ends: Any, masses: Any, moments: Any, above: bool) -> tuple[Any, A
     return ends, np.append(masses - up, 0.0) + np.append(0.0, up)
 
 
+@functools.lru_cache(maxsize=2)
 def epoch_ratios(sigma: float, steps: int, above: bool) -> Ratios:
-    """W of an epoch with this many steps: in convex order at most, or if `above` at least, the exact one."""
+    """W of an epoch with this many steps: in convex order at most, or if `above` at least, the exact one.
+
+    Cached, because both directions of the loss need it.
+    """
     mu = 1 / sigma
     edges = np.linspace(-_REACH, _REACH + mu, CELLS + 1)
     masses, moments = _intervals(edges), _intervals(edges - mu)
