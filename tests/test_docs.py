@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import shlex
 import subprocess
@@ -13,11 +15,14 @@ import pytest
 
 import sfumato
 from sfumato import cli, models, optim, search
+from sfumato._choices import choice
 from sfumato.cli.options.spellings import spelling_of
 from sfumato.cli.registry import VERBS, load
+from sfumato.data.declared import fact
 from sfumato.data.kinds import KINDS
 from sfumato.data.readers.torchvision_reader import IN_ARRAYS
 from sfumato.runs import directory
+from sfumato.training.parts.part import Part
 from studies import command
 from tests import reference_page
 
@@ -165,6 +170,23 @@ def test_the_reference_lists_verbs_sources_models_files_and_names():
         assert f"| `{name}` |" in REFERENCE, name
     listed = set(re.findall(r"`(\w+)`", REFERENCE.split("## Python names")[1]))
     assert set(sfumato.__all__) <= listed
+
+
+def test_what_contributing_shows_exists_and_can_be_called():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    calls = re.findall(r"= ((?:choice|fact)\(.*\))$", text, re.MULTILINE)
+    assert calls
+    for call in calls:
+        eval(call, {"choice": choice, "fact": fact})
+    methods = re.findall(r"^\+    def (\w+)\((.*?)\):", text, re.MULTILINE)
+    assert methods
+    for name, arguments in methods:
+        assert inspect.getfullargspec(getattr(Part, name)).args == arguments.split(", "), name
+    for name in re.findall(r"`([\w./]+/\w+\.py)`", text):
+        assert any((ROOT / start / name).exists() for start in ("", "src/sfumato")), name
+    of_sources = text.partition("**A source.**")[2].partition("\n**")[0]
+    for module, name in re.findall(r"`(\w+)\.(?!py`)(\w+)`", of_sources):
+        assert hasattr(importlib.import_module(f"sfumato.data.readers.{module}"), name), name
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])

@@ -104,7 +104,8 @@ REFUSED = {
     "'stepwise'; did you mean step",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
-    "train digits QUICK --weight-decay -1": "weight decay must not be negative, got -1.0; give 0 or a number above it",
+    "train digits QUICK --weight-decay -1": "--weight-decay must not be negative, got -1.0; give 0 or a number "
+    "above it",
     "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to use the last parameters",
     "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, "
     "such as 1 or 16",

@@ -221,5 +221,7 @@ def test_refusals(tmp_path, monkeypatch):
         sfumato.export(tmp_path / "none", to="torch-export")
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "onnx" in name else found(name))
-    with pytest.raises(SfumatoError, match=r"--to onnx needs onnx.*pip install 'sfumato\[onnx\]'"):
+    with pytest.raises(
+        SfumatoError, match=r"--to onnx needs onnx, onnxscript, onnxruntime \(not.*pip install 'sfumato\[onnx\]'"
+    ):
         sfumato.export(path)

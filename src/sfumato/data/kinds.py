@@ -179,8 +179,8 @@ KINDS: MappingProxyType[str, SourceKind] = MappingProxyType(
         "npz": SourceKind(reader="arrays", argument="PATH", called="archive"),
         "csv": SourceKind(reader="table", argument="PATH", called="table"),
         "parquet": SourceKind(reader="sharded.columns", argument="PATH", sharded=True),
-        "webdataset": SourceKind(reader="webdataset", argument="SHARDS", sharded=True),
-        "hf": SourceKind(reader="huggingface", argument="PATH", called="data set", sharded=True),
+        "webdataset": SourceKind(reader="sharded.webdataset", argument="SHARDS", sharded=True),
+        "hf": SourceKind(reader="sharded.huggingface", argument="PATH", called="data set", sharded=True),
         "torchvision": SourceKind(reader="torchvision_reader", argument="NAME", published=True),
         "features": SourceKind(reader=None, argument="PATH", called="cache"),
     }

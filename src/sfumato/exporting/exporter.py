@@ -88,7 +88,7 @@ def export(
     form = FORMATS[one_of("to", to, FORMATS)]
     missing = [name for name in form.NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise SfumatoError(f"--to {to} needs {' and '.join(missing)} (not installed)", "pip install 'sfumato[onnx]'")
+        raise SfumatoError(f"--to {to} needs {', '.join(missing)} (not installed)", "pip install 'sfumato[onnx]'")
     loaded, path = load(run, model=model), Path(run)
     if loaded.loss == NEXT_WORD:
         raise SfumatoError("the model predicts the next word, for which there is no format", "use it with sfumato.load")

@@ -42,7 +42,7 @@ def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_deca
     """Refuses the settings that `create` refuses."""
     one_of("optimizer", name, NAMES, remedy=_remedy(name))
     positive("learning rate", learning_rate)
-    not_negative("weight decay", weight_decay)
+    not_negative("weight_decay", weight_decay)
     if not_negative("momentum", momentum, remedy="give a number in [0, 1), such as 0.9") >= 1:
         raise SfumatoError(f"momentum must be below 1, got {momentum!r}", "give a number in [0, 1), such as 0.9")
 

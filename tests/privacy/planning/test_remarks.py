@@ -36,6 +36,11 @@ def test_a_plan_by_which_little_can_be_learnt_is_named_with_what_would_help():
     assert "epsilon" not in (remarks.weak_signal_note(by_rule(examples=320), 100_000) or "epsilon")
 
 
+@pytest.mark.parametrize(("examples", "told"), [(10, "10 classes of about 1 image each leave"), (30, "3 images each")])
+def test_a_single_image_is_not_written_in_the_plural(examples, told):
+    assert told in (remarks.weak_signal_note(by_rule(examples=examples), 10) or "")
+
+
 def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
     results = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "little-data.json"
     found = {tuple(key.rsplit(", epsilon ", 1)): value for key, value in json.loads(results.read_text()).items()}
@@ -60,6 +65,13 @@ def test_a_forecast_for_declared_shares_is_that_of_the_rarest_class():
     assert rare.startswith(f"about {remarks.expected_gain(signal * 0.04).median:.0%} of")
     assert even != rare
     assert "for the rarest class, at its declared share of 0.01" in rare
+    assert "accuracy" not in rare
+
+
+def test_a_forecast_gives_an_example_in_accuracy():
+    found = remarks.forecast(by_rule(examples=1438, epsilon=3.0), 4)
+    assert "about 88% of" in found
+    assert "about 82% accuracy where 90% is reached without privacy" in found  # 1/4 + 0.88 (0.9 - 1/4)
 
 
 @pytest.mark.parametrize(

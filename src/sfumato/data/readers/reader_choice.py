@@ -124,7 +124,7 @@ def _by_part(given: Any) -> dict[str | None, Any]:
 
 
 def _choose_hugging_face(named: dict[str | None, Any]) -> ReaderChoice:
-    from sfumato.data.readers import huggingface
+    from sfumato.data.readers.sharded import huggingface
 
     where = "the Dataset" if None in named else "the DatasetDict"
     load = lambda order: huggingface.from_sets(named, order, where)  # noqa: E731

@@ -33,6 +33,8 @@ MEASURED_GAINS = (
     ExpectedGain(0, 15, 0.03, 0.10, 0.36),
 )
 """Measured with the default model (benchmarks/results/little-data.json); see docs/defaults.md."""
+EXAMPLE_ACCURACY = 0.9
+"""Accuracy without privacy in the example of a forecast."""
 LEAST_SENSIBLE_NOISE = 0.05
 MANY_TURNS = 10
 """From this many turns on, one turn more or less changes how often an example takes part by at most a tenth."""
@@ -174,7 +176,9 @@ def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> st
     gain = f"about {runs.median:.0%} of the non-private gain over chance"
     if rarest is not None:
         return f"{gain} for the rarest class, at its declared share of {rarest:g} {measured}"
-    return f"{gain} {measured}. Rare classes may learn nothing."
+    accuracy = (1 - runs.median) / classes + runs.median * EXAMPLE_ACCURACY
+    example = f"about {accuracy:.0%} accuracy where {EXAMPLE_ACCURACY:.0%} is reached without privacy"
+    return f"{gain} {measured}, so {example}. Rare classes may learn nothing."
 
 
 def weak_signal_note(plan: PrivacyPlan, classes: int) -> str | None:
@@ -182,15 +186,16 @@ def weak_signal_note(plan: PrivacyPlan, classes: int) -> str | None:
     signal = signal_per_class(plan, classes)
     if signal >= ENOUGH_SIGNAL:
         return None
-    short, what = ENOUGH_SIGNAL / signal, "persons" if plan.unit.drawn == "users" else "images"
+    short, what = ENOUGH_SIGNAL / signal, "person" if plan.unit.drawn == "users" else "image"
     helps = [*(["fewer classes"] if classes > 2 else []), "features of a public network (sfumato features)"]
     if plan.sampling_probability == 1:
-        helps.insert(0, f"some {math.ceil(plan.population / classes * short)} {what} of each class")
+        helps.insert(0, f"some {math.ceil(plan.population / classes * short)} {what}s of each class")
     if plan.noise_multiplier / short > LEAST_SENSIBLE_NOISE:
         enough = plan.with_noise(plan.noise_multiplier / short).epsilon()
         helps.insert(0, f"epsilon {enough:.2g} in place of {plan.epsilon():.2g}")
+    count = f"{plan.population / classes:.0f}"
     return (
-        f"{classes} classes of about {plan.population / classes:.0f} {what} each leave a signal of {signal:.2g} over "
-        f"the noise for each class; below {ENOUGH_SIGNAL:g}, most trials learnt less than half of what is learnt "
+        f"{classes} classes of about {count} {what}{'' if count == '1' else 's'} each leave a signal of {signal:.2g} "
+        f"over the noise for each class; below {ENOUGH_SIGNAL:g}, most trials learnt less than half of what is learnt "
         f"without privacy; what helps: {', or '.join(filter(None, (', '.join(helps[:-1]), helps[-1])))}"
     )

@@ -145,7 +145,7 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_five_lines_of_the_docs_end_in_an_onnx_file(pictures, tmp_path, monkeypatch, capsys):
     onnxruntime = pytest.importorskip("onnxruntime")
-    page = (Path(__file__).resolve().parents[3] / "docs" / "python.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[4] / "docs" / "python.md").read_text("utf-8")
     (lines,) = (block for block in re.findall(r"^```py\n(.*?)^```", page, re.M | re.S) if "load_from_disk" in block)
     assert len(lines.strip().replace("\n\n", "\n").splitlines()) == 5
     monkeypatch.chdir(tmp_path)
@@ -158,7 +158,7 @@ def test_the_five_lines_of_the_docs_end_in_an_onnx_file(pictures, tmp_path, monk
 
 
 def test_a_folder_of_image_files_is_refused_with_what_reads_them(tmp_path):
-    from sfumato.data.readers import huggingface
+    from sfumato.data.readers.sharded import huggingface
 
     (tmp_path / "metadata.csv").write_text("file_name,label\n")
     with pytest.raises(SfumatoError, match=r"holds no Parquet; correct hf:.* read by folder:PATH, .*--path-column"):
