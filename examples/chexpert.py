@@ -1,10 +1,10 @@
 """Writes CheXpert as the table that recipe:board/chexpert reads.
 
-python examples/chexpert.py FOLDER [--test NAME]
+python examples/chexpert.py FOLDER [TABLE]
 
-FOLDER is the unpacked CheXpert-v1.0 or CheXpert-v1.0-small, with train.csv and valid.csv. NAME is the table to test on:
-valid.csv by default, or the published labels of the test set, whose images are in FOLDER/test. The result is
-FOLDER/chexpert.csv. Nothing is downloaded, and no image is copied.
+FOLDER is the unpacked CheXpert-v1.0 or CheXpert-v1.0-small, with train.csv and valid.csv. TABLE is the table in
+FOLDER to test on: valid.csv by default, or the published labels of the test set, whose images are in FOLDER/test. The
+result is FOLDER/chexpert.csv. Nothing is downloaded, and no image is copied.
 
 The five labels and the rule for uncertain ones (-1) are those of the public board of private image classification
 (arXiv 2601.17189, in its code mshubhankar/DP-Benchmarks): uncertain edema and atelectasis count as present, the other
@@ -13,9 +13,9 @@ three as absent, and so does a label that is not mentioned. Frontal and lateral 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,18 +39,16 @@ def label(value: str, uncertain: int) -> str:
     return str({1: 1, 0: 0, -1: uncertain}[int(float(value or 0))])
 
 
-def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--test", default="valid.csv", metavar="NAME")
-    given = parser.parse_args(words)
-    with (given.folder / "chexpert.csv").open("w", newline="", encoding="utf-8") as file:
+def main(folder: Path, test: str = "valid.csv") -> None:
+    with (folder / "chexpert.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["path", "user", "split", *UNCERTAIN])
-        for name, split in (("train.csv", "train"), (given.test, "test")):
-            table.writerows(lines_of(given.folder / name, split))
-    print(given.folder / "chexpert.csv")
+        for name, split in (("train.csv", "train"), (test, "test")):
+            table.writerows(lines_of(folder / name, split))
+    print(folder / "chexpert.csv")
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) not in (2, 3):
+        raise SystemExit(__doc__)
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -108,7 +108,7 @@ def test_uncertain_labels_follow_the_rule_of_the_board(chexpert: Path):
             assert published["Path"] == f"CheXpert-v1.0-small/{row['path']}"
             assert row["user"] in row["path"]
     assert [row["split"] for row in rows] == 40 * ["train"] + 24 * ["test"]
-    tested = rows_of(convert("chexpert", chexpert, "--test", "test_labels.csv"))[40:]
+    tested = rows_of(convert("chexpert", chexpert, "test_labels.csv"))[40:]
     assert all(row["path"].startswith("test/") for row in tested)
 
 
