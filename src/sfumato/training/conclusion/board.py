@@ -79,7 +79,7 @@ def entry_of(run: RunDirectory, board: str) -> str:
 def _figure(run: RunDirectory, measured: Mapping[str, Any], *, public: bool, area: bool) -> tuple[str, FigureInterval]:
     """The name and the value of the figure: exact on public data, else from published noisy counts."""
     if public and area:
-        if (value := measured["weighted_auc"]) is None:
+        if (value := measured.get("weighted_auc")) is None:
             raise SfumatoError(f"{run.path} has no area under a ROC curve", "give test images of several classes")
         return "Weighted mean of the areas under the ROC curves", FigureInterval(*value)
     if public:
