@@ -180,11 +180,9 @@ def _area_interval(value: float, variance: float, positives: int, negatives: int
     if value in (0, 1):
         pairs = min(positives, negatives)  # disjoint pairs are independent
         return proportion(round(value * pairs), pairs)
-    half = 0.5 / (positives * negatives)
-    inner = min(max(value, half), 1 - half)
     if variance < ROUNDING:
-        variance = _hanley_mcneil(inner, positives, negatives)
-    center, spread = math.log(inner / (1 - inner)), Z * math.sqrt(variance) / (inner * (1 - inner))
+        variance = _hanley_mcneil(value, positives, negatives)
+    center, spread = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
     low, high = (_logistic(center - spread), _logistic(center + spread))
     return FigureInterval(value, min(low, value), max(high, value))
 

@@ -46,8 +46,8 @@ def entry_of(run: RunDirectory, board: str) -> str:
     **Guarantee.** It holds no exact figure of data that are not public.
 
     Raises:
-        SfumatoError: an unknown data set; a run without a guarantee, without a figure that may be published, on other
-            classes, or whose test part was split off its training data.
+        SfumatoError: an unknown data set; a run without a guarantee, without a figure that may be published, or on
+            other classes.
     """
     one_of("--board-entry", board, tuple(BOARDS))
     record, statement = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
@@ -87,12 +87,14 @@ def _figure(run: RunDirectory, measured: Mapping[str, Any], *, public: bool, are
         share = measured["accuracy"]
         return f"Accuracy on {count:,} test images", FigureInterval(share, *wilson(share * count, count))
     noisy = None if area else published.read(run)
-    if noisy is None or noisy.accuracy.value is None:
+    if noisy is None or (share := noisy.accuracy.value) is None:
         raise SfumatoError(
             f"the figures of {run.path} were measured on private data, and may not be published",
             "train with --public if the data are" + ("" if area else ", or with --report-epsilon"),
         )
-    return f"Accuracy, from noisy counts of epsilon {noisy.table.epsilon:g},", FigureInterval(*noisy.accuracy)
+    return f"Accuracy, from noisy counts of epsilon {noisy.table.epsilon:g},", FigureInterval(
+        share, *noisy.accuracy[1:]
+    )
 
 
 def _model(record: Mapping[str, Any]) -> str:
