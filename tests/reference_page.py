@@ -21,6 +21,7 @@ MORE = {
     "attack": "audits.md#a-stranger-with-the-model-file",
     "audit": "audits.md#canaries-in-a-run",
     "audit-source": "audits.md#canary-users",
+    "board-entry": "verify.md#an-entry-for-the-public-board",
     "bit-depth": "guide.md#x-rays-and-other-images-of-16-bits",
     "budget": "budgets.md",
     "calibrate-on": "figures.md#probabilities",

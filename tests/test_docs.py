@@ -226,6 +226,7 @@ PUBLIC_HOSTS = {
     "github.com",
     "json-schema.org",
     "keepachangelog.com",
+    "private-machinelearning.github.io",
     "semver.org",
     "www.apache.org",
     "www.w3.org",

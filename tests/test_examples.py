@@ -78,6 +78,7 @@ def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
         *("federated_data", "other_tasks", "own_loop", "own_loop_together"),
         *("hf_trainer", "lightning_module", "lora", "tracked"),
+        *("chexpert", "eyepacs"),
     }
 
 

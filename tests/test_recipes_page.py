@@ -39,6 +39,7 @@ PAPERS = {
     ),
     "Xu et al. 2022": ("xu2022", [*each("figure", 7), *each("table", 3)]),
     "Kairouz et al. 2021": ("kairouz2021", []),
+    "The public board": ("board", []),
 }
 """For each section the folder of its recipes, and what its table must have rows of."""
 

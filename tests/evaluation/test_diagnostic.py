@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from sfumato import SfumatoError
-from sfumato.evaluation.diagnostic import auc, diagnostic, predictive_values, proportion
+from sfumato.evaluation.diagnostic import auc, diagnostic, predictive_values, proportion, weighted_auc
 
 scores_of_records = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=2, max_size=40).filter(
     lambda records: len({positive for _, positive in records}) == 2
@@ -81,3 +81,48 @@ def test_what_cannot_be_is_refused():
             diagnostic(scores, positive, threshold=wrong)
         with pytest.raises(SfumatoError, match="prevalence"):
             diagnostic(scores, positive, prevalence=wrong)
+
+
+@given(records=scores_of_records)
+def test_the_weighted_area_of_one_class_is_its_area(records):
+    scores, positive = np.array([float(score) for score, _ in records]), np.array([own for _, own in records])
+    found = weighted_auc(scores[:, None], positive[:, None])
+    assert found == pytest.approx(auc(scores[positive], scores[~positive]))
+    both = weighted_auc(np.stack([scores, -scores], 1), np.stack([positive, ~positive], 1))
+    assert both.value == pytest.approx(found.value), "the area of two classes is that of either"
+    assert both.low <= found.low + 1e-9
+    assert both.high >= found.high - 1e-9
+
+
+@given(seed=st.integers(0, 999), classes=st.integers(3, 5))
+def test_the_weighted_area_is_that_of_scikit_learn(seed, classes):
+    generator = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(classes), generator.integers(0, classes, 30)])
+    scores = generator.dirichlet(np.ones(classes), len(labels))
+    found = weighted_auc(scores, labels[:, None] == np.arange(classes))
+    assert found.value == pytest.approx(roc_auc_score(labels, scores, average="weighted", multi_class="ovr"))
+    several = generator.random((len(labels), classes)) < 0.3
+    several[0], several[1] = True, False
+    assert weighted_auc(scores, several).value == pytest.approx(roc_auc_score(several, scores, average="weighted"))
+
+
+def test_the_weighted_area_leaves_out_classes_without_an_area():
+    scores, positive = np.array([[0.9, 0.1], [0.2, 0.3], [0.4, 0.4]]), np.array([[1, 0], [0, 0], [0, 0]], bool)
+    assert weighted_auc(scores, positive).value == 1
+    assert weighted_auc(scores, positive) == auc(scores[:1, 0], scores[1:, 0])
+    assert weighted_auc(scores, np.zeros((3, 2), bool)) is None
+    assert weighted_auc(np.where(scores < 0.2, np.nan, scores), positive) is None
+
+
+def test_the_interval_of_the_weighted_area_holds_the_truth():
+    """Two labels whose scores and answers are the same on half of the examples, so their areas are correlated."""
+    generator, held, truth, widths = np.random.default_rng(3), 0, norm.cdf(1 / math.sqrt(2)), []
+    for _ in range(400):
+        positive = generator.random((120, 2)) < (0.4, 0.2)
+        scores = generator.normal(size=(120, 2)) + positive
+        positive[:60, 1], scores[:60, 1] = positive[:60, 0], scores[:60, 0]
+        found = weighted_auc(scores, positive)
+        held += found.low <= truth <= found.high
+        widths.append(found.high - found.low)
+    assert 0.92 <= held / 400 <= 0.98
+    assert np.mean(widths) < 0.21

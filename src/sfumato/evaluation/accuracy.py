@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
+from sfumato.evaluation import diagnostic
 from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import evaluation_mode
 from sfumato.models.losses import LOSSES, is_exclusive, probabilities
-from sfumato.report import Calibration, Evaluation, StepSpread, png
+from sfumato.report import Calibration, Evaluation, FigureInterval, StepSpread, png
 
 BATCH = 256
 SAMPLES = 24
@@ -127,10 +128,13 @@ def sample_indices(outputs: Tensor, records: Part) -> list[int]:
 
 
 def summary(outputs: Tensor, labels: Tensor, classes: Sequence[str], *, loss: str = "softmax") -> Evaluation:
-    """Accuracy, loss and confusion matrix of logits (N, classes) for labels (N,), both on the CPU."""
+    """Accuracy, loss, confusion matrix and weighted area under the ROC curves of logits (N, classes) for labels (N,),
+    both on the CPU."""
+    scores, one_hot = probabilities(outputs.double(), loss), F.one_hot(labels, len(classes)).bool()
+    area = diagnostic.weighted_auc(scores.numpy(), one_hot.numpy())
     count, figures = len(classes), score_of(outputs, labels, loss=loss)
     confusion = torch.bincount(labels * count + outputs.argmax(1), minlength=count * count).reshape(count, count)
-    return Evaluation(**vars(figures), classes=tuple(classes), confusion=confusion.tolist())
+    return Evaluation(**vars(figures), classes=tuple(classes), confusion=confusion.tolist(), weighted_auc=area)
 
 
 def calibration(outputs: Tensor, labels: Tensor, *, loss: str) -> Calibration | None:
@@ -184,7 +188,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         ]
         for one, label, guess, score in result.samples
     ]
-    names = ("accuracy", "top5", "loss", "classes", "confusion", "samples", "over_steps", "calibration")
+    names = ("accuracy", "top5", "weighted_auc", "loss", "classes", "confusion", "samples", "over_steps", "calibration")
     data = asdict(replace(result, samples=[])) | {"loss": finite_or_none(result.loss), "samples": samples}
     data["classes"] = list(result.classes)
     return {name: data[name] for name in names if data[name] is not None or name in ("top5", "loss")}
@@ -199,6 +203,8 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
         ]
         kinds = {"over_steps": StepSpread, "calibration": Calibration}
         parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
+        if (area := data.get("weighted_auc")) is not None:
+            parts["weighted_auc"] = FigureInterval(*area)
         return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
     except (KeyError, TypeError, ValueError) as error:
         raise SfumatoError(f"evaluation.json is not a valid evaluation ({error!r})", "restore it from a copy") from None

@@ -13,6 +13,8 @@ from sfumato.report import FigureInterval
 
 CONFIDENCE = 0.95
 Z = 1.959964
+ROUNDING = 1e-30
+"""A variance below it is zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,47 @@ def predictive_values(sensitivity: float, specificity: float, prevalence: float)
 
 def auc(positives: np.ndarray, negatives: np.ndarray) -> FigureInterval:
     """The area under the ROC curve from scores of the class (P,) and of the others (Q,)."""
+    by_positive, by_negative = _placements(positives, negatives)
+    value = float(by_positive.mean())
+    variance = sum(
+        float(placement.var(ddof=1)) / len(placement) if len(placement) > 1 else value * (1 - value)
+        for placement in (by_positive, by_negative)
+    )
+    return _area_interval(value, variance, len(positives), len(negatives))
+
+
+def weighted_auc(scores: np.ndarray, positive: np.ndarray) -> FigureInterval | None:
+    """The mean over classes of the area of each against all others, weighted by its number of examples.
+
+    This is `sklearn.metrics.roc_auc_score(..., average="weighted", multi_class="ovr")`, over the classes that some
+    examples are of and others not; None if there is no such class, or if a score is not finite. The interval is that of
+    DeLong et al. 1988 for a weighted sum of areas measured on the same examples, with the weights as given numbers.
+
+    Args:
+        scores: a score of each example for each class, float (N, L).
+        positive: whether each example is of each class, bool (N, L).
+    """
+    counts = positive.sum(0)
+    classes = np.flatnonzero((counts > 0) & (counts < len(positive)))
+    if not len(classes) or not np.isfinite(scores).all():
+        return None
+    total, deviations = 0.0, np.zeros(len(positive))
+    for index in classes:
+        true, weight = positive[:, index], float(counts[index] / counts[classes].sum())
+        sides = zip((true, ~true), _placements(scores[true, index], scores[~true, index]), strict=True)
+        for side, placement in sides:
+            area, count = float(placement.mean()), len(placement)
+            spread = placement - area if count > 1 else math.sqrt(area * (1 - area))
+            deviations[side] += weight * spread / math.sqrt(count * max(1, count - 1))
+        total += float(counts[index]) * area
+    fewest = counts[classes].min(), (len(positive) - counts[classes]).min()
+    value = total / float(counts[classes].sum())
+    return _area_interval(value, float((deviations**2).sum()), *map(int, fewest))
+
+
+def _placements(positives: np.ndarray, negatives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each positive the fraction of negatives with a lower score, and for each negative the fraction of positives
+    with a higher one, ties counted half. Both means are the area."""
     above, below = np.sort(negatives), np.sort(positives)
     by_positive = (np.searchsorted(above, positives, "left") + np.searchsorted(above, positives, "right")) / (
         2 * len(negatives)
@@ -129,19 +172,17 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> FigureInterval:
     by_negative = 1 - (np.searchsorted(below, negatives, "left") + np.searchsorted(below, negatives, "right")) / (
         2 * len(positives)
     )
-    value = float(by_positive.mean())
-    variance = sum(
-        float(placement.var(ddof=1)) / len(placement) if len(placement) > 1 else value * (1 - value)
-        for placement in (by_positive, by_negative)
-    )
+    return by_positive, by_negative
+
+
+def _area_interval(value: float, variance: float, positives: int, negatives: int) -> FigureInterval:
+    """An area with its interval on the log odds scale; see `Diagnostic`."""
     if value in (0, 1):
-        pairs = min(len(positives), len(negatives))  # disjoint pairs are independent
+        pairs = min(positives, negatives)  # disjoint pairs are independent
         return proportion(round(value * pairs), pairs)
-    half = 0.5 / (len(positives) * len(negatives))
-    inner = min(max(value, half), 1 - half)
-    if not variance:
-        variance = _hanley_mcneil(inner, len(positives), len(negatives))
-    center, spread = math.log(inner / (1 - inner)), Z * math.sqrt(variance) / (inner * (1 - inner))
+    if variance < ROUNDING:
+        variance = _hanley_mcneil(value, positives, negatives)
+    center, spread = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
     low, high = (_logistic(center - spread), _logistic(center + spread))
     return FigureInterval(value, min(low, value), max(high, value))
 

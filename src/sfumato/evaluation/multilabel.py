@@ -66,6 +66,7 @@ def evaluation(
             _label(name, scores[:, index], labels[:, index].bool().numpy(), threshold)
             for index, name in enumerate(names)
         ],
+        weighted_auc=diagnostic.weighted_auc(scores, labels.bool().numpy()),
     )
 
 

@@ -75,6 +75,22 @@ def model_card(facts: DocumentFacts) -> str:
     return render("card.md.jinja", facts=facts, said=facts.statement) + "\n"
 
 
+def board_entry(
+    board: str, statement: Mapping[str, Any], *, scenario: str, model: str, figure: str, measured: str
+) -> str:
+    """An entry for the public board of private image classification (Mokhtari et al. 2026, arXiv 2601.17189), as YAML.
+
+    Args:
+        board: the data set, as the board names it.
+        statement: the statement as JSON data, of a run that promises something.
+        scenario: "no" without public images, "any" with them.
+        model: the network, and which of its layers were trained if others began with public weights.
+        figure: the figure that the board lists, such as "82.62% AUC".
+        measured: a sentence about the figure and its interval.
+    """
+    return render("board.yml.jinja", **vars()) + "\n"
+
+
 def assessment(
     facts: DocumentFacts,
     *,

@@ -143,3 +143,21 @@ def test_nothing_is_assessed_of_a_run_without_private_data(call, workplace):
     call("report run --model-card")
     assert "on public data" in text("run/README.md")
     assert "leave out --dpia" in call("report run --dpia", status=1)
+
+
+def test_an_entry_for_the_board_has_published_figures_alone(call, workplace, quick):
+    call(f"train digits --private {quick} --output run")
+    assert "may not be published" in call("report run --board-entry CIFAR-10", status=1)
+    assert "--model-card and --board-entry are both given" in call(
+        "report run --board-entry CIFAR-10 --model-card", status=1
+    )
+    assert "no entry shows it" in call("report run --board-entry CIFAR-10 --title Digits", status=1)
+    assert not Path("run/board-entry.yml").exists()
+    call(f"train digits --private {quick} --report-epsilon 4 --output published")
+    assert call("report published --board-entry CIFAR-10").strip() == "published/board-entry.yml"
+    measured = json.loads(Path("published/evaluation.json").read_text())
+    Path("published/evaluation.json").write_text(json.dumps({**measured, "accuracy": 0.12345}))
+    call("report published --board-entry CIFAR-10")
+    assert "12.3" not in text("published/board-entry.yml")
+    assert "Accuracy, from noisy counts of epsilon 4, " in text("published/board-entry.yml")
+    call("verify published")

@@ -137,6 +137,7 @@ Delta = Annotated[float | None, Spelling("DELTA", "default: a power of ten, at m
 Text = Annotated[str | None, Spelling("NAME")]
 BudgetName = Annotated[str | None, Spelling("NAME", "default: no budget")]
 FreeText = Annotated[str | None, Spelling("TEXT")]
+BoardName = Annotated[str | None, Spelling("CIFAR-10|ImageNet|CheXpert|EyePACS")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
     Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; repeatable", repeatable=True),

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation, WordEvaluation
     from sfumato.runs.reading import Reading
 
+AREA = "{weighted_auc[0]:.4f} ({weighted_auc[1]:.4f} to {weighted_auc[2]:.4f})"
 CLASS_FACTS = {
     "accuracy": "{accuracy:.2%} of {images} {what} ({of})",
     "top five": "{top5:.2%}",
+    "weighted area under ROC": AREA,
     "label sets": "{accuracy_of_label_sets:.2%} of {images_with_label_sets} images with a set",
     "loss": "{loss:.4f}",
 }
@@ -25,6 +27,7 @@ LABEL_FACTS = {
     "  always the more frequent answer": "{baseline:.2%}",
     "exact match": "{exact_match[0]:.2%} ({exact_match[1]:.2%} to {exact_match[2]:.2%}) of {images} images ({of})",
     "mean area under ROC": "{mean_auc:.4f}",
+    "weighted area under ROC": AREA,
     "loss": "{loss:.4f}",
 }
 WORD_FACTS = {
@@ -90,6 +93,7 @@ def class_figures(
     data = {
         "accuracy": found.accuracy,
         "top5": found.top5,
+        "weighted_auc": found.weighted_auc and list(found.weighted_auc),
         "loss": finite_or_none(found.loss),
         "images": found.examples,
         "part": part,

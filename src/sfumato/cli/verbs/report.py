@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import RunArgument
-from sfumato.cli.options.spellings import FreeText
+from sfumato.cli.options.spellings import BoardName, FreeText
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 
@@ -29,6 +29,9 @@ class Report(RunArgument):
     """Write README.md instead: a model card for Hugging Face, to publish with the model."""
     dpia: bool = False
     """Write dpia.md instead: what a data protection officer needs, for the owner only."""
+    board_entry: BoardName = None
+    """Write board-entry.yml instead: an entry for the public board of private image classification, for a run on this
+    data set."""
 
     public: bool = False
     """Leave out everything that shows private data or was measured on them."""
@@ -55,16 +58,18 @@ class Report(RunArgument):
         from sfumato.runs.verdict import altered_file
         from sfumato.training.job import is_public
 
-        given = [f"--{name.replace('_', '-')}" for name in ("public", "model_card", "dpia") if getattr(self, name)]
+        documents = ("public", "model_card", "dpia", "board_entry")
+        given = [f"--{name.replace('_', '-')}" for name in documents if getattr(self, name)]
         if len(given) > 1:
             raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
         heads = {one.name: getattr(self, one.name) for one in fields(Heading) if one.name != "published"}
         heading = Heading(**heads)
-        if self.model_card and heading.private:
-            first = next(iter(heading.private)).replace("_", "-")
+        shown = heading.given if self.board_entry else heading.private if self.model_card else {}
+        if shown:
+            first = next(iter(shown)).replace("_", "-")
             raise SfumatoError(
-                f"--model-card and --{first} are both given, but no card shows it",
-                "give it without --model-card first; the owner's report remembers it",
+                f"{given[0]} and --{first} are both given, but no {'entry' if self.board_entry else 'card'} shows it",
+                f"give it without {given[0]} first; the owner's report remembers it",
             )
         if self.total and not self.public:
             raise SfumatoError("--total is given without --public", "leave it out: the owner's report has the total")
@@ -83,14 +88,17 @@ class Report(RunArgument):
             console.note(f"note: {run / changed} has changed since the run; see sfumato verify {run.path}")
         note = None if open_to_all else "it may show private images and figures; --public leaves them out"
         note = "for the owner only; fill in the marked places" if self.dpia else note
-        data = {"report": str(path), "public": self.public or self.model_card}
+        note = "fill in the marked places" if self.board_entry else note
+        data = {"report": str(path), "public": self.public or self.model_card or self.board_entry is not None}
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
     def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import finish, run_report
+        from sfumato.training.conclusion import board, finish, run_report
 
+        if self.board_entry is not None:
+            return run / board.ENTRY, board.entry_of(run, self.board_entry), True
         if self.model_card:
             return run / finish.CARD, finish.card_of(run), True
         if self.dpia:

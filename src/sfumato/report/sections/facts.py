@@ -10,7 +10,7 @@ from sfumato._checks import SfumatoError
 from sfumato.report.plots.attack import Attack
 from sfumato.report.sections.audits import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.multilabel import MultilabelEvaluation
+from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation
 from sfumato.report.sections.words import WordEvaluation
 
 Interval = tuple[float | None, float, float]
@@ -119,6 +119,8 @@ class Evaluation:
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
         over_steps: the variation over the last steps; None if the run kept no weights.
         calibration: the calibration of its confidence; None if it was not measured.
+        weighted_auc: the mean area under the ROC curve of each class against all others, weighted by its test images;
+            None if there is none.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
     4
@@ -132,6 +134,7 @@ class Evaluation:
     top5: float | None = None
     over_steps: StepSpread | None = None
     calibration: Calibration | None = None
+    weighted_auc: FigureInterval | None = None
 
     def __post_init__(self) -> None:
         count = len(self.classes)

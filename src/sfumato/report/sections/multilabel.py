@@ -52,6 +52,7 @@ class MultilabelEvaluation:
         loss: the mean over test images of the sum over labels of the binary cross-entropy, in nats.
         threshold: the least score of a positive decision.
         labels: the figures of each label.
+        weighted_auc: the mean AUC of the labels, weighted by their test images; None if none has one.
 
     The intervals of `accuracy` and `exact_match` treat images as the independent units, since the decisions about one
     image are dependent.
@@ -62,6 +63,7 @@ class MultilabelEvaluation:
     loss: float
     threshold: float
     labels: Sequence[LabelScore]
+    weighted_auc: FigureInterval | None = None
 
     @property
     def examples(self) -> int:
@@ -86,6 +88,7 @@ class MultilabelEvaluation:
             "accuracy_interval": list(self.accuracy[1:]),
             "exact_match": list(self.exact_match),
             "mean_auc": self.mean_auc,
+            "weighted_auc": None if self.weighted_auc is None else list(self.weighted_auc),
             "top5": None,
             "loss": self.loss if math.isfinite(self.loss) else None,
             "threshold": self.threshold,
@@ -109,6 +112,7 @@ class MultilabelEvaluation:
                 loss=math.nan if data["loss"] is None else data["loss"],
                 threshold=data["threshold"],
                 labels=labels,
+                weighted_auc=None if (area := data.get("weighted_auc")) is None else FigureInterval(*area),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SfumatoError(
