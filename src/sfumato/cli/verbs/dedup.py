@@ -50,8 +50,7 @@ class Dedup(EndsWithJson):
     """
 
     public: Annotated[str, positional("PUBLIC")]
-    """The public source: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS or
-    torchvision:NAME."""
+    """The public source, spelled as for sfumato train, such as folder:PATH."""
     private: Annotated[str, positional("PRIVATE")]
     """The private source."""
     drop: str = "private"

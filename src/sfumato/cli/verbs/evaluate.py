@@ -37,8 +37,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     """
 
     source: spellings.SourceName
-    """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
-    features:PATH for a run on features."""
+    """The source, spelled as for sfumato train, such as folder:PATH; features:PATH for a run on features."""
     part: str = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False

@@ -37,7 +37,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     """
 
     what: spellings.SourceName
-    """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS or torchvision:NAME."""
+    """The source, spelled as for sfumato train, such as folder:PATH."""
     backbone: Annotated[str, spellings.Spelling("NAME")]
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain. Its weights must come from public data."""
     weights: spellings.Path = None
