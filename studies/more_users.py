@@ -3,7 +3,8 @@
 For instance: python studies/more_users.py --users 10000 --drawn clients --batch-size 1024 --steps 200
 --noise-multiplier 0.62 --epsilon 2,8 --populations 1e6,1e7
 
-Source: Xu et al. 2022 (arXiv 2211.10844), section 4.1.
+Source: Xu et al. 2022 (arXiv 2211.10844), section 4.1. With --round-sizes and users in virtual clients, each row is
+computed twice: with the two clipping norms that one person counts for, and with one, as the paper counts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,17 @@ class MoreUsers(PrintsJson, Pair):
         if self.json:
             console.print_json({"users": self.users, "delta": delta, "epsilon_of_the_run": own, "rows": rows})
             return
-        head = ("users", "epsilon", "accountant", "in a step", "noise", "zCDP", "")
+        head = ("users", "epsilon", "accountant", "counted", "in a step", "noise", "zCDP", "")
         console.table(head, [_cells(row, by_size=by_size) for row in rows])
         how, what = "so many" if by_size else "the fewest", "examples" if self.drawn == "examples" else "users"
         console.note(f"in a step: {how} {what}, the noise in the mean that of the simulated run")
         console.note(
             f"(noise {plan.noise_multiplier:g} over {plan.expected_batch_size}, {plan.steps} steps), delta {delta:g}"
         )
+        if any(row["norms"] == 1 for row in rows) and self.drawn == "clients":
+            console.note(
+                "counted with C: as Xu et al. 2022 count, for a whole client; it guarantees nothing to a person"
+            )
         console.note(
             f"the simulated run itself guarantees {self.users:,} users epsilon {own:.3g} at delta {plan.delta:g}"
         )
@@ -125,7 +130,8 @@ class MoreUsers(PrintsJson, Pair):
         among: dict[str, Any] = {"populations": [each * count for count in self.populations or ()], "delta": delta}
         among["accountants"] = plan.loss.accountants
         if self.round_sizes is not None:
-            rows = epsilon_of_rounds(plan, batch_sizes=self.round_sizes, **among)
+            counted = [plan, replace(plan, unit=User(drawn="users"))] if self.drawn == "clients" else [plan]
+            rows = [row for one in counted for row in epsilon_of_rounds(one, batch_sizes=self.round_sizes, **among)]
         else:
             epsilons = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon or 0.0,)
             rows = extrapolate(plan, epsilons=epsilons, **among)
@@ -134,6 +140,7 @@ class MoreUsers(PrintsJson, Pair):
                 "users": row.population // each,
                 "epsilon": row.epsilon if math.isfinite(row.epsilon) else None,
                 "accountant": row.accountant,
+                "norms": int((row.plan or plan).unit.shift_per_vector),
                 "batch_size": row.batch_size,
                 "noise_multiplier": row.noise_multiplier,
                 "zcdp": row.zcdp,
@@ -149,6 +156,7 @@ def _cells(row: dict[str, Any], *, by_size: bool) -> list[str]:
         f"{row['users']:,}",
         f"{epsilon:g}" if not by_size else rounded_up(math.inf if epsilon is None else epsilon),
         row["accountant"],
+        "C" if row["norms"] == 1 else f"{row['norms']}C",
         "none" if row["batch_size"] is None else f"{row['batch_size']:,}",
         "" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.4g}",
         "" if row["zcdp"] is None else f"{row['zcdp']:.4g}",
@@ -157,10 +165,11 @@ def _cells(row: dict[str, Any], *, by_size: bool) -> list[str]:
 
 
 def draw_curves(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) -> str:
-    """A plot with a line for each budget (with `by_size`, for each number of users) and accountant ("rdp" dashed).
+    """A plot with a line for each budget (with `by_size`, for each number of users), accountant ("rdp" dashed) and
+    number of clipping norms that one user counts for (one in a pale colour, where two are drawn as well).
 
     Args:
-        rows: `users`, `epsilon`, `accountant` and `batch_size` (None if no round meets the budget).
+        rows: `users`, `epsilon`, `accountant`, `norms` and `batch_size` (None if no round meets the budget).
         by_size: draw epsilon against the participants of a round, like figures 2 and 3 of Xu et al. 2022.
 
     Returns:
@@ -168,23 +177,27 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) -> 
     """
     with plot("extrapolated", 4.6, 3.2) as figure:
         of, across, up = ("users", "batch_size", "epsilon") if by_size else ("epsilon", "users", "batch_size")
+        most = max(row["norms"] for row in rows)
         colours = dict(zip(dict.fromkeys(row[of] for row in rows), SERIES * len(rows), strict=False))
         lines = [
             Line(
                 sorted(
                     (row[across], row[up])
                     for row in rows
-                    if (row[of], row["accountant"]) == (value, accountant) and row[up] is not None
+                    if (row[of], row["accountant"], row["norms"]) == (value, accountant, norms) and row[up] is not None
                 ),
-                f"{f'{value:,} users' if by_size else f'epsilon {value:g}'}, {accountant}",
+                (f"{value:,} users" if by_size else f"epsilon {value:g}")
+                + f", {accountant}"
+                + (", C" if norms < most else ""),
                 {
                     "marker": "o",
                     "markersize": 4,
                     "color": colours[value],
                     "linestyle": "-" if accountant == "pld" else "--",
+                    "alpha": 0.4 if norms < most else 1.0,
                 },
             )
-            for value, accountant in dict.fromkeys((row[of], row["accountant"]) for row in rows)
+            for value, accountant, norms in dict.fromkeys((row[of], row["accountant"], row["norms"]) for row in rows)
         ]
         draw(
             figure.add_subplot(),

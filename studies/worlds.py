@@ -29,7 +29,7 @@ from sfumato.optim.descent import Descent
 from sfumato.privacy import PrivacyPlan
 from sfumato.search.audits.many_models import Layer, Layers, Training, forward
 
-CANARIES = ("blank", "noise", "mislabelled")
+CANARIES = ("blank", "noise", "7 as 8", "6 as 7", "0 as 1")
 """The kinds of z: an empty image, uniform noise, or a real image with a wrong label."""
 
 
@@ -80,7 +80,7 @@ def choices(
     """All combinations of the values; by default those of table 8 for |D| = 100.
 
     >>> len(choices())
-    54
+    90
     """
     rows = itertools.product(canaries, learning_rates, max_norms, batch_sizes, steps, hidden)
     return [

@@ -155,7 +155,7 @@ def each(rows: list[Row], slow: int = 1) -> pytest.MarkDecorator:
 
 def test_there_are_recipes():
     assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (
-        92 + 25 + 12 + 25 + 7,
+        93 + 25 + 12 + 25 + 7,
         50 + 13 + 10 + 30 + 2,
         35 + 29 + 43 + 4 + 12 + 26,
     )

@@ -19,7 +19,10 @@ FILES = {
     ),
     "budgets": lambda: curve_of_budgets([{"epsilon": 1.0, "accuracy": 0.5}, {"epsilon": 8.0, "accuracy": 0.7}], 0.9),
     "extrapolated": lambda: more_users.draw_curves(
-        [{"users": 10**n, "epsilon": 1.0, "accountant": "pld", "batch_size": 10 ** (n - 1)} for n in (3, 4, 6)]
+        [
+            {"users": 10**n, "epsilon": 1.0, "accountant": "pld", "norms": 1, "batch_size": 10 ** (n - 1)}
+            for n in (3, 4, 6)
+        ]
     ),
     "compared": lambda: pairs.draw_bars(
         [

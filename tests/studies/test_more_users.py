@@ -106,12 +106,11 @@ def test_a_budget_among_more_users(study, tmp_path, once):
     assert "accountant" in study(command)
 
 
-def test_what_rounds_of_a_size_come_to_among_more_users(study, tmp_path, once):
-    once("studies.more_users.epsilon_of_rounds")
+def test_what_rounds_of_a_size_come_to_among_more_users(study, tmp_path):
     command = f"{RUN} --populations 2e3 --round-sizes 1,120,600 --plot {tmp_path}/plot.svg"
     found = json.loads(study(f"{command} --json"))["rows"]
-    assert [(row["batch_size"], row["accountant"]) for row in found] == [
-        (size, name) for name in ("pld", "rdp") for size in (1, 120, 600)
+    assert [(row["norms"], row["accountant"], row["batch_size"]) for row in found] == [
+        (norms, name, size) for norms in (2, 1) for name in ("pld", "rdp") for size in (1, 120, 600)
     ]
     assert found[0]["epsilon"] is None
     assert found[1]["epsilon"] > found[2]["epsilon"] > 0
@@ -120,6 +119,15 @@ def test_what_rounds_of_a_size_come_to_among_more_users(study, tmp_path, once):
     shown = study(command)
     assert f"{-(-found[1]['epsilon'] * 1000 // 1) / 1000:.3f}" in shown
     assert " inf " in shown
+    assert shown.count(" 2C ") == 6
+    one = dp_accounting.rdp.RdpAccountant()
+    one.compose(dp_accounting.PoissonSampledDpEvent(600 / 2000, dp_accounting.GaussianDpEvent(10)), 5)
+    assert found[11]["epsilon"] == pytest.approx(one.get_epsilon(1e-5), rel=1e-3)
+
+
+def test_a_person_who_is_drawn_with_an_own_update_counts_for_one_norm(study):
+    found = json.loads(study(f"{RUN.replace('clients', 'users')} --populations 2e3 --round-sizes 600 --json"))["rows"]
+    assert [row["norms"] for row in found] == [1, 1]
 
 
 @pytest.mark.parametrize(

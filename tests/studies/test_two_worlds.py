@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from studies.two_worlds import TwoWorlds
 
 
 @pytest.fixture
@@ -20,7 +23,9 @@ def mnist(tmp_path):
 
 
 def test_both_phases_are_printed_beside_the_paper_s_figures(study, mnist, monkeypatch):
-    monkeypatch.setattr("studies.two_worlds.choices", lambda: real(canaries=("blank",), max_norms=(0.1,), steps=(5,)))
+    monkeypatch.setattr(
+        "studies.two_worlds.choices", lambda **_: real(canaries=("blank",), max_norms=(0.1,), steps=(5,))
+    )
     from studies.worlds import choices as real
 
     line = f"two_worlds {mnist} --models 200 --tried 4 --epsilon 8,3"
@@ -33,6 +38,27 @@ def test_both_phases_are_printed_beside_the_paper_s_figures(study, mnist, monkey
     first = study(line).splitlines()[1].split()
     assert first[:3] == ["8", "200", f"{known['bound']['epsilon']:.2f}"]
     assert first[-3:] == ["4.327", "0.91", "0.67"]
+
+
+def test_phase_one_alone_is_table_8(study, mnist):
+    """Five z, three rates, three norms and two numbers of steps, the most telling first."""
+    line = f"two_worlds {mnist} --table 8 --tried 3 --epsilon 8"
+    rows = json.loads(study(f"{line} --json"))["rows"]
+    distances = [row["total_variation"] for row in rows]
+    assert len(rows) == 90
+    assert distances == sorted(distances, reverse=True)
+    assert {row["canary"] for row in rows} == {"blank", "noise", "7 as 8", "6 as 7", "0 as 1"}
+    assert {(row["batch_size"], row["steps"]) for row in rows} == {(64, 50), (64, 100)}
+    first = study(line).splitlines()[1]
+    assert first.split()[-1] == f"{distances[0]:.3f}"
+
+
+def test_sixty_thousand_images_are_the_paper_s_other_rows(study, mnist):
+    assert f"{mnist} has 120 images; leave --records out" in study(f"two_worlds {mnist} --records 60000", status=1)
+    problem = SimpleNamespace(choose=lambda rows, models: rows)
+    rows = TwoWorlds(mnist=str(mnist), records=60_000).choose(problem)
+    assert {(row.batch_size, row.steps) for row in rows} == {(4096, 500), (4096, 1000)}
+    assert len(rows) == 90
 
 
 def test_a_file_that_is_not_there_is_refused(study):

@@ -78,8 +78,8 @@ def test_phases_share_no_model_and_worlds_share_no_noise():
 
 
 def test_what_is_not_given_is_refused():
-    with pytest.raises(SfumatoError, match="canary is 'mislabelled'"):
-        problem().measure(Choice(**vars(BEST) | {"canary": "mislabelled"}), models=10)
+    with pytest.raises(SfumatoError, match="canary is '7 as 8'"):
+        problem().measure(Choice(**vars(BEST) | {"canary": "7 as 8"}), models=10)
     with pytest.raises(SfumatoError, match="canary must be"):
         Choice(**vars(BEST) | {"canary": "yellow"})
     with pytest.raises(SfumatoError, match="models must be"):

@@ -172,6 +172,45 @@ def test_the_clipping_norm_is_recorded(shown, training, tmp_path):
         replace(training, max_norm=0.0)
 
 
+def test_adaptive_clipping_bounds_each_unit_except_the_classifier_s(shown, training):
+    """Brock et al. 2021, equation 3: g_i <- r max(|w_i|, 1e-3) g_i / |g_i| where |g_i| is above that. And whole vectors
+    of biases, in the authors' code."""
+    network = replace(training, settings=replace(training.settings, model="cnn", head_deviation=0.1))
+
+    def gradients(training):
+        job = job_for(shown, training)
+        found, _ = PublicSteps(job, RunKey.from_seed(0))(0, NoiseState(step=0))
+        return dict(job.module.named_parameters()), {name: value.clone() for name, value in found.items()}
+
+    def units(value):
+        return value.detach().reshape(len(value) if value.dim() > 1 else 1, -1)
+
+    weights, plain = gradients(network)
+    ratios = {
+        name: units(plain[name]).norm(dim=1) / units(weight).norm(dim=1).clamp_min(1e-3)
+        for name, weight in weights.items()
+    }
+    middle = torch.cat([ratio for name, ratio in ratios.items() if not name.startswith("head.")]).median().item()
+    _, clipped = gradients(replace(network, agc=middle))
+    for name, ratio in ratios.items():
+        factor = torch.ones_like(ratio) if name.startswith("head.") else (middle / ratio).clamp(max=1)
+        torch.testing.assert_close(units(clipped[name]), units(plain[name]) * factor[:, None], rtol=1e-4, atol=1e-8)
+    assert {name.partition(".")[0] for name in weights} > {"head"}
+
+
+def test_adaptive_clipping_is_recorded_and_refused_where_it_does_nothing(shown, training):
+    with pytest.raises(SfumatoError, match="agc must be positive, got 0"):
+        replace(training, agc=0.0)
+    with pytest.raises(SfumatoError, match=r"agc is 0\.01, but the classifier alone is trained"):
+        PublicSteps(
+            job_for(shown, replace(training, settings=replace(training.settings, model="linear"), agc=0.01)),
+            RunKey.from_seed(0),
+        )
+    network = replace(training, settings=replace(training.settings, model="cnn"), agc=0.01)
+    assert PublicTraining.from_dict(job_for(shown, network).record("")) == network
+    assert "agc" not in job_for(shown, training).record("")
+
+
 def test_divergence_is_said(shown, training, tmp_path):
     wild = replace(training, settings=replace(SETTINGS, learning_rate=1e30))
     with pytest.raises(SfumatoError, match="training has diverged"):

@@ -223,12 +223,16 @@ class PublicTraining:
         batch_size: examples in a step: epochs are shuffled and cut into batches of this size.
         max_norm: largest L2 norm of a step's mean gradient over all parameters; longer ones are scaled down. None for
             no clipping. It does not bound the contribution of an example.
+        agc: adaptive gradient clipping (Brock et al. 2021, arXiv 2102.06171, section 4.1) of all layers except the
+            classifier: largest norm of the mean gradient of each output unit, relative to the norm of its weights (at
+            least 1e-3). None for none. It bounds nothing either.
     """
 
     settings: Settings
     steps: int
     batch_size: int
     max_norm: float | None = None
+    agc: float | None = None
 
     def __post_init__(self) -> None:
         if self.settings.objective.class_prevalence is not None:
@@ -241,11 +245,13 @@ class PublicTraining:
         positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
         if self.max_norm is not None:
             positive("max_norm", self.max_norm, remedy="give a norm such as 1, or leave it out for no clipping")
+        if self.agc is not None:
+            positive("agc", self.agc, remedy="give a ratio such as 0.01, or leave it out")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:
         """Reads a run's record."""
-        given = {name: data[name] for name in ("steps", "batch_size", "max_norm")}
+        given = {name: data[name] for name in ("steps", "batch_size", "max_norm", "agc")}
         return cls(settings=Settings.from_dict(data["settings"]), **given)
 
 
@@ -258,12 +264,13 @@ class PublicJob(Job):
     Args:
         batch_size: examples in a step.
         origins: the origins of the initial weights.
-        max_norm: as in `PublicTraining`.
+        max_norm, agc: as in `PublicTraining`.
     """
 
     batch_size: int
     origins: tuple[str, ...] = ()
     max_norm: float | None = None
+    agc: float | None = None
     uses_data: ClassVar[bool] = True
 
     @property
@@ -283,6 +290,7 @@ class PublicJob(Job):
             "steps": self.steps,
             "batch_size": self.batch_size,
             "max_norm": self.max_norm,
+            "agc": self.agc,
             "data": {
                 "kind": self.source.kind,
                 "fingerprint": self.source.fingerprint,
@@ -297,7 +305,7 @@ class PublicJob(Job):
 
 def lengths(record: Mapping[str, Any]) -> dict[str, Any]:
     """Steps, batch size and clipping norm in the record of a run without privacy; empty for other runs."""
-    named = {"steps": "steps", "batch_size": "batch size", "max_norm": "clipping norm"}
+    named = {"steps": "steps", "batch_size": "batch size", "max_norm": "clipping norm", "agc": "adaptive clipping"}
     return {words: record[name] for name, words in named.items() if record.get(name) is not None}
 
 

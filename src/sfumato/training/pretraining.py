@@ -40,6 +40,7 @@ from sfumato.training.run import PublicRun, execute, execute_in_workers
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
 MICRO_BATCH = 256
+_LENGTH = ("steps", "batch_size", "max_norm", "agc")
 MODEL_OPTIONS = (
     *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),
     "seed",
@@ -92,6 +93,7 @@ def prepare(
         batch_size=training.batch_size,
         origins=origins(source, settings),
         max_norm=training.max_norm,
+        agc=training.agc,
     )
 
 
@@ -107,7 +109,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     """The training: given choices, and defaults for the rest. Also returns the reasons for the defaults.
 
     Args:
-        given: fields of `Settings`, `steps`, `batch_size` and `max_norm`; None or absent for the default.
+        given: fields of `Settings`, `steps`, `batch_size`, `max_norm` and `agc`; None or absent for the default.
     """
     examples, batch_size = len(source.train), given.get("batch_size")
     if batch_size is None:
@@ -127,7 +129,11 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     values |= {name: value for name, value in given.items() if value is not None}
     settings = Settings(**{name: values[name] for name in choices_of(Settings) if name in values})
     training = PublicTraining(
-        settings=settings, steps=values["steps"], batch_size=batch_size, max_norm=given.get("max_norm")
+        settings=settings,
+        steps=values["steps"],
+        batch_size=batch_size,
+        max_norm=given.get("max_norm"),
+        agc=given.get("agc"),
     )
     return training, defaults.reasons(rules, given)
 
@@ -160,7 +166,7 @@ def job_of(
     check_machine(machine)
     source = open_with_progress(spec, progress)
     training, reasons = decide(given, source)
-    asked = {name: given.get(name) for name in (*choices_of(Settings), "steps", "batch_size", "max_norm", "seed")}
+    asked = {name: given.get(name) for name in (*choices_of(Settings), *_LENGTH, "seed")}
     request = request_of(spec, asked, machine)
     job = prepare(source, training, start=Start.for_run(run, machine=machine, request=request))
     if not run.exists:
@@ -199,6 +205,8 @@ def pretrain(
 
             max_norm: L2 norm to which a step's mean gradient is clipped; None for no clipping.
 
+            agc: largest norm of each unit's mean gradient relative to its weights' (adaptive gradient clipping).
+
             public: the owner's declaration that the records of a source named by its spelling are public.
 
             device, threads, micro_batch: performance.
@@ -209,7 +217,8 @@ def pretrain(
     """
     machine = Machine(**{name: choices.pop(name, None) for name in ("device", "threads", "micro_batch")})
     public, observers = choices.pop("public", False), choices.pop("observers", ())
-    length = {"steps": steps, "batch_size": batch_size, "max_norm": choices.pop("max_norm", None)}
+    length: dict[str, Any] = {"steps": steps, "batch_size": batch_size}
+    length |= {name: choices.pop(name, None) for name in ("max_norm", "agc")}
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
     source = open_data(source, public=True if public else None, zoom=zoom)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.data import ViewDraws, by_user
+from sfumato.models import classifier_names
 from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
@@ -194,6 +195,13 @@ class PublicSteps:
         self._records = job.source.images_for(job.views)
         self._held = None if job.source.cache is not None else load_to_device(job, progress)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
+        last = tuple(f"{name}." for name in classifier_names(job.module))
+        self._before_classifier = [value for name, value in self._trained.items() if not name.startswith(last)]
+        if job.agc is not None and not self._before_classifier:
+            raise SfumatoError(
+                f"agc is {job.agc:g}, but the classifier alone is trained, whose gradients it leaves as they are",
+                "leave agc out, or train more layers",
+            )
         self._loss = 0.0
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
@@ -223,6 +231,10 @@ class PublicSteps:
             value.grad = total[name] if found else None
         if job.max_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._trained.values(), job.max_norm)
+        if job.agc is not None:
+            from timm.utils.agc import adaptive_clip_grad
+
+            adaptive_clip_grad(self._before_classifier, clip_factor=job.agc)
         return {name: value.grad for name, value in self._trained.items()}, NoiseState(step=step + 1)
 
     def _backward(self, step: int, chosen: np.ndarray, piece: np.ndarray, draws: ViewDraws) -> float:

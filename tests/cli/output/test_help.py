@@ -152,7 +152,8 @@ model:
                         one of your own. (default: by rule)
   --pretrained PATH     Initial weights from public data: a run directory,
                         which also sets model and image size, a safetensors
-                        file, or the word timm.
+                        file, the npz archive of a published Wide-ResNet, or
+                        the word timm.
 
 run:
   --output PATH         Run directory. (default: runs/ and the source's name)

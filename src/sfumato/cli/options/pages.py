@@ -8,7 +8,7 @@ from sfumato.data.declared import Declared, Purpose
 _TOPICS: dict[str, dict[str, str]] = {
     "budget": {
         "noise and clipping": (
-            "epsilon delta accountant noise_multiplier batch_size steps max_norm quantile noise epochs"
+            "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs"
         ),
         "published figures": "report_epsilon",
         "audit": "audit audit_source",

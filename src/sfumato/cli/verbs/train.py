@@ -243,6 +243,9 @@ class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
     """Number of training steps."""
     max_norm: Unclipped = None
     """L2 norm to which a step's mean gradient is clipped. Gives no privacy guarantee."""
+    agc: Unclipped = None
+    """Adaptive gradient clipping: largest norm of each unit's mean gradient, relative to its weights', in all layers
+    except the classifier. Gives no privacy guarantee."""
     micro_batch: WholeByRule = None
     """Largest number of examples in memory at once."""
 
