@@ -135,6 +135,18 @@ def test_or_it_is_lost_and_the_run_goes_on_behind_what_is_paid(tmp_path, change)
     assert sfumato.verify(place).holds
 
 
+def test_a_release_is_safe_on_disk_before_it_is_used_also_a_repeated_one(tmp_path, monkeypatch):
+    """A process that was killed between the line and the disk leaves a line that a power cut would take away."""
+    release, synced, sync = {"weight": torch.ones(3)}, [], ledger.Ledger.sync
+    monkeypatch.setattr(ledger.Ledger, "sync", lambda self: (synced.append(len(self.entries)), sync(self))[1])
+    for _ in range(2):
+        with ledger.Ledger(tmp_path / "ledger.jsonl") as written:
+            if not written.entries:
+                written.append("begin", {"plan_fingerprint": "a plan"})
+            releases.commit(written, 0, release, NoiseState(step=1))
+    assert synced == [2, 2]
+
+
 def test_a_lost_step_stays_lost_when_the_run_is_interrupted_again(tmp_path):
     place = tmp_path / "run"
     killed(place, 3)

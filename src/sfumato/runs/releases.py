@@ -51,18 +51,18 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
     """
     digest = digest_of(release, following)
     lines = [entry for entry in ledger.entries if entry.kind == "release"]
-    if step < len(lines):
-        if lines[step].body[RELEASE] != digest:
-            raise OtherReleaseError(
-                f"step {step} of the run in {ledger.path.parent}, repeated, gives another release than its ledger "
-                "commits to: it would be a second release with the noise of the first",
-                "restore the code, the data, the machine and any state between the steps (loss, dropout, schedulers, "
-                "state in `with_state`); or end the run at its checkpoint (`finish`)",
-            )
-        return
     with write_errors(ledger.path):
-        ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"], RELEASE: digest})
-        ledger.sync()
+        if step == len(lines):
+            plan = ledger.entries[0].body["plan_fingerprint"]
+            lines.append(ledger.append("release", {"step": step, "plan": plan, RELEASE: digest}))
+        ledger.sync()  # also for a repeated step: the process before may have been killed between line and disk
+    if lines[step].body[RELEASE] != digest:
+        raise OtherReleaseError(
+            f"step {step} of the run in {ledger.path.parent}, repeated, gives another release than its ledger commits "
+            "to: it would be a second release with the noise of the first",
+            "restore the code, the data, the machine and any state between the steps (loss, dropout, schedulers, state "
+            "in `with_state`); or end the run at its checkpoint (`finish`)",
+        )
 
 
 def lose(ledger: Ledger, reached: int) -> None:

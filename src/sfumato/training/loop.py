@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _devices, models, optim
-from sfumato._files import write_errors
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
 from sfumato.privacy import Ledger
@@ -137,7 +136,8 @@ def _steps_from(
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
-                _save_kept(run, job.released_weights(dict(trained)), ledger, step + 1)
+                released = job.released_weights(dict(trained))
+                kept_weights.save(run, step + 1, {name: value.detach() for name, value in released.items()})
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_to_release(module, averaging, average))
@@ -262,13 +262,6 @@ def _score_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
     return {f"{scorer.figure}_of_last_weights": last[scorer.figure]}
 
 
-def _save_kept(run: RunDirectory, released: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:
-    """Save released parameters permanently, once the ledger records their cost."""
-    if ledger is not None:
-        _synced(ledger, steps)
-    kept_weights.save(run, steps, {name: value.detach() for name, value in released.items()})
-
-
 def _save(
     run: RunDirectory,
     ledger: Ledger | None,
@@ -278,15 +271,8 @@ def _save(
     identity: str,
     noise: NoiseState,
 ) -> None:
-    """Write a checkpoint, once the ledger records the cost of its steps."""
+    """Write a checkpoint. The cost of its steps is safe on disk since they were released (`releases.commit`)."""
     noise = workers.gather_state(noise)
     if workers.is_leader:
-        head = "" if ledger is None else _synced(ledger, reached[0])
+        head = "" if ledger is None else ledger.step_entry(reached[0]).hash
         Checkpoint.of(*reached, run=identity, noise=noise, ledger=head).save(run / names.CHECKPOINT)
-
-
-def _synced(ledger: Ledger, steps: int) -> str:
-    """Flush the ledger to disk. Returns the hash of its line for the last of these steps."""
-    with write_errors(ledger.path):
-        ledger.sync()
-    return ledger.step_entry(steps).hash
