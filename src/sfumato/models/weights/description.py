@@ -123,7 +123,7 @@ def _features(value: Any) -> bool:
     backbone = value.get("backbone") if isinstance(value, dict) else None
     if not isinstance(backbone, dict):
         return backbone is None and (value is None or isinstance(value, dict))
-    return _spelling(backbone.get("name")) and all(
+    return all(_spelling(backbone.get(name, "")) for name in ("name", "whitened_by")) and all(
         _RIGHT[name](backbone[name]) for name in IMAGE_FIELDS if name in backbone
     )
 
