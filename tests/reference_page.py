@@ -52,6 +52,7 @@ MORE = {
     "train model": "#models",
     "unit": "users.md",
     "user-from": "#users",
+    "whiten-by": "transfer.md#whitening",
 }
 
 

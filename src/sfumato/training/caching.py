@@ -232,11 +232,11 @@ def whiten(
     seen = {"origins": tuple(origins), "trained_on": tuple(trained_on)}
     if spec is None:
         return backbone, seen
+    if spec.startswith("features:"):
+        raise SfumatoError(f"whiten_by {spec} holds features, but images are needed", "give a source of images")
     refuse_absent(spec)
     declared = declarations_from(backbone, expects, spec)
     public = open_source(spec, owner_key=own_key(), public=True, open_set=True, **declared)
-    if public.cache is not None:
-        raise SfumatoError(f"whiten_by {spec} holds features, but images are needed", "give a source of images")
     public.require_images("whiten_by")
     remember_public(public)
     refuse_trained_on(source, [public.stored_digest], whitening=spec)

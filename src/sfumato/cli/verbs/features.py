@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LINES = {
     "features": "{train:,} training and {test:,} test records, D = {width}",
+    "whitened": "by {whiten_by}",
     "views": "{views} of each training image ({crop})",
     "cache": "{cache} ({bytes:,} bytes, {dtype})",
     "time": "{seconds:.1f} s for {computed:,} records",
@@ -60,7 +61,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     flip: spellings.OffByDefault = None
     """Whether views are mirrored."""
     whiten_by: spellings.SourceText = None
-    """Public source of images: features are multiplied by the map that gives its features equal variances."""
+    """Public source of images, by the second moment of whose features the features are whitened."""
     dtype: spellings.StorageType = "float32"
     """Type in which features are stored."""
     batch: spellings.WholeByRule = None
@@ -147,6 +148,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
             "train": contents.counts["train"],
             "test": contents.counts["test"],
             "width": contents.width,
+            "whiten_by": self.whiten_by,
             "views": contents.views,
             "crop": contents.crop["crop"],
             "dtype": contents.dtype,

@@ -13,6 +13,8 @@ from sfumato.models.weights.backbone import Backbone
 
 LEAST_SHRINKAGE = 0.03
 """The least shrinkage: directions that hardly vary in public features are not amplified further."""
+POWER = 0.5
+"""1 for equal variances, 0 for the original ones. Under much noise, directions of large variance carry most."""
 
 
 def shrinkage(images: int, width: int) -> float:
@@ -31,15 +33,16 @@ def shrinkage(images: int, width: int) -> float:
     return max(LEAST_SHRINKAGE, width / (width + images))
 
 
-def whitening(moment: Tensor, *, images: int) -> Tensor:
-    """The map A = ((1 - rho) M + rho tr(M) / D I)^(-1/2) of features z to A z, with rho by `shrinkage`.
+def whitening(moment: Tensor, *, images: int, power: float = POWER) -> Tensor:
+    """The map A = ((1 - rho) M + rho tr(M) / D I)^(-power / 2) of features z to A z, with rho by `shrinkage`.
 
-    With rho = 0 the second moment of the public A z would be the identity. Private features have about this moment too,
-    so that the noise of a head, which is equal in all directions, does not drown those of small variance.
+    With rho = 0 and power 1 the second moment of the public A z is the identity. Private features have about the same
+    moment, so the noise of a head, which is equal in all directions, no longer drowns those of small variance.
 
     Args:
         moment: M = mean of z z^T over the public features, (D, D).
         images: n, the number of public features.
+        power: 1 for whitening, less for a part of it.
 
     Returns:
         A, symmetric and positive definite (D, D), float32.
@@ -56,7 +59,7 @@ def whitening(moment: Tensor, *, images: int) -> Tensor:
         )
     rho = shrinkage(images, len(moment))
     values, vectors = torch.linalg.eigh(moment)
-    weights = ((1 - rho) * values.clamp(min=0) + rho * scale).rsqrt()
+    weights = ((1 - rho) * values.clamp(min=0) + rho * scale) ** (-power / 2)
     return ((vectors * weights) @ vectors.T).float()
 
 
