@@ -229,7 +229,7 @@ def whiten(
 
     Errors: `SfumatoError` for a source without images, and for one that holds private records of `source`.
     """
-    seen = {"origins": tuple(origins), "trained_on": tuple(trained_on)}
+    seen: dict[str, Sequence[str]] = {"origins": origins, "trained_on": trained_on}
     if spec is None:
         return backbone, seen
     if spec.startswith("features:"):
