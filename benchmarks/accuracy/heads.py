@@ -142,7 +142,7 @@ def write_arrays(data: Path, place: Path) -> None:
     save("leaves-grey", 2000, 20, lambda: leaves(True))
     save("mnist", 10_000, 2000, unpack.mnist)
     save("cifar100", 10_000, 3000, unpack.cifar100)
-    save("cifar10", 25_000, 3000, unpack.cifar10)
+    save("cifar10", 25_000, 5000, unpack.cifar10)
     if not (place / "coarse.npz").exists():
         held = np.load(data / "cifar100_subset_residual.npz")
         np.savez(place / "coarse.npz", train=held["coarse_train"][:10_000], test=held["coarse_test"][:3000])
