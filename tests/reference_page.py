@@ -53,6 +53,7 @@ MORE = {
     "train model": "#models",
     "unit": "users.md",
     "user-from": "#users",
+    "whiten-by": "transfer.md#whitening",
 }
 
 

@@ -240,7 +240,9 @@ class Source(NestedChoices):
     def backbone(self) -> str | None:
         """The network that computed the features; None for images, or if unknown."""
         known = None if self.cache is None else self.cache.contents.backbone
-        return None if known is None else known["name"]
+        if known is None:
+            return None
+        return f"{known['name']}, whitened by public images" if known.get("whitened_by") else known["name"]
 
     @property
     def cached_views(self) -> int | None:

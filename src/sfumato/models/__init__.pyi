@@ -51,3 +51,4 @@ from .weights.pretrained import select_trainable as select_trainable
 from .weights.pretrained import weights_file as weights_file
 from .weights.trunk import Trunk as Trunk
 from .weights.trunk import trunk_of as trunk_of
+from .weights.whitening import whitened as whitened

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._devices import is_follower
@@ -29,9 +31,11 @@ from sfumato.observers.progress import NoProgress, Progress
 from sfumato.randomness import owner_key as own_key
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.runs.owner.codes import refuse_trained_on
+from sfumato.runs.owner import sentences
+from sfumato.runs.owner.codes import refuse_trained_on, remember_public
 from sfumato.training import launch
-from sfumato.training.computing import compute, transform_of
+from sfumato.training.computing import compute, second_moment, transform_of
+from sfumato.training.parts.public_examples import draw
 from sfumato.training.preparation.building import origins_of_backbone
 
 CROPS = ("central", "inception")
@@ -73,6 +77,8 @@ def features(
 
             model: the function that builds the network of a run with your own model, "package:function".
 
+            whiten_by: a public source of images by which features are whitened: see `whiten`.
+
     **Guarantee.** That of `compute`: each row is a function of its own image, so a guarantee for training on the cache
     holds for training on the images.
     """
@@ -83,23 +89,21 @@ def features(
     of_network = {name: choices.pop(name, None) for name in ("weights", "resolution", "resize", "model")}
     if choices.get("views") is None:
         choices["views"] = default_views(choices.get("crop", "central"), flip=choices.get("flip", False))
+    whiten_by, progress = choices.pop("whiten_by", None), NoProgress() if is_follower() else default_progress(progress)
     showing = StoredViews(**choices)
     network, expects = models.load_backbone(backbone, **of_network)
     if not isinstance(source, Source):
         source = open_source(source, owner_key=own_key(), **declarations_from(network, expects, source))
-    contents = contents_for(
-        source,
-        network,
-        expects,
-        showing,
-        dtype=dtype,
-        origins=origins_of_backbone(backbone, of_network["weights"]),
-        trained_on=stored_materials(of_network["weights"] or backbone),
-    )
-    cache, progress = Cache(directory), NoProgress() if is_follower() else default_progress(progress)
+    cache, device = Cache(directory), _devices.select(device)
+    seen = {
+        "origins": origins_of_backbone(backbone, of_network["weights"]),
+        "trained_on": stored_materials(of_network["weights"] or backbone),
+    }
     with launch.join_if_started() as workers:
+        network, seen = whiten(source, network, expects, whiten_by, device=device, progress=progress, **seen)
+        contents = contents_for(source, network, expects, showing, dtype=dtype, **seen)
         begin(cache, contents, progress)
-        how = {"owner_key": own_key(), "device": _devices.select(device), "batch": batch, "progress": progress}
+        how = {"owner_key": own_key(), "device": device, "batch": batch, "progress": progress}
         compute(cache, contents, source, network, **how)
         workers.broadcast_bool(True)
     return cache
@@ -192,6 +196,66 @@ def contents_for(
         },
         test_fraction=source.test_fraction,
     )
+
+
+WHITENED_BY = 10_000
+"""The most public images whose second moment is computed, drawn with the public seed `DRAWN_BY` if there are more."""
+
+
+def whiten(
+    source: Source,
+    backbone: Backbone,
+    expects: ExpectedInput,
+    spec: str | None,
+    *,
+    origins: Sequence[str],
+    trained_on: Sequence[str],
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> tuple[Backbone, dict[str, Sequence[str]]]:
+    """The backbone, followed by the map that whitens its features by those of a public source, and what it has seen.
+
+    Args:
+        source: the source of the features.
+        spec: the public source; None for the backbone as it is.
+        origins, trained_on: of the backbone's weights, as for `contents_for`.
+
+    Returns:
+        The backbone, and `origins` and `trained_on` with those of the public images.
+
+    **Guarantee.** The map is a function of the public images and weights alone. It is part of the backbone, so each row
+    of a cache stays a function of its own image: see `compute`. Records of the public source that are private in
+    `source` are refused as those of pre-training are, by their keyed codes.
+
+    Errors: `SfumatoError` for a source without images, and for one that holds private records of `source`.
+    """
+    seen: dict[str, Sequence[str]] = {"origins": origins, "trained_on": trained_on}
+    if spec is None:
+        return backbone, seen
+    if spec.startswith("features:"):
+        raise SfumatoError(f"whiten_by {spec} holds features, but images are needed", "give a source of images")
+    refuse_absent(spec)
+    declared = declarations_from(backbone, expects, spec)
+    public = open_source(spec, owner_key=own_key(), public=True, open_set=True, **declared)
+    public.require_images("whiten_by")
+    remember_public(public)
+    refuse_trained_on(source, [public.stored_digest], whitening=spec)
+    if (note := sentences.declared_public_note(public)) is not None:
+        (progress or NoProgress()).report(note)
+    images, workers = draw(public.train, WHITENED_BY), launch.current_workers()
+    found: dict[str, str] = {}
+    if workers.is_leader:
+        how = {"device": device, "progress": progress}
+        moment, digest = second_moment(images, backbone, transform_of(public, expects), **how)
+        found = {"moment": moment.numpy().tobytes().hex(), "by": digest}
+    found = workers.broadcast(found)
+    moment = torch.frombuffer(bytearray.fromhex(found["moment"]), dtype=torch.float64)
+    moment = moment.view(backbone.width, backbone.width)
+    further = ["public images", *(["filtered data"] if public.filtered else [])]
+    return models.whitened(backbone.cpu(), moment, images=len(images), by=found["by"]), {
+        "origins": sorted({*origins, *further}),
+        "trained_on": sorted({*trained_on, public.stored_digest}),
+    }
 
 
 def begin(cache: Cache, contents: Contents, progress: Progress | None = None) -> int:

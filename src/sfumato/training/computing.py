@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -176,6 +177,28 @@ def features_with_mirror(
             found.append((features(shown) + features(shown.flip(-1))).cpu())
             progress.advance(sum(map(len, found)))
     return torch.cat(found)
+
+
+def second_moment(
+    images: Part, backbone: Backbone, transform: Transform, *, device: str = "cpu", progress: Progress | None = None
+) -> tuple[Tensor, str]:
+    """Mean of z z^T over the features z of public images, float64 (D, D), and the SHA-256 of the images.
+
+    Args:
+        images: public images. None of them may be private.
+        transform: from the images to the backbone's inputs.
+    """
+    progress, place = progress or NoProgress(), torch.device(device)
+    features, size, _ = feature_function(backbone.to(place), transform, place)
+    total, digest = torch.zeros(backbone.width, backbone.width, dtype=torch.float64), hashlib.sha256()
+    progress.begin("computing features of public images", len(images))
+    for start in range(0, len(images), size):
+        pixels = images.take(slice(start, start + size))
+        digest.update(np.ascontiguousarray(pixels).data)
+        found = features(transform(torch.from_numpy(pixels).to(place))).cpu().double()
+        total += found.T @ found
+        progress.advance(start + len(pixels))
+    return total / len(images), digest.hexdigest()
 
 
 Shown = Callable[[np.ndarray], Tensor]

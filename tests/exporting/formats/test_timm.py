@@ -29,13 +29,15 @@ def model(folder: Path, name: str, size: int, **about) -> Path:
     return stored(folder / "model.safetensors", name, module, transform, CLASSES, **(READ | about))
 
 
-def headed(folder: Path, head: str, name: str = "timm:test_vit", **about) -> Path:
+def headed(folder: Path, head: str, name: str = "timm:test_vit", whitened_by: str | None = None, **about) -> Path:
     """A head that was trained on features, on its backbone."""
     torch.manual_seed(0)
-    architecture = Architecture(name=name, size=32)
+    architecture = Architecture(name=name, size=32, whitened_by=whitened_by)
     backbone = build_backbone(architecture)
     module = create_head(head, classes=3, width=backbone.width, backbone=backbone)
     fill(module)
+    if whitened_by is not None:
+        module.backbone.whitening.normal_()
     features = {"width": backbone.width, "digest": "0" * 64, "backbone": architecture.to_dict()}
     return stored(folder / "model.safetensors", head, module, CUT, CLASSES, features=features, **about)
 
@@ -57,8 +59,9 @@ def test_each_of_several_labels_is_read_by_its_own_sigmoid(tmp_path, pictures, b
     torch.testing.assert_close(found, sfumato.load(path).predict(pictures), atol=1e-5, rtol=0)
 
 
-def test_a_linear_layer_on_a_backbone_of_timm_becomes_its_classifier(tmp_path, pictures, by_card):
-    path = headed(tmp_path, "head", **READ)
+@pytest.mark.parametrize("whitened_by", [None, "0" * 64])
+def test_a_linear_layer_on_a_backbone_of_timm_becomes_its_classifier(tmp_path, pictures, by_card, whitened_by):
+    path = headed(tmp_path, "head", whitened_by=whitened_by, **READ)
     made = sfumato.export(path, to="timm")
     found = by_card(made.path)["probabilities"].detach()
     torch.testing.assert_close(found, sfumato.load(path).predict(pictures), atol=1e-5, rtol=0)

@@ -62,7 +62,7 @@ COMMON = {
             "epsilon delta batch_size steps per_user user_from public model pretrained dimension output dry_run json"
         ),
         "pretrain": "batch_size steps public model pretrained learning_rate views output device json",
-        "features": "backbone weights resolution views dtype user_from public private output device json",
+        "features": "backbone weights resolution whiten_by views dtype user_from public private output device json",
         "sweep": "epsilon unit public vary search candidates validation output dry_run json",
         "plan": (
             "epsilon delta noise_multiplier batch_size steps unit examples users per_user participation mechanism json"

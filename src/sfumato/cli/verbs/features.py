@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LINES = {
     "features": "{train:,} training and {test:,} test records, D = {width}",
+    "whitened": "by {whiten_by}",
     "views": "{views} of each training image ({crop})",
     "cache": "{cache} ({bytes:,} bytes, {dtype})",
     "time": "{seconds:.1f} s for {computed:,} records",
@@ -59,6 +60,8 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     1; 2 for central crops with --flip True)"""
     flip: spellings.OffByDefault = None
     """Whether views are mirrored."""
+    whiten_by: spellings.SourceText = None
+    """Public source of images, by the second moment of whose features the features are whitened."""
     dtype: spellings.StorageType = "float32"
     """Type in which features are stored."""
     batch: spellings.WholeByRule = None
@@ -121,16 +124,18 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
         backbone, expects = models.load_backbone(self.backbone, weights=self.weights, model=self.model, **sides)
         declared = caching.declarations_from(backbone, expects, self.what)
         source = open_with_progress(source_spec(self, self.what, **declared), progress)
-        contents = caching.contents_for(
+        began = time.monotonic()
+        backbone, seen = caching.whiten(
             source,
             backbone,
             expects,
-            showing,
-            dtype=self.dtype,
+            self.whiten_by,
             origins=origins_of_backbone(self.backbone, self.weights),
             trained_on=stored_materials(self.weights or self.backbone),
+            device=device,
+            progress=progress,
         )
-        began = time.monotonic()
+        contents = caching.contents_for(source, backbone, expects, showing, dtype=self.dtype, **seen)
         missing = caching.begin(cache, contents, progress)
         how = {"owner_key": owner_key(), "device": device, "batch": self.batch, "progress": progress}
         together = computing.compute(cache, contents, source, backbone, **how)
@@ -143,6 +148,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
             "train": contents.counts["train"],
             "test": contents.counts["test"],
             "width": contents.width,
+            "whiten_by": self.whiten_by,
             "views": contents.views,
             "crop": contents.crop["crop"],
             "dtype": contents.dtype,

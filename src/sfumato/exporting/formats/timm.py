@@ -155,7 +155,8 @@ def _attach_head(module: BackboneWithHead) -> nn.Module:
     last = network.get_classifier()
     if not isinstance(last, (nn.Linear, nn.Conv2d)) or last.bias is None:
         raise SfumatoError(f"{module.backbone.architecture.name!r} has no linear classifier", ELSEWHERE)
-    last.weight.copy_(module.head.weight.reshape_as(last.weight))
+    weight, whitening = module.head.weight, module.backbone.whitening
+    last.weight.copy_((weight if whitening is None else weight @ whitening.T).reshape_as(last.weight))
     last.bias.copy_(module.head.bias)
     return network.eval()
 

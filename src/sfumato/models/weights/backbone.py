@@ -62,25 +62,29 @@ class Architecture:
         size: pixels on each side of its input.
         channels: channels of its input.
         classes: classes of the removed classifier, for models of sfumato.
+        whitened_by: SHA-256 of the public images whose features whiten those of the backbone; None without whitening.
     """
 
     name: str
     size: int
     channels: int = 3
     classes: int = 2
+    whitened_by: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the keywords of this class."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class Backbone(nn.Module):
-    """Maps images (N, C, H, W) to features (N, D). Frozen, in evaluation mode.
+    """Maps images (N, C, H, W) to features (N, D), whitened if it has a `whitening` (D, D). Frozen, in evaluation mode.
 
     Args:
         network: a module without a classifier, or a `Trunk`.
         architecture: how it was built.
     """
+
+    whitening: Tensor | None
 
     def __init__(self, network: nn.Module, architecture: Architecture):
         super().__init__()
@@ -103,6 +107,7 @@ class Backbone(nn.Module):
                 "choose a network that pools its features",
             )
         self.width = found.shape[1]
+        self.register_buffer("whitening", None if architecture.whitened_by is None else torch.eye(self.width))
 
     def train(self, mode: bool = True) -> Backbone:
         """Stays in evaluation mode, so that nothing is trained and no layer couples images."""
@@ -110,7 +115,8 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images to features."""
-        return self.network(images)
+        features = self.network(images)
+        return features if self.whitening is None else features @ self.whitening
 
 
 def build_backbone(
@@ -200,8 +206,7 @@ def _from_run(name: str, resolution: int | None, model: str | None) -> tuple[Bac
     with limited_size(path):
         backbone = build_backbone(architecture, path)
     mean, std = (per_channel(about["transform"][key], about["channels"]) for key in ("mean", "std"))
-    expects = ExpectedInput(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
-    return backbone, expects
+    return backbone, ExpectedInput(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
 
 
 def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module, tuple[str, ...]]:

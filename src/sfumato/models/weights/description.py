@@ -123,9 +123,8 @@ def _features(value: Any) -> bool:
     backbone = value.get("backbone") if isinstance(value, dict) else None
     if not isinstance(backbone, dict):
         return backbone is None and (value is None or isinstance(value, dict))
-    return _spelling(backbone.get("name")) and all(
-        _RIGHT[name](backbone[name]) for name in IMAGE_FIELDS if name in backbone
-    )
+    texts = _spelling(backbone.get("name")) and _spelling(backbone.get("whitened_by", ""))
+    return texts and all(_RIGHT[name](backbone[name]) for name in IMAGE_FIELDS if name in backbone)
 
 
 def _spelling(value: Any) -> bool:

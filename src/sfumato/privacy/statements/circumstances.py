@@ -33,6 +33,7 @@ ORIGINS = {
     "owner answers",
     "file": "from one of the owner's files), which are taken as public",
     "public run": "from training without privacy), which their owner declared public",
+    "public images": "from a public source whose images whiten the features), which its owner declared public",
     "timm": "from timm), which are taken as public",
     "torchvision": "from torchvision), which are taken as public",
     "synthetic images": "of fixed features: synthetic images from a public seed), made without any real image",

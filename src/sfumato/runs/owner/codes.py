@@ -67,13 +67,14 @@ def remember_public(source: Source) -> None:
         extend(held, TRAINED_ON, source.stored_digest, codes)
 
 
-def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
+def refuse_trained_on(source: Source, materials: Collection[str], *, whitening: str | None = None) -> None:
     """Refuse weights that were trained without privacy on even one record that is private here.
 
     Args:
         source: the private source. Its test part and the records held out for scoring count too: whatever the weights
             know of them is in every model that starts from these weights.
         materials: `Source.stored_digest` of what the weights were trained on without privacy.
+        whitening: the public source by whose features those of `source` are whitened, if that is what saw them.
 
     Errors: `SfumatoError` with the number of such records. It is for the owner alone and appears in no statement.
     """
@@ -84,11 +85,13 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
     parts = [own_codes(part, owner_key()) for part in held] if among else []
     seen = sum(int(find_known(part, np.concatenate(among)).sum()) for part in parts)
     if seen or source.stored_digest in materials:
+        what, other = "the pre-trained weights were trained without privacy on", "start from other weights"
+        if whitening is not None:
+            what, other = f"whiten_by {whitening} holds", "give another `whiten_by`"
         raise SfumatoError(
-            "the pre-trained weights were trained without privacy on "
-            + (f"{seen} of these {sum(map(len, parts))} private records" if seen else "these very records")
-            + ", which are private here",
-            "leave these records out (sfumato dedup PUBLIC PRIVATE), start from other weights, or declare the data "
+            f"{what} {f'{seen} of these {sum(map(len, parts))} private records' if seen else 'these very records'}, "
+            "which are private here",
+            f"leave these records out (sfumato dedup PUBLIC PRIVATE), {other}, or declare the data "
             "public (`public=True`) if they are",
         )
 

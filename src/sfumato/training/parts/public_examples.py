@@ -153,16 +153,20 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
             f"public_data {settings.norms.public_data} {held}, but {count} images are needed",
             "give another source, or fewer `public_examples`",
         )
-    rows = np.sort(np.random.default_rng(DRAWN_BY).permutation(len(opened.train))[:count])
-    chosen = np.zeros(len(opened.train), bool)
-    chosen[rows] = True
-    part = opened.train.select(chosen)
+    part = draw(opened.train, count)
     return PublicExamples(
         images=part.take(slice(None)),
         codes=own_codes(part, owner_key()),
         filtered=opened.filtered,
         source=opened,
     )
+
+
+def draw(part: Part, count: int) -> Part:
+    """At most so many records of a public part, drawn with the public seed `DRAWN_BY`, in their order."""
+    chosen = np.zeros(len(part), bool)
+    chosen[np.random.default_rng(DRAWN_BY).permutation(len(part))[:count]] = True
+    return part.select(chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
