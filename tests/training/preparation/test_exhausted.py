@@ -72,6 +72,7 @@ def test_a_step_is_taken_again_in_smaller_pieces(short_of_memory, tmp_path):
 def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
     """The checkpoint before the step is on the disk before the new size is; and the same command goes on from it."""
     run, order = tmp_path / "run", []
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)  # none by the clock, on a busy machine either
     save, pin = Checkpoint.save, start._pin
     monkeypatch.setattr(Checkpoint, "save", lambda self, path: (order.append(self.step), save(self, path)))
 
