@@ -59,6 +59,7 @@ def private_steps(
     micro_batch: int | None = None,
     capture: bool = False,
     if_changed: str = REFUSE,
+    rounds: int = 0,
     **unknown: Never,
 ) -> PrivateSteps:
     """The private steps of a custom training loop. The same call resumes an interrupted run.
@@ -107,6 +108,7 @@ def private_steps(
         if_changed: what to do if a step that is repeated after an interruption would release something else, for
             example with another loss or on a device that rounds differently: "refuse", or "skip": the steps paid for
             since the checkpoint are lost, as the statement says, and the loop continues after them.
+        rounds: the rounds of a federation that the steps are divided into: given by `private_rounds`.
 
     **Guarantee.** The weights after every step, all of them together, have the plan's (epsilon, delta) for each single
     example: each step is a `PrivateStep` whose participants are drawn by the plan (`Sampler`), and the ledger commits
@@ -126,7 +128,9 @@ def private_steps(
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm)
     refuse_noise(noise, plan.mechanism, plan.clipping)
-    facts = circumstances_of(records, declared=examples is not None, public=public, seeded=seed is not None)
+    refuse_uneven(rounds, plan)
+    declared = examples is not None
+    facts = circumstances_of(records, declared=declared, public=public, seeded=seed is not None, rounds=rounds)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
@@ -147,6 +151,15 @@ def private_steps(
         capture=capture,
         start=start,
     )
+
+
+def refuse_uneven(rounds: int, plan: PrivacyPlan) -> None:
+    """Refuse rounds that would not have the same number of steps."""
+    if rounds and plan.steps % rounds:
+        raise SfumatoError(
+            f"{plan.steps} steps cannot be divided into rounds={rounds} of equal length",
+            f"give steps={-(-plan.steps // rounds) * rounds}, or a number of rounds that divides the steps",
+        )
 
 
 def _refuse_no_optimizer(optimizer: Any) -> None:
