@@ -19,6 +19,7 @@ from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
+from sfumato.training.custom.rounds import PrivateRounds
 
 ROOT = Path(__file__).parents[3]
 ROUNDS, STEPS = 3, 6
@@ -135,6 +136,24 @@ def test_a_repeated_request_costs_nothing_and_gets_the_same_weights(data, tmp_pa
             second = again.train(weights_of(number))
             assert pins.weights_digest(second) == pins.weights_digest(first)
         assert kinds(tmp_path) == before
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_after_an_interruption_too_the_ledger_names_weights_before_they_leave(data, tmp_path, monkeypatch, rounds):
+    """The round's last checkpoint is there, and nothing that comes after it."""
+
+    def killed(*given):
+        raise KeyError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateRounds, "_end", killed)
+        with pytest.raises(KeyError):
+            begun(data, tmp_path, rounds=rounds, steps=4).train(weights_of(0))
+    again = begun(data, tmp_path, rounds=rounds, steps=4)
+    digest = pins.weights_digest(again.train(weights_of(0)))
+    sent = [dict(one.body) for one in ledger.read(tmp_path / names.LEDGER) if one.kind == ledger.SENT]
+    assert sent == [{"round": 0, "sha256": digest}]
+    assert again._steps.is_finished == (rounds == 1)
 
 
 def test_weights_that_change_within_a_round_lose_the_steps_that_were_paid_from_others(data, tmp_path):

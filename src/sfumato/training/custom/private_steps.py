@@ -129,20 +129,14 @@ def private_steps(
     """
     _refuse(unknown)
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
-    records = _with_name(own_records(data, key), name, run, public)
-    _refuse_no_optimizer(optimizer)
-    one_of("noise", noise, (STANDARD, SECURE))
-    one_of("if_changed", if_changed, (REFUSE, SKIP))
+    records, unit = _by_user(_with_name(own_records(data, key), name, run, public), users, per_user)
+    _refuse_choices(optimizer, noise, if_changed)
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
-    records, unit = _by_user(records, users, per_user)
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
-    refuse_noise(noise, plan.mechanism, plan.clipping)
-    refuse_uneven(rounds, plan)
-    declared = examples is not None
-    facts = circumstances_of(records, declared=declared, public=public, seeded=seed is not None, rounds=rounds)
+    _refuse_plan(plan, noise, rounds)
+    facts = circumstances_of(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
-    start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
@@ -158,12 +152,13 @@ def private_steps(
         seed=seed,
         if_changed=if_changed,
         capture=capture,
-        start=start,
+        start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
     )
 
 
-def refuse_uneven(rounds: int, plan: PrivacyPlan) -> None:
-    """Refuse rounds that would not have the same number of steps."""
+def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:
+    """Refuse noise that the plan's mechanism has not, and rounds that would not have the same number of steps."""
+    refuse_noise(noise, plan.mechanism, plan.clipping)
     if rounds and plan.steps % rounds:
         raise SfumatoError(
             f"{plan.steps} steps cannot be divided into rounds={rounds} of equal length",
@@ -171,7 +166,9 @@ def refuse_uneven(rounds: int, plan: PrivacyPlan) -> None:
         )
 
 
-def _refuse_no_optimizer(optimizer: Any) -> None:
+def _refuse_choices(optimizer: Any, noise: str, if_changed: str) -> None:
+    one_of("noise", noise, (STANDARD, SECURE))
+    one_of("if_changed", if_changed, (REFUSE, SKIP))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SfumatoError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",

@@ -183,13 +183,13 @@ class PrivateSteps:
 
     def __iter__(self) -> Iterator[OwnStep]:
         """Takes the remaining steps. The loop's body runs after each step, with updated weights."""
+        if self.is_finished:
+            return
         if self._facts.rounds:
             raise SfumatoError(
                 f"rounds is {self._facts.rounds}: weights come in before each round",
                 "call private_rounds, which iterates over the rounds, or leave rounds out",
             )
-        if self.is_finished:
-            return
         with self._open() as ledger:
             while (yield from self._steps(ledger, self._restore(ledger), self.plan.steps)):
                 pass  # a repeated step would have released something else: continue from the checkpoint without it
@@ -268,9 +268,7 @@ class PrivateSteps:
                     with optimizers.guard_loop_body(self._optimizer, self._trained):
                         yield OwnStep(step + 1, plan.steps)
                 except GeneratorExit:  # a `break`, or an error in the body
-                    with suppress(
-                        SfumatoError
-                    ):  # a model that the body has changed stays as the last checkpoint has it
+                    with suppress(SfumatoError):  # a model that the body has changed stays as it was saved last
                         optimizers.refuse_changed(self.model, self._trained, left)
                         save(step + 1, state)
                     raise
