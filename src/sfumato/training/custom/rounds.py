@@ -93,6 +93,7 @@ class PrivateRounds:
         self.directory = steps.directory
         self._each, self._path = steps.plan.steps // rounds, steps.directory / names.CHECKPOINT
         self._unsent: dict[str, Tensor] | None = None  # after a round until they are asked for, to read no file
+        self._settle()
 
     def __len__(self) -> int:
         """R, the number of rounds of the plan."""
@@ -186,17 +187,22 @@ class PrivateRounds:
         return before is not None and (before.body["round"], before.body["sha256"]) == (done - 1, digest)
 
     def _last_weights(self) -> dict[str, Tensor]:
-        """The weights after the last finished round. What an interruption left out of its end is done first."""
+        """The weights after the last finished round, as the ledger names them."""
         if self._unsent is not None:
             weights, self._unsent = self._unsent, None
             return weights
+        self._settle()
         if self._steps.is_finished:
             return dict(read_safetensors(self.directory / names.MODEL)[0])
-        checkpoint, last = Checkpoint.load(self._path), self.completed - 1
-        if last + 1 == self.rounds or self._recorded_sent(read(self.directory / names.LEDGER)) < last:
+        return Checkpoint.load(self._path).model
+
+    def _settle(self) -> None:
+        """Does what an interruption has left out of the end of the last finished round."""
+        if self._steps.is_finished or not (done := self.completed):
+            return
+        if done == self.rounds or self._recorded_sent(read(self.directory / names.LEDGER)) < done - 1:
             with self._steps._open() as ledger:
-                self._end(ledger, last, self._steps._restore(ledger).model)
-        return checkpoint.model
+                self._end(ledger, done - 1, self._steps._restore(ledger).model)
 
     @staticmethod
     def _recorded_sent(entries: Any) -> int:
