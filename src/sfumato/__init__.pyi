@@ -35,6 +35,7 @@ from .training import finish as finish
 from .training import from_arrays as from_arrays
 from .training import from_dataset as from_dataset
 from .training import pretrain as pretrain
+from .training import private_rounds as private_rounds
 from .training import private_steps as private_steps
 from .training import train as train
 

@@ -46,6 +46,7 @@ from .spec import SourceSpec as SourceSpec
 from .subsets import by_user as by_user
 from .subsets import cap_per_user as cap_per_user
 from .subsets import hold_out as hold_out
+from .subsets import ranks_within_users as ranks_within_users
 from .subsets import refuse_shared_records as refuse_shared_records
 from .subsets import refuse_without_users as refuse_without_users
 from .subsets import shared_users as shared_users

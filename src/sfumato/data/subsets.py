@@ -248,7 +248,8 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
         kept = capped_mask(graph, [code.tobytes() for code in codes], owner_key, at_most)
     else:
         users, _ = by_user(source.train)
-        kept = _ranks(users, own_codes(source.train, owner_key)[:, :LENGTH], source.train.labels, owner_key) < at_most
+        codes = own_codes(source.train, owner_key)[:, :LENGTH]
+        kept = ranks_within_users(users, codes, source.train.labels, owner_key) < at_most
     facts = tuple(fact for fact in (*FACTS, LEFT_OUT) if fact in {*source.read, "examples"})
     read = source.read if source.published else facts
     read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")
@@ -263,7 +264,7 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
     )
 
 
-def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: bytes) -> np.ndarray:
+def ranks_within_users(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: bytes) -> np.ndarray:
     """The rank int64 (N,) of each record among those of its user, from 0.
 
     Args:

@@ -30,6 +30,8 @@ OPENING = "opening"
 """Entry kind for the start or resumption of an unseeded run: a fresh salt for the steps that are not yet paid."""
 LOST = "lost"
 """Entry kind that names paid steps which did not change the model."""
+RECEIVED, SENT = "received", "sent"
+"""Entry kinds of a round in a federation: the SHA-256 of the weights that came in before it, and went out after it."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"

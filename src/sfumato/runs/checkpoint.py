@@ -116,6 +116,12 @@ class Checkpoint:
         about |= {"optimizer": skeleton, "noise": self.noise.step}
         write(path, to_bytes(tensors, {METADATA: json.dumps(about, sort_keys=True)}), private=True)
 
+    @staticmethod
+    def step_at(path: Path) -> int:
+        """The number of steps of a checkpoint, of which nothing else is read."""
+        with safe_open(regular_file(path), framework="pt") as file:
+            return parse_json(file.metadata()[METADATA])["step"]
+
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
         """Read a file that `save` wrote."""

@@ -187,6 +187,9 @@ def _with_other_files(
 ) -> None:
     """Check the other files of the run: kept weights, published figures, the audit of canaries, aggregates."""
     last = entries[-1].body
+    if facts.rounds or any(entry.kind in (ledger.RECEIVED, ledger.SENT) for entry in entries):
+        with _checking(checks, "the ledger names the weights of each round, in and out"):
+            _rounds(entries, facts)
     stored = kept_weights.files(run)
     if last.get("kept") or stored or facts.kept:
         with _checking(checks, "the kept weights are the files that the ledger ends with"):
@@ -242,7 +245,8 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
     ledger.openings(entries)
     first, *releases, last = entries
-    releases = [entry for entry in releases if entry.kind not in (process_counts.ENTRY, ledger.LOST, ledger.OPENING)]
+    others = (process_counts.ENTRY, ledger.LOST, ledger.OPENING, ledger.RECEIVED, ledger.SENT)
+    releases = [entry for entry in releases if entry.kind not in others]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]
     _require(first.kind == "begin" and last.kind == "end", "it has no beginning or no end")
@@ -254,6 +258,18 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
     _require(type(taken) is int, f"it ends after {taken!r} steps, which is not an integer")
     _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
+
+
+def _rounds(entries: list[Entry], facts: Circumstances) -> None:
+    """Check that the ledger names what came in and what went out in each round of a federation, and no more rounds."""
+    received, sent = (
+        [one.body["round"] for one in entries if one.kind == kind] for kind in (ledger.RECEIVED, ledger.SENT)
+    )
+    _require(sent == list(range(len(sent))), f"it records that weights went out after rounds {sent}")
+    _require(
+        received == sorted(received) and {*sent} <= {*received}, "weights went out of a round that none came in for"
+    )
+    _require(all(one < facts.rounds for one in received), f"it records more rounds than the {facts.rounds} stated")
 
 
 def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, last: Mapping[str, Any]) -> None:

@@ -110,6 +110,7 @@ class Circumstances:
         own_code: which of "loss" and "optimizer" were the owner's own code.
         audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.
         steps_lost: the number of paid steps that did not change the model because they could not be repeated.
+        rounds: the number of times that the site exchanges weights with others; 0 outside a federation.
     """
 
     read: tuple[str, ...] = ()
@@ -138,6 +139,7 @@ class Circumstances:
     own_code: tuple[str, ...] = ()
     audit_directions: bool = False
     steps_lost: int = 0
+    rounds: int = 0
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)

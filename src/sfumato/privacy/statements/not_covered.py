@@ -76,6 +76,11 @@ def _choice_lines(facts: Circumstances) -> list[str]:
             "The owner's own code around the steps: anything it did with private records outside the steps, such as "
             "choosing a learning rate by them.",
         )
+    if facts.rounds:
+        lines.append(
+            "Records of the same person at other sites of the federation: each site has its own statement, and their "
+            "epsilons add up."
+        )
     if facts.own_code:
         lines.insert(
             0,

@@ -183,6 +183,11 @@ class Statement(StatementBase):
                 f"The promise speaks of the weights after all steps together, so whatever is made of the weights after "
                 f"{len(kept)} of them, which were kept beside the model, costs nothing more."
             )
+        if (rounds := self.circumstances.rounds) != 0:
+            lines.append(
+                f"The model was trained in a federation. The promise holds against everybody who sees all weights that "
+                f"this site has sent in its {rounds} rounds, the server included, whatever weights came in."
+            )
         if (figures := self.circumstances.figures) is not None:
             lines.append(
                 "The accuracy and the other figures published with the model come from noisy counts of test images, on "

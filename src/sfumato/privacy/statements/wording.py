@@ -128,6 +128,8 @@ def release_fields(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
     outputs = [f"the model after {taken} steps{counted}"]
     if facts.kept:
         outputs.append(f"its weights after steps {', '.join(map(str, facts.kept))}")
+    if facts.rounds:
+        outputs.append(f"the weights after each of the site's {facts.rounds} rounds, to the server and to everybody")
     if facts.figures is not None:
         outputs.append("noisy counts of the test part, and figures computed from them")
     if facts.audit:

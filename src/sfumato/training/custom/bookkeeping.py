@@ -37,15 +37,17 @@ _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """The entries of the record that the ledger's first line binds: all that the sums and the releases depend on."""
 
 
-def circumstances_of(records: LoopRecords, *, declared: bool, public: bool, seeded: bool) -> Circumstances:
+def circumstances_of(records: LoopRecords, *, counted: bool, public: bool, seeded: bool, rounds: int) -> Circumstances:
     """The circumstances of the run, without those of its noise.
 
     Args:
-        declared: whether the number of examples was declared.
+        counted: whether the number of examples was read from the data, not declared.
+        rounds: the rounds of a federation; 0 outside one.
     """
     facts = records.facts
-    read = tuple(fact for fact in facts.read if not (declared and fact == "examples"))
+    read = tuple(fact for fact in facts.read if counted or fact != "examples")
     more = {"data_public": public or facts.data_public, "seeded": seeded, "origins": ("own model",), "own_loop": True}
+    more["rounds"] = rounds
     return replace(facts, read=read, **more)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Never
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -19,12 +20,14 @@ from sfumato.gradients.checks.external_models import loss_of_model, unwrap
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
+from sfumato.privacy.unit import Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import data_identity
 from sfumato.training.custom.bookkeeping import circumstances_of
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
+from sfumato.training.custom.users import keep_per_user
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.building import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
@@ -47,6 +50,8 @@ def private_steps(
     noise_multiplier: float | None = None,
     max_norm: float | None = None,
     examples: int | None = None,
+    users: Sequence[Any] | np.ndarray | None = None,
+    per_user: int | None = None,
     with_state: Sequence[Any] = (),
     template: tuple[Tree, Tree] | None = None,
     public: bool = False,
@@ -59,6 +64,7 @@ def private_steps(
     micro_batch: int | None = None,
     capture: bool = False,
     if_changed: str = REFUSE,
+    rounds: int = 0,
     **unknown: Never,
 ) -> PrivateSteps:
     """The private steps of a custom training loop. The same call resumes an interrupted run.
@@ -89,6 +95,9 @@ def private_steps(
             batch size, rounded up. By default, delta is the largest power of ten of at most 1e-5 and 1/(10 N), as in
             `train`; C is 1.
         examples: N, if declared (here or in the source); otherwise it is counted, and the statement says so.
+        users: (N,), who each record belongs to, as strings or integers: the guarantee is then for each user, such as a
+            patient, with all of their records. By default it is for each single record.
+        per_user: G, the most records kept of each user, chosen by a keyed hash. Needs `users`.
         with_state: further objects to save in checkpoints, such as a learning rate scheduler, with `state_dict` and
             `load_state_dict`.
         template: synthetic or public (inputs, targets), for a model that fails on random numbers, or on integers that
@@ -107,29 +116,27 @@ def private_steps(
         if_changed: what to do if a step that is repeated after an interruption would release something else, for
             example with another loss or on a device that rounds differently: "refuse", or "skip": the steps paid for
             since the checkpoint are lost, as the statement says, and the loop continues after them.
+        rounds: the rounds of a federation that the steps are divided into: given by `private_rounds`.
 
     **Guarantee.** The weights after every step, all of them together, have the plan's (epsilon, delta) for each single
-    example: each step is a `PrivateStep` whose participants are drawn by the plan (`Sampler`), and the ledger commits
-    to its release before the weights move. A step that is repeated after an interruption gives the same release or
-    none, whatever has changed. With secure noise this holds for the numbers that a machine computes (`NoiseGrid`). The
-    optimizer, and everything that the loop's body does with the weights, is post-processing as long as it reads no
-    private record.
+    example, or for each user if `users` are given: each step is a `PrivateStep` whose participants are drawn by the
+    plan (`Sampler`), and the ledger commits to its release before the weights move. A step that is repeated after an
+    interruption gives the same release or none, whatever has changed. With secure noise this holds for the numbers that
+    a machine computes (`NoiseGrid`). The optimizer, and everything that the loop's body does with the weights, is
+    post-processing as long as it reads no private record.
 
     Errors: `SfumatoError` before any budget is spent.
     """
     _refuse(unknown)
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
-    records = _with_name(own_records(data, key), name, run, public)
-    _refuse_no_optimizer(optimizer)
-    one_of("noise", noise, (STANDARD, SECURE))
-    one_of("if_changed", if_changed, (REFUSE, SKIP))
+    records, unit = _by_user(_with_name(own_records(data, key), name, run, public), users, per_user)
+    _refuse_choices(optimizer, noise, if_changed)
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
-    plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm)
-    refuse_noise(noise, plan.mechanism, plan.clipping)
-    facts = circumstances_of(records, declared=examples is not None, public=public, seeded=seed is not None)
+    plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
+    _refuse_plan(plan, noise, rounds)
+    facts = circumstances_of(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
-    start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
@@ -145,16 +152,38 @@ def private_steps(
         seed=seed,
         if_changed=if_changed,
         capture=capture,
-        start=start,
+        start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
     )
 
 
-def _refuse_no_optimizer(optimizer: Any) -> None:
+def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:
+    """Refuse noise that the plan's mechanism has not, and rounds that would not have the same number of steps."""
+    refuse_noise(noise, plan.mechanism, plan.clipping)
+    if rounds and plan.steps % rounds:
+        raise SfumatoError(
+            f"{plan.steps} steps cannot be divided into rounds={rounds} of equal length",
+            f"give steps={-(-plan.steps // rounds) * rounds}, or a number of rounds that divides the steps",
+        )
+
+
+def _refuse_choices(optimizer: Any, noise: str, if_changed: str) -> None:
+    one_of("noise", noise, (STANDARD, SECURE))
+    one_of("if_changed", if_changed, (REFUSE, SKIP))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SfumatoError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
             "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
         )
+
+
+def _by_user(
+    records: LoopRecords, users: Sequence[Any] | np.ndarray | None, per_user: int | None
+) -> tuple[LoopRecords, Example | User]:
+    if users is not None:
+        return keep_per_user(records, users, per_user)
+    if per_user is not None:
+        raise SfumatoError(f"per_user is {per_user}, but there are no users", "give users, who each record belongs to")
+    return records, Example()
 
 
 def _with_name(records: LoopRecords, name: str | None, run: RunDirectory, public: bool) -> LoopRecords:
@@ -193,23 +222,29 @@ def _choose_plan(
     epochs: float | None,
     delta: float | None,
     max_norm: float | None,
+    unit: Example | User,
 ) -> PrivacyPlan:
     """The given or calibrated plan. Refuses plans that a custom loop does not support."""
     if plan is None:
-        plan = _calibrated(examples, requested, epochs, delta, max_norm)
+        plan = _calibrated(examples, requested, epochs, delta, max_norm, unit)
     elif given := [name for name, value in {**requested, "epochs": epochs, "max_norm": max_norm}.items() if value]:
         raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
-    if plan.unit.name != "example":
+    if plan.unit != unit:
         raise SfumatoError(
-            "private_steps protects single examples, but the plan's unit is the user",
-            "train with sfumato.train and unit='user', or give a plan for examples",
+            f"the plan's unit is {plan.unit}, but that of the records is {unit}",
+            "give users and per_user for a plan whose unit is the user, and that plan their numbers",
         )
     check_epsilon(plan)
     return plan
 
 
 def _calibrated(
-    examples: int, asked: dict[str, Any], epochs: float | None, delta: float | None, max_norm: float | None
+    examples: int,
+    asked: dict[str, Any],
+    epochs: float | None,
+    delta: float | None,
+    max_norm: float | None,
+    unit: Example | User,
 ) -> PrivacyPlan:
     positive_integer("examples", examples, remedy="give the number of training examples")
     if epochs is not None:
@@ -220,7 +255,8 @@ def _calibrated(
                 "give epochs and batch_size, or steps",
             )
         asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
-    return PrivacyPlan.calibrate(examples=examples, delta=delta or default_delta(examples), max_norm=max_norm, **asked)
+    delta = delta or default_delta(unit.count(examples))
+    return PrivacyPlan.calibrate(examples=examples, delta=delta, max_norm=max_norm, unit=unit, **asked)
 
 
 _OPTIMIZERS = "give it to your optimizer"

@@ -104,7 +104,7 @@ class PrivateSteps:
         start: Start,
     ):
         self.plan, self.directory, self.note = plan, run.path, ""
-        self._run, self._model, self._optimizer, self._records = run, model, optimizer, records
+        self._run, self.model, self._optimizer, self._records = run, model, optimizer, records
         self._with_state, self._noise, self._if_changed = with_state, noise, if_changed
         self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._device = next(iter(model.parameters())).device
@@ -147,7 +147,7 @@ class PrivateSteps:
 
     def _checked(self, loss: Loss, synthetic: tuple[Tree, Tree], start: Start) -> int:
         """Tries model and loss on synthetic examples. Returns the micro-batch size."""
-        model, records = self._model, self._records
+        model, records = self.model, self._records
         records.refuse_double(model)
         with _devices.fork_rng(self._device), _devices.deterministic(self._device):
             torch.manual_seed(0)
@@ -161,6 +161,11 @@ class PrivateSteps:
     def __len__(self) -> int:
         """The number of steps of the plan."""
         return self.plan.steps
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has its statement."""
+        return self._statement is not None
 
     @property
     def statement(self) -> Statement:
@@ -178,10 +183,15 @@ class PrivateSteps:
 
     def __iter__(self) -> Iterator[OwnStep]:
         """Takes the remaining steps. The loop's body runs after each step, with updated weights."""
-        if self._statement is not None:
+        if self.is_finished:
             return
+        if self._facts.rounds:
+            raise SfumatoError(
+                f"rounds is {self._facts.rounds}: weights come in before each round",
+                "call private_rounds, which iterates over the rounds, or leave rounds out",
+            )
         with self._open() as ledger:
-            while (yield from self._steps(ledger, self._restore(ledger))):
+            while (yield from self._steps(ledger, self._restore(ledger), self.plan.steps)):
                 pass  # a repeated step would have released something else: continue from the checkpoint without it
             self._conclude(ledger, self.plan.steps)
 
@@ -221,13 +231,14 @@ class PrivateSteps:
         resume.report_environment(run, self._known, checkpoint.step, paid, notify=self._add_note)
         checkpoint.require_optimizer(self._optimizer, where=str(run.path))
         later = checkpoint.optimizer.pop(LATER, [])
-        checkpoint.restore(self._model, self._optimizer, self._device)
+        checkpoint.restore(self.model, self._optimizer, self._device)
         for one, state in zip(self._with_state, later, strict=True):
             one.load_state_dict(state)
         return checkpoint
 
-    def _steps(self, ledger: Ledger, checkpoint: Checkpoint) -> Generator[OwnStep, None, bool]:
-        """Yields the steps after a checkpoint. Returns whether some were lost, so that the caller starts over."""
+    def _steps(self, ledger: Ledger, checkpoint: Checkpoint, until: int) -> Generator[OwnStep, None, bool]:
+        """Yields the steps from a checkpoint to step `until`. Returns whether some were lost: then the caller starts
+        over from the checkpoint."""
         self._key = resume.open_key(self._key, ledger, self._run, salted=not self._facts.seeded)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
@@ -238,7 +249,7 @@ class PrivateSteps:
             head = ledger.step_entry(reached).hash
             self._checkpoint(reached, checkpoint.run, head, noise=noise).save(self._run / names.CHECKPOINT)
 
-        for step in range(checkpoint.step, plan.steps):
+        for step in range(checkpoint.step, until):
             if step in lost:
                 state = private.skip_lost(step, state)
             else:
@@ -252,19 +263,17 @@ class PrivateSteps:
                     releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
                     return True
                 descend(self._optimizer, self._trained, gradient)
-                left = optimizers.weight_digests(self._model)
+                left = optimizers.weight_digests(self.model)
                 try:
                     with optimizers.guard_loop_body(self._optimizer, self._trained):
                         yield OwnStep(step + 1, plan.steps)
                 except GeneratorExit:  # a `break`, or an error in the body
-                    with suppress(
-                        SfumatoError
-                    ):  # a model that the body has changed stays as the last checkpoint has it
-                        optimizers.refuse_changed(self._model, self._trained, left)
+                    with suppress(SfumatoError):  # a model that the body has changed stays as it was saved last
+                        optimizers.refuse_changed(self.model, self._trained, left)
                         save(step + 1, state)
                     raise
-                optimizers.refuse_changed(self._model, self._trained, left)
-            if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
+                optimizers.refuse_changed(self.model, self._trained, left)
+            if (now := time.monotonic()) - saved_at > pause or step + 1 == until:
                 save(step + 1, state)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
@@ -291,7 +300,7 @@ class PrivateSteps:
             yield inputs, targets, keys
 
     def _checkpoint(self, step: int, identity: str, head: str, *, noise: NoiseState) -> Checkpoint:
-        state = Checkpoint.of(step, self._model, {}, self._optimizer, run=identity, noise=noise, ledger=head)
+        state = Checkpoint.of(step, self.model, {}, self._optimizer, run=identity, noise=noise, ledger=head)
         if self._with_state:
             later = [one.state_dict() for one in self._with_state]
             state = replace(state, optimizer=state.optimizer | {LATER: later})
@@ -302,7 +311,7 @@ class PrivateSteps:
         lost = len(lost_steps(ledger.entries, steps))
         facts = replace(self._facts, steps_taken=early, steps_lost=lost)
         statement = Statement(plan=self.plan, circumstances=facts)
-        bookkeeping.conclude(self._run, ledger, self._model, statement, steps)
+        bookkeeping.conclude(self._run, ledger, self.model, statement, steps)
         self._statement = statement
 
 

@@ -1,0 +1,43 @@
+"""A site: Flower's usual ClientApp, whose training is one call of `private_rounds`.
+
+A site says where it keeps its run, and may take part in fewer rounds than the server has:
+flower-supernode --node-config "site=0 directory='/var/lib/hospital/run' rounds=12"
+"""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import sfumato
+from hospitals.task import images_of, network
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One round: the server's weights in, private steps, the site's weights out."""
+    model, (images, labels) = network(), images_of(context.node_config["site"], context.run_config["sites"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    rounds = context.node_config.get("rounds", context.run_config["rounds"])
+    run = sfumato.private_rounds(
+        model,
+        optimizer,
+        (images, labels),
+        rounds=rounds,
+        steps=3 * rounds,
+        batch_size=len(images),
+        epsilon=3.0,
+        directory=context.node_config["directory"],
+    )
+    try:
+        weights = run.train(message.content["arrays"].to_torch_state_dict())
+    except sfumato.SfumatoError as refusal:  # the server goes on without the site
+        print(refusal)  # for the site alone: a refusal may name files, and may depend on a record
+        used_up = run.completed == rounds
+        reason = f"the privacy budget is used up after round {rounds}" if used_up else "the site cannot take part"
+        return Message(Error(code=0, reason=reason), reply_to=message)
+    content = {"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": run.plan.expected_batch_size})}
+    return Message(RecordDict(content), reply_to=message)

@@ -1,0 +1,57 @@
+"""The records of a custom loop by user: at most G of each are kept, and the guarantee is for each user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data import ranks_within_users
+from sfumato.privacy.unit import User
+from sfumato.training.custom.records import LoopRecords
+
+
+def keep_per_user(
+    records: LoopRecords, users: Sequence[Any] | np.ndarray, per_user: int | None
+) -> tuple[LoopRecords, User]:
+    """The records with at most G of each user, and the unit of their guarantee.
+
+    Args:
+        users: (N,), who each record belongs to, as strings or integers.
+        per_user: G.
+
+    **Guarantee.** The kept records of a user are a function of that user's records and of the owner's key, as in
+    `cap_per_user`: so a user who is added or removed with all of their records changes at most G of the kept ones, and
+    none of the others' (unit: one user; adjacency: add-or-remove).
+
+    Errors: `SfumatoError` if there is not one user for each record, and without G.
+    """
+    owners = np.asarray(users)
+    if owners.shape != (records.count,):
+        raise SfumatoError(
+            f"users must be one name or number for each of {records.count} records, got shape {owners.shape}",
+            "give a list, or an array (N,), in the order of the records",
+        )
+    if owners.dtype.kind not in "iuUS":
+        raise SfumatoError(
+            f"users must be strings or integers, got {owners.dtype}", "give the name or number of each record's user"
+        )
+    remedy = "give the largest number of records to keep of each user, such as 10"
+    at_most = positive_integer("per_user", per_user, remedy=remedy)
+    names, numbers = np.unique(owners, return_inverse=True)
+    ranks = ranks_within_users(numbers, records.codes, np.zeros(records.count, np.int64), records.key)
+    kept = np.flatnonzero(ranks < at_most)
+    every = records.read
+    selected = replace(
+        records,
+        count=len(kept),
+        read=lambda rows: every(kept[rows]),
+        codes=records.codes[kept],
+        identifiers=records.identifiers[kept],
+        examples=len(kept),
+        facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
+    )
+    return selected, User(drawn="examples", at_most=at_most, users=len(names))

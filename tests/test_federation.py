@@ -1,0 +1,308 @@
+"""A federation of three sites as real processes, on Flower and on NVFlare's simulator, by the examples."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import sfumato
+from sfumato.privacy import ledger
+from sfumato.runs import directory as names
+from sfumato.training.custom.rounds import PrivateRounds
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOWER, NVFLARE = ROOT / "examples" / "flower", ROOT / "examples" / "nvflare"
+STEPS = 3
+SLOW = """
+import os
+import time
+
+from sfumato.training.custom import steps as custom_steps
+
+descend = custom_steps.descend
+custom_steps.descend = lambda *given: (time.sleep(0.3), descend(*given))
+"""
+"""Makes each step long enough that a process is killed in the middle of a round: after a paid step, unsaved."""
+FLOWER_PLAIN = """
+from __future__ import annotations
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch.nn import functional
+
+from hospitals.task import images_of, network
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    model, (images, labels) = network(), images_of(context.node_config["site"], context.run_config["sites"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    for _ in range(3):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    content = {
+        "arrays": ArrayRecord(model.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(images)}),
+    }
+    return Message(RecordDict(content), reply_to=message)
+"""
+NVFLARE_PLAIN = """
+from __future__ import annotations
+
+import argparse
+
+import nvflare.client as flare
+import torch
+from network import Network, images_of
+from torch.nn import functional
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sites", type=int, required=True)
+    given = parser.parse_args()
+    flare.init()
+    site = flare.get_site_name()  # site-1, site-2, ...
+    model, (images, labels) = Network(), images_of(int(site.removeprefix("site-")) - 1, given.sites)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    while flare.is_running():
+        received = flare.receive()
+        model.load_state_dict(received.params)
+        for _ in range(3):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        flare.send(flare.FLModel(params=model.state_dict()))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def needs(library: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} is not installed")
+
+
+def code(text: str) -> list[str]:
+    """The lines without docstrings, comments and empty lines."""
+    text = re.sub(r'"""(?:.|\n)*?"""', "", text)
+    return [stripped for line in text.splitlines() if (stripped := line.partition("  #")[0].rstrip())]
+
+
+@pytest.mark.parametrize(
+    ("plain", "private"),
+    [
+        (FLOWER_PLAIN, FLOWER / "hospitals" / "client_app.py"),
+        (NVFLARE_PLAIN, NVFLARE / "client.py"),
+    ],
+    ids=["flower", "nvflare"],
+)
+def test_a_plain_job_changes_at_most_20_lines(plain: str, private: Path):
+    before, after = code(plain), code(private.read_text("utf-8"))
+    new = [line for line in difflib.ndiff(before, after) if line.startswith("+ ")]
+    assert len(new) <= 20, "\n".join(new)
+
+
+def paid(directory: Path) -> int:
+    """The number of steps that a run has paid for, also while it writes."""
+    with contextlib.suppress(FileNotFoundError):
+        return (directory / names.LEDGER).read_bytes().count(b'"kind":"release"')
+    return 0
+
+
+def wait(reached: Callable[[], object], seconds: float, said: Callable[[], str]) -> None:
+    until = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < until, said()
+        time.sleep(0.05)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and all that it started, also in sessions of their own."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in (*psutil.Process(process.pid).children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()
+
+
+def digits(site: int, example: Path = FLOWER / "hospitals" / "task.py") -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The example's network, and the images and labels of a site; of site -1 those that nobody trains on."""
+    specification = importlib.util.spec_from_file_location("agreed", example)
+    assert specification
+    assert specification.loader
+    agreed = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(agreed)
+    network = agreed.network if hasattr(agreed, "network") else agreed.Network
+    return network(), agreed.images_of(site, 3)
+
+
+def of_site(model: nn.Module, data: tuple[torch.Tensor, ...], directory: Path, rounds: int) -> PrivateRounds:
+    """The run of a site, as its client makes it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    choices = {"rounds": rounds, "steps": STEPS * rounds, "batch_size": len(data[0]), "epsilon": 3.0}
+    return sfumato.private_rounds(model, optimizer, data, directory=directory, **choices)
+
+
+def accuracy_of_one(rounds: int, place: Path) -> float:
+    """What sites reach alone: the mean over three of them, each with the same steps and epsilon."""
+    found = []
+    for site in range(3):
+        model, data = digits(site)
+        run = of_site(model, data, place / f"alone-{site}", rounds)
+        for turn in run:
+            turn.receive(model.state_dict())
+            for _ in turn:
+                pass
+        images, labels = digits(-1)[1]
+        with torch.no_grad():
+            found.append((model(images).argmax(1) == labels).double().mean().item())
+    return sum(found) / len(found)
+
+
+def environment_of(place: Path) -> dict[str, str]:
+    here = {"FLWR_HOME": str(place / "flower"), "SFUMATO_HOME": str(place / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    sources = os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
+    return os.environ | here | {"PATH": path, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1"}
+
+
+class Flower:
+    """SuperLink and SuperNodes on the loopback interface."""
+
+    def __init__(self, place: Path):
+        self.place, self.environment, self.processes = place, environment_of(place), []
+        self.link = self.port()
+        (place / "flower").mkdir()
+        (place / "flower" / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
+        )
+        self.start("flower-superlink", "--insecure", "--port", self.link, "--disable-runtime-dependency-installation")
+
+    @staticmethod
+    def port() -> str:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return str(free.getsockname()[1])
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        with (self.place / f"{len(self.processes)}.log").open("wb") as log:
+            process = subprocess.Popen(words, env=self.environment, stdout=log, stderr=log, cwd=self.place)
+        self.processes.append(process)
+        return process
+
+    def node(self, site: int, **config: object) -> subprocess.Popen[bytes]:
+        given = {"site": site, "directory": f"'{self.place / str(site)}'", **config}
+        spelt = " ".join(f"{name}={value}" for name, value in given.items())
+        superlink = ("--superlink", f"127.0.0.1:{self.link}", "--port", self.port())
+        return self.start("flower-supernode", "--insecure", *superlink, "--node-config", spelt)
+
+    def ask(self, *words: str) -> str:
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, cwd=self.place, timeout=120)
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def flower(tmp_path: Path) -> Iterator[Flower]:
+    made = Flower(tmp_path)
+    yield made
+    for process in made.processes:
+        kill(process)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@needs("flwr")
+def test_three_sites_of_flower(flower: Flower, monkeypatch: pytest.MonkeyPatch):
+    """Site 0 is killed in round 2 and comes back; site 1 sends nothing in round 3; the budget of site 2 ends with 3."""
+    place, rounds = flower.place, {0: 6, 1: 6, 2: 3}
+    monkeypatch.setenv("SFUMATO_HOME", flower.environment["SFUMATO_HOME"])
+    app = shutil.copytree(FLOWER, place / "app")
+    client = app / "hospitals" / "client_app.py"
+    dies = 'context.node_config["site"] == 1 and message.content["config"]["server-round"] == 3'
+    changed = client.read_text().replace("    content = {", f"    if {dies}:\n        os._exit(1)\n    content = {{")
+    client.write_text(changed + SLOW)
+    numbers: list[str] = []
+    nodes = [flower.node(site, rounds=rounds[site]) for site in rounds]
+    begin = ("flwr", "run", "app", "--run-config", "rounds=6", "--format", "json")
+    wait(lambda: "run-id" in (begun := flower.ask(*begin)) and numbers.append(begun) is None, 60, lambda: "no job")
+    number = re.findall(r'"run-id": "?(\d+)', numbers[0])[0]
+
+    def said() -> str:
+        return flower.ask("flwr", "log", number, "--show")
+
+    wait(lambda: paid(place / "0") > STEPS, 240, said)
+    kill(nodes[0])
+    assert paid(place / "0") < 2 * STEPS
+    flower.node(0, rounds=6)
+    wait(lambda: "round 6:" in said(), 480, said)
+    log = said()
+    assert "Node Unavailable" in log
+    assert log.count("the privacy budget is used up after round 3") == 3
+    counts = [int(found) for found in re.findall(r"aggregate_train: Received (\d) results", log)]
+    assert counts == [3, 2, 2, 2, 2, 2]
+    for site, planned in rounds.items():
+        assert of_site(*digits(site), place / str(site), planned).finish().epsilon <= 3
+        assert sfumato.verify(place / str(site)).holds
+    lost = ledger.lost_steps(ledger.read(place / "0" / names.LEDGER), STEPS * 6)
+    assert lost <= {3, 4, 5}
+    assert lost
+    together = float(re.findall(r"round 6: ([\d.]+)%", log)[0]) / 100
+    assert together > accuracy_of_one(6, place)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@needs("nvflare")
+def test_three_sites_of_nvflare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The job is killed in round 2 and begun again; the budget of site 3 ends early: it then sends nothing."""
+    environment, runs = environment_of(tmp_path), tmp_path / "place" / "runs"
+    monkeypatch.setenv("SFUMATO_HOME", environment["SFUMATO_HOME"])
+    app = shutil.copytree(NVFLARE, tmp_path / "app")
+    fewer = "    site = flare.get_site_name()\n    given.rounds -= 4 * (site == 'site-3')\n"
+    text = re.sub(r"    site = .*\n", fewer, (app / "client.py").read_text())
+    (app / "client.py").write_text(text.replace("def main()", f"{SLOW}\n\ndef main()"))
+    program = [sys.executable, "job.py", str(tmp_path / "place"), "--rounds", "6"]
+
+    def begin(name: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / name).open("wb") as log:
+            return subprocess.Popen(program, env=environment, stdout=log, stderr=log, cwd=app)
+
+    job = begin("first")
+    wait(lambda: paid(runs / "site-1") > STEPS, 240, (tmp_path / "first").read_text)
+    kill(job)
+    before = paid(runs / "site-1")
+    assert before < 2 * STEPS
+    job = begin("second")
+    assert job.wait(480) == 0, (tmp_path / "second").read_text()
+    log = (tmp_path / "second").read_text()
+    assert "site-3: the privacy budget is used up after round 2" in log
+    assert log.count("Empty result from client site-3") >= 4
+    assert paid(runs / "site-1") > before
+    for site, planned in enumerate((6, 6, 2)):
+        run = of_site(*digits(site, NVFLARE / "network.py"), runs / f"site-{site + 1}", planned)
+        assert run.finish().epsilon <= 3
+        assert sfumato.verify(runs / f"site-{site + 1}").holds
+    together = float(re.findall(r"accuracy ([\d.]+)%", log)[0]) / 100
+    assert together > accuracy_of_one(6, tmp_path)

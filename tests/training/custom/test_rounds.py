@@ -1,0 +1,317 @@
+"""A site's rounds in a federation: what goes in and out, where it resumes, and what the ledger says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sfumato
+from sfumato import SfumatoError
+from sfumato.privacy import ledger
+from sfumato.runs import directory as names
+from sfumato.runs import pins
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.custom.rounds import PrivateRounds
+
+ROOT = Path(__file__).parents[3]
+ROUNDS, STEPS = 3, 6
+
+
+def records():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(60, 6, generator=generator), torch.arange(60) % 3
+
+
+@pytest.fixture
+def data():
+    return records()
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def begun(data, directory, **choices):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    choices = {"noise_multiplier": 1.0, "batch_size": 20, "steps": STEPS, "seed": 1, "threads": 1, **choices}
+    return sfumato.private_rounds(model, optimizer, data, directory=directory, **{"rounds": ROUNDS, **choices})
+
+
+def weights_of(shift):
+    """What the federation sends before a round."""
+    return {name: value + 0.1 * shift for name, value in network().state_dict().items()}
+
+
+def all_rounds(data, directory, **choices):
+    """What a site sends, one digest a round."""
+    run = begun(data, directory, **choices)
+    return [pins.weights_digest(run.train(weights_of(number))) for number in range(ROUNDS)]
+
+
+def kinds(directory):
+    return [entry.kind for entry in ledger.read(directory / names.LEDGER)]
+
+
+def test_a_round_is_the_steps_of_private_steps_from_the_weights_that_came_in(data, tmp_path):
+    """The first by the same key: rounds and steps differ in their records, so the key is that of the rounds."""
+    run = begun(data, tmp_path / "rounds", rounds=1, steps=4)
+    model = network()
+    model.load_state_dict(weights_of(2))
+    other = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    steps = sfumato.private_steps(
+        model,
+        other,
+        data,
+        directory=tmp_path / "steps",
+        noise_multiplier=1.0,
+        batch_size=20,
+        steps=4,
+        seed=1,
+        threads=1,
+    )
+    steps._key = run._steps._key
+    for _ in steps:
+        pass
+    sent = run.train(weights_of(2))
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(sent[name], value, rtol=0, atol=0)
+
+
+def test_the_ledger_names_what_came_in_and_what_went_out(data, tmp_path):
+    sent = all_rounds(data, tmp_path)
+    entries = ledger.read(tmp_path / names.LEDGER)
+    received = [pins.weights_digest(weights_of(number)) for number in range(ROUNDS)]
+    assert [one.body["sha256"] for one in entries if one.kind == ledger.RECEIVED] == received
+    assert [one.body["sha256"] for one in entries if one.kind == ledger.SENT] == sent
+    order = [kind for kind in kinds(tmp_path) if kind != "opening"]
+    assert order == ["begin", *["received", "release", "release", "sent"] * ROUNDS, "end"]
+    assert sfumato.verify(tmp_path).holds
+
+
+def test_the_promise_is_that_of_one_plan_for_all_rounds(data, tmp_path):
+    run = begun(data, tmp_path, seed=None)
+    for number in range(ROUNDS):
+        run.train(weights_of(number))
+    statement = run.statement.to_dict()
+    assert run.statement.plan.steps == STEPS
+    assert "the weights after each of the site's 3 rounds, to the server and to everybody" in statement["released"]
+    assert any("against everybody who sees all weights that this site has sent" in line for line in statement["plain"])
+    assert any("at other sites of the federation" in line for line in statement["not_covered"])
+    assert sfumato.verify(tmp_path).holds
+
+
+@pytest.mark.parametrize("until", [1, 2, 3, 4])
+def test_it_resumes_between_rounds_and_within_one_to_the_same_bytes(data, tmp_path, until):
+    whole = all_rounds(data, tmp_path / "whole")
+    number = (until - 1) // (STEPS // ROUNDS)
+    run = begun(data, tmp_path / "cut")
+    for earlier in range(number):
+        run.train(weights_of(earlier))
+    turn = next(iter(run))
+    turn.receive(weights_of(number))
+    for step in turn:
+        if step.number == until:
+            break
+    again = begun(data, tmp_path / "cut")
+    assert [pins.weights_digest(again.train(weights_of(later))) for later in range(number, ROUNDS)] == whole[number:]
+    assert sfumato.verify(tmp_path / "cut").holds
+
+
+def test_a_repeated_request_costs_nothing_and_gets_the_same_weights(data, tmp_path):
+    run = begun(data, tmp_path)
+    for number in range(ROUNDS):
+        first = run.train(weights_of(number))
+        before = kinds(tmp_path)
+        for again in (run, begun(data, tmp_path)):
+            second = again.train(weights_of(number))
+            assert pins.weights_digest(second) == pins.weights_digest(first)
+        assert kinds(tmp_path) == before
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_after_an_interruption_too_the_ledger_names_weights_before_they_leave(data, tmp_path, monkeypatch, rounds):
+    """The round's last checkpoint is there, and nothing that comes after it."""
+
+    def killed(*given):
+        raise KeyError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateRounds, "_end", killed)
+        with pytest.raises(KeyError):
+            begun(data, tmp_path, rounds=rounds, steps=4).train(weights_of(0))
+    again = begun(data, tmp_path, rounds=rounds, steps=4)
+    assert again._steps.is_finished == (rounds == 1)
+    digest = pins.weights_digest(again.train(weights_of(0)))
+    sent = [dict(one.body) for one in ledger.read(tmp_path / names.LEDGER) if one.kind == ledger.SENT]
+    assert sent == [{"round": 0, "sha256": digest}]
+
+
+def test_weights_that_change_within_a_round_lose_the_steps_that_were_paid_from_others(data, tmp_path):
+    """Their noise is not used again: a step from other weights would be a second release with it."""
+    turn = next(iter(begun(data, tmp_path)))
+    turn.receive(weights_of(0))
+    steps = iter(turn)
+    next(steps)
+    lines = ledger.read(tmp_path / names.LEDGER)
+    checkpoint = (tmp_path / names.CHECKPOINT).read_bytes()
+    steps.close()
+    (tmp_path / names.CHECKPOINT).write_bytes(checkpoint)  # as after a kill: the step is paid, and nowhere else
+    again = begun(data, tmp_path)
+    again.train(weights_of(1))
+    entries = ledger.read(tmp_path / names.LEDGER)
+    assert entries[: len(lines)] == lines
+    assert [dict(one.body) for one in entries if one.kind == ledger.LOST] == [{"first": 0, "last": 0}]
+    assert len([one for one in entries if one.kind == "release"]) == STEPS // ROUNDS
+    for number in (1, 2):
+        again.train(weights_of(number + 5))
+    assert again.statement.circumstances.steps_lost == 1
+    assert sfumato.verify(tmp_path).holds
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.training.attempt import count_side_effects
+from tests.training.custom import test_rounds as t
+
+def site(place, kill_at=None):
+    def before(number, name, call, given):
+        if number == kill_at:
+            if name == "write":
+                call(given[0], given[1][: len(given[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    seen = count_side_effects(before)
+    run = t.begun(t.records(), place)
+    while (number := run.completed) < t.ROUNDS:
+        with open(f"{place}.sent", "a") as sent:
+            sent.write(f"{number} {t.pins.weights_digest(run.train(t.weights_of(number)))}\\n")
+    return len(seen)
+
+def forked(*given):
+    if process := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    site(*given)
+    os._exit(0)
+
+place = Path(sys.argv[1])
+t.begun(t.records(), place / "warm").train(t.weights_of(0))
+os.fsync = os.fstat  # what a killed process wrote is there without it
+if not os.fork():
+    (place / "count").write_text(str(site(place / "whole")))
+    os._exit(0)
+os.wait()
+for number in range(1, int((place / "count").read_text()) + 1):
+    print(number, forked(place / f"{number}", number), forked(place / f"{number}"), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_site_killed_at_any_moment_sends_the_same_bytes(data, tmp_path):
+    """At each of its writes, renames and deletions, of which some are cut in the middle; then it begins again."""
+    whole = all_rounds(data, tmp_path / "here")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
+    program = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=True)
+    attempts = [line.split() for line in done.stdout.splitlines()]
+    assert len(attempts) > 50
+    for number, killed, ended in attempts:
+        assert (killed, ended) == ("-9", "0")
+        sent = [line.split() for line in (tmp_path / f"{number}.sent").read_text().splitlines()]
+        assert all(digest == whole[int(turn)] for turn, digest in sent)
+        assert sfumato.verify(tmp_path / number).holds
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (lambda w: w.pop("0.bias"), r"1 names are in only one of them, such as 0\.bias"),
+        (lambda w: w.update(more=torch.zeros(1)), "1 names are in only one of them, such as more"),
+        (lambda w: w.update({"0.bias": torch.zeros(9)}), r"0\.bias is torch\.float32 \(9,\), the model's .* \(8,\)"),
+        (lambda w: w.update({"0.bias": np.zeros(8)}), r"0\.bias is torch\.float64 \(8,\), the model's torch\.float32"),
+        (lambda w: w.update({"0.bias": torch.full((8,), torch.nan)}), r"values in 0\.bias that are not finite"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_anything_is_spent(data, tmp_path, change, refusal):
+    run, weights = begun(data, tmp_path), weights_of(0)
+    change(weights)
+    with pytest.raises(SfumatoError, match=refusal):
+        run.train(weights)
+    assert not RunDirectory(tmp_path).exists
+
+
+def test_arrays_are_weights_too(data, tmp_path):
+    arrays = {name: value.numpy() for name, value in weights_of(0).items()}
+    first = begun(data, tmp_path / "a").train(arrays)
+    assert pins.weights_digest(first) == pins.weights_digest(begun(data, tmp_path / "b").train(weights_of(0)))
+
+
+def test_no_round_is_begun_beyond_the_plan(data, tmp_path):
+    all_rounds(data, tmp_path)
+    with pytest.raises(SfumatoError, match="the privacy budget is used up after round 3") as caught:
+        begun(data, tmp_path).train(weights_of(7))
+    assert "leave the federation" in str(caught.value)
+
+
+def test_it_may_leave_early_and_its_statement_is_that_of_the_whole_plan(data, tmp_path):
+    run = begun(data, tmp_path)
+    run.train(weights_of(0))
+    statement = run.finish()
+    assert statement.plan.steps == STEPS
+    assert statement.circumstances.steps_taken == 2
+    assert sfumato.verify(tmp_path).holds
+    with pytest.raises(SfumatoError, match="used up"):
+        run.train(weights_of(1))
+
+
+@pytest.mark.parametrize("given", [{"rounds": 4}, {"rounds": 0}, {"rounds": 2.0}])
+def test_rounds_are_a_number_that_divides_the_steps(data, tmp_path, given):
+    with pytest.raises(SfumatoError, match="rounds"):
+        begun(data, tmp_path, **given)
+
+
+def test_an_order_that_is_not_that_of_a_round_is_refused(data, tmp_path):
+    run = begun(data, tmp_path)
+    turn = next(iter(run))
+    with pytest.raises(SfumatoError, match="round 1 of 3 has no weights to start from"):
+        next(iter(turn))
+    turn.receive(weights_of(0))
+    with pytest.raises(SfumatoError, match="round 1 of 3 is not finished"):
+        turn.weights()
+    with pytest.raises(SfumatoError, match="call private_rounds"):
+        next(iter(run._steps))
+
+
+def test_a_run_of_rounds_is_resumed_with_its_number_of_rounds(data, tmp_path):
+    begun(data, tmp_path).train(weights_of(0))
+    with pytest.raises(SfumatoError, match="rounds"):
+        begun(data, tmp_path, rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [(ledger.SENT, 1), (ledger.RECEIVED, 1), (ledger.RECEIVED, 9)], ids=["sent", "received", "more"]
+)
+def test_verify_reads_the_lines_of_rounds(data, tmp_path, kind, number):
+    """A writer who leaves one out, or adds one, is found even if the chain is made again."""
+    all_rounds(data, tmp_path)
+    path, previous, lines = tmp_path / names.LEDGER, None, []
+    for entry in ledger.read(path):
+        if (entry.kind, entry.body.get("round")) == (kind, number):
+            continue
+        body = {**entry.body, "round": number} if number == 9 and entry.kind == kind == ledger.RECEIVED else entry.body
+        previous = ledger.Entry.after(previous, entry.kind, body)
+        lines.append(previous.line())
+    path.write_bytes(b"".join(lines))
+    verdict = sfumato.verify(tmp_path)
+    assert not verdict.holds
+    assert "round" in json.dumps([one.found for one in verdict.checks if not one.holds])
