@@ -34,8 +34,8 @@ REFUSED = {
     "train": "SOURCE|RECIPE|RUN is missing: a source, a recipe, or a run to resume; see sfumato train --help",
     "train ''": "source '' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
     "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
-    "evaluate finished": "SOURCE is missing: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
-    "hf:PATH, webdataset:SHARDS, torchvision:NAME, or features:PATH for a run on features; see sfumato evaluate --help",
+    "evaluate finished": "SOURCE is missing: the data to measure on, spelled as for sfumato train, such as "
+    "folder:PATH; features:PATH for a run on features; see sfumato evaluate --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
     "see sfumato train --help",
     # numbers of the plan
@@ -165,7 +165,7 @@ REFUSED = {
     "in quotation marks",
     "train rows.toml": "the rows of the recipe rows.toml must all begin with the same option, each with a different "
     "number; begin each [[row]] with the option that selects it, such as epsilon = 1",
-    "train recipe:": "no recipe is called ''; give recipe: and one of digits, mnist, davody2020/...others of xu2022",
+    "train recipe:": "no recipe is called ''; give recipe: and one of digits, mnist, board/...others of xu2022",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
     "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, but none is selected; give --epsilon "

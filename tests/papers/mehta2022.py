@@ -165,6 +165,7 @@ def public_steps(case):
         batch_size=case["batch"],
         device="cpu",
         max_norm=case.get("max_norm"),
+        agc=None,
     )
     return PublicSteps(job, RunKey.from_seed(case["seed"]))  # type: ignore[arg-type]
 

@@ -136,8 +136,7 @@ def _steps_from(
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
-                released = job.released_weights(dict(trained))
-                kept_weights.save(run, step + 1, {name: value.detach() for name, value in released.items()})
+                kept_weights.save(run, step + 1, job.released_weights(dict(trained)))
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_to_release(module, averaging, average))

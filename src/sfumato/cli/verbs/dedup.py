@@ -50,7 +50,7 @@ class Dedup(EndsWithJson):
     """
 
     public: Annotated[str, positional("PUBLIC")]
-    """The public source, spelled as for sfumato train, such as folder:PATH."""
+    """The public images, spelled as for sfumato train, such as folder:PATH."""
     private: Annotated[str, positional("PRIVATE")]
     """The private source."""
     drop: str = "private"

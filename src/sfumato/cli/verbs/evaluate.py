@@ -37,7 +37,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     """
 
     source: spellings.SourceName
-    """The source, spelled as for sfumato train, such as folder:PATH; features:PATH for a run on features."""
+    """The data to measure on, spelled as for sfumato train, such as folder:PATH; features:PATH for a run on
+    features."""
     part: str = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False

@@ -38,7 +38,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
     """
 
     what: spellings.SourceName
-    """The source, spelled as for sfumato train, such as folder:PATH."""
+    """The images, spelled as for sfumato train, such as folder:PATH."""
     backbone: Annotated[str, spellings.Spelling("NAME")]
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain. Its weights must come from public data."""
     weights: spellings.Path = None
