@@ -36,8 +36,7 @@ def train(message: Message, context: Context) -> Message:
         weights = run.train(message.content["arrays"].to_torch_state_dict())
     except sfumato.SfumatoError as refusal:  # the server goes on without the site
         print(refusal)  # for the site alone: a refusal may name files, and may depend on a record
-        used_up = run.completed == rounds
-        reason = f"the privacy budget is used up after round {rounds}" if used_up else "the site cannot take part"
+        reason = "the privacy budget is used up" if run.completed == rounds else "the site cannot take part"
         return Message(Error(code=0, reason=reason), reply_to=message)
     content = {"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": run.plan.expected_batch_size})}
     return Message(RecordDict(content), reply_to=message)

@@ -44,6 +44,7 @@ EVERYTHING = Circumstances(
     audit=100,
     audit_directions=True,
     steps_lost=2,
+    rounds=3,
     own_loop=True,
     own_code=("loss", "optimizer"),
     noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),
