@@ -107,6 +107,7 @@ def test_the_promise_is_that_of_one_plan_for_all_rounds(data, tmp_path):
     assert "the weights after each of the site's 3 rounds, to the server and to everybody" in statement["released"]
     assert any("against everybody who sees all weights that this site has sent" in line for line in statement["plain"])
     assert any("at other sites of the federation" in line for line in statement["not_covered"])
+    assert any("chosen to enlarge floating-point artefacts" in line for line in statement["not_covered"])
     assert sfumato.verify(tmp_path).holds
 
 
@@ -176,6 +177,26 @@ def test_weights_that_change_within_a_round_lose_the_steps_that_were_paid_from_o
         again.train(weights_of(number + 5))
     assert again.statement.circumstances.steps_lost == 1
     assert sfumato.verify(tmp_path).holds
+
+
+def test_steps_start_from_the_weights_of_their_line_also_from_an_older_checkpoint(data, tmp_path):
+    """The line says step 1, but the checkpoint is again that of step 0: the steps in between are lost."""
+    run = begun(data, tmp_path, rounds=2)
+    turn = next(iter(run))
+    for number in range(2):
+        turn.receive(weights_of(number))
+        next(iter(turn))
+        if number == 0:
+            with_one_step = (tmp_path / names.CHECKPOINT).read_bytes()
+    turn.receive(weights_of(2))
+    next(iter(turn))
+    (tmp_path / names.CHECKPOINT).write_bytes(with_one_step)
+    again = begun(data, tmp_path, rounds=2)
+    sent = again.train(weights_of(2))
+    entries = ledger.read(tmp_path / names.LEDGER)
+    assert [one.body["step"] for one in entries if one.kind == ledger.RECEIVED] == [0, 1, 2, 1]
+    assert [dict(one.body) for one in entries if one.kind == ledger.LOST] == [{"first": 1, "last": 2}]
+    assert pins.weights_digest(sent) == pins.weights_digest(weights_of(2))  # all steps that were left are lost
 
 
 KILLED = """
@@ -250,6 +271,13 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_spent(data, tmp_
     assert not RunDirectory(tmp_path).exists
 
 
+def test_with_secure_noise_weights_may_be_chosen_to_make_rounding_large(data, tmp_path):
+    run = begun(data, tmp_path, seed=None, noise="secure", rounds=1, steps=2)
+    run.train(weights_of(0))
+    assert run._steps.performance.micro_batch == 1
+    assert not any("artefacts" in line for line in run.statement.not_covered)
+
+
 def test_arrays_are_weights_too(data, tmp_path):
     arrays = {name: value.numpy() for name, value in weights_of(0).items()}
     first = begun(data, tmp_path / "a").train(arrays)
@@ -272,6 +300,71 @@ def test_it_may_leave_early_and_its_statement_is_that_of_the_whole_plan(data, tm
     assert sfumato.verify(tmp_path).holds
     with pytest.raises(SfumatoError, match="used up"):
         run.train(weights_of(1))
+
+
+def test_a_round_that_is_over_takes_no_step_and_gives_no_other_weights(data, tmp_path):
+    """Neither those of later rounds nor those within one, which the ledger does not name."""
+    run = begun(data, tmp_path)
+    first = next(iter(run))
+    first.receive(weights_of(0))
+    list(first)
+    sent = pins.weights_digest(first.weights())
+    assert pins.weights_digest(first.weights()) == sent
+    second = next(iter(run))
+    second.receive(weights_of(1))
+    next(iter(second))
+    before = kinds(tmp_path)
+    assert list(first) == []
+    assert kinds(tmp_path) == before
+    with pytest.raises(SfumatoError, match="the weights after round 1 of 3 are no longer there"):
+        first.weights()
+    run.train(weights_of(1))
+    with pytest.raises(SfumatoError, match="the weights after round 1 of 3 are no longer there"):
+        first.weights()
+    run.train(weights_of(2))
+    assert list(second) == []
+    assert sfumato.verify(tmp_path).holds
+
+
+def test_weights_within_a_round_that_was_left_are_no_answer(data, tmp_path):
+    run = begun(data, tmp_path, rounds=1)
+    turn = next(iter(run))
+    turn.receive(weights_of(0))
+    next(iter(turn))
+    run.finish()
+    with pytest.raises(SfumatoError, match="the weights after round 1 of 1 are no longer there"):
+        run.train(weights_of(0))
+
+
+def test_a_round_that_changed_nothing_is_followed_by_the_next(data, tmp_path):
+    """One site's own weights come back. They are no repeated request, or the loop would never end."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    choices = {"noise_multiplier": 1.0, "batch_size": 20, "steps": STEPS, "seed": 1, "threads": 1}
+    run = sfumato.private_rounds(model, optimizer, data, directory=tmp_path, rounds=ROUNDS, **choices)
+    weights = model.state_dict()
+    for _ in range(ROUNDS):
+        weights = run.train(weights)
+    assert run.statement.plan.steps == STEPS
+    assert sfumato.verify(tmp_path).holds
+
+
+@pytest.mark.parametrize("if_changed", ["refuse", "skip"])
+def test_a_round_whose_weights_went_out_is_not_taken_from_others(data, tmp_path, if_changed):
+    """An old copy of the checkpoint is there again."""
+    run = begun(data, tmp_path)
+    run.train(weights_of(0))
+    old = (tmp_path / names.CHECKPOINT).read_bytes()
+    sent = pins.weights_digest(run.train(weights_of(1)))
+    (tmp_path / names.CHECKPOINT).write_bytes(old)
+    before = kinds(tmp_path)
+    again = begun(data, tmp_path, if_changed=if_changed)
+    with pytest.raises(SfumatoError, match="round 2 has sent its weights, but the checkpoint of"):
+        again.train(weights_of(9))
+    assert kinds(tmp_path) == before
+    assert pins.weights_digest(again.train(weights_of(1))) == sent
+    again.train(weights_of(2))
+    assert sfumato.verify(tmp_path).holds
 
 
 @pytest.mark.parametrize("given", [{"rounds": 4}, {"rounds": 0}, {"rounds": 2.0}])

@@ -11,7 +11,10 @@ from torch import nn
 
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError
+from sfumato.data import cap_per_user, open_source
 from sfumato.privacy.unit import User
+from sfumato.runs.owner.uses import earlier_uses, uses_report
+from sfumato.training.custom.bookkeeping import _data
 from sfumato.training.custom.records import own_records
 from sfumato.training.custom.users import keep_per_user
 
@@ -97,7 +100,11 @@ def test_a_federation_takes_users_too(tmp_path):
     ("choices", "refusal"),
     [
         ({"users": ["a"] * 59}, r"users must be one name or number for each of 60 records, got shape \(59,\)"),
-        ({"users": np.zeros(60)}, "users must be strings or integers, got float64"),
+        ({"users": np.zeros(60)}, "users must be all strings or all integers, got float64"),
+        ({"users": ["a", float("nan")] * 30}, "users must be all strings or all integers, got float and strings"),
+        ({"users": [1, "1"] * 30}, "users must be all strings or all integers, got integers and strings"),
+        ({"users": [True, False] * 30}, "users must be all strings or all integers, got bool"),
+        ({"users": np.ma.masked_equal(np.arange(60), 5)}, "all strings or all integers, got masked values"),
         ({"users": ["a"] * 60, "per_user": None}, "per_user must be"),
         ({"users": None}, "per_user is 2, but there are no users"),
         ({"users": None, "per_user": None, "plan": "users"}, "the plan's unit is User"),
@@ -110,3 +117,43 @@ def test_users_that_do_not_fit_are_refused(tmp_path, choices, refusal):
         choices |= {"plan": plan, "noise_multiplier": None, "batch_size": None, "steps": None}
     with pytest.raises(SfumatoError, match=refusal):
         steps(tmp_path, **choices)
+
+
+@pytest.mark.parametrize(
+    "users", [[2**63 + 1, 2**63, -1], np.array(["a", "b", "c"], object), torch.arange(3), ["a\0", "a", "b"]], ids=str
+)
+def test_other_names_are_other_users(users):
+    records = own_records((torch.arange(3.0)[:, None], torch.zeros(3).long()), KEY)
+    assert keep_per_user(records, users, 1)[1].users == 3
+
+
+def test_runs_with_other_users_do_not_compose(tmp_path):
+    """What one run calls a user may be several users to another, so their losses do not add up."""
+    one, other = np.arange(60) // 5, np.arange(60) % 12
+    list(steps(tmp_path / "one", one, per_user=5))
+    identity = _data(steps(tmp_path / "same", one, per_user=5)._records)
+    assert (len(earlier_uses(identity).runs), earlier_uses(identity).other_assignments) == (1, 0)
+    identity = _data(steps(tmp_path / "other", other, per_user=5)._records)
+    assert (len(earlier_uses(identity).runs), earlier_uses(identity).other_assignments) == (0, 1)
+    sums = uses_report(identity)["together"]
+    list(steps(tmp_path / "other", other, per_user=5))
+    assert uses_report(identity)["together"] == sums * 2
+
+
+def test_a_source_that_is_already_capped_is_refused():
+    """Its records are chosen by user, so a promise for each record would be false."""
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)
+    parts = {"x_train": images, "y_train": np.arange(12) % 2, "users_train": np.arange(12) // 4}
+    parts |= {"x_test": images[:2] ^ 1, "y_test": np.arange(2), "users_test": np.array([7, 8])}
+    source = open_source(parts, owner_key=KEY)
+    with pytest.raises(SfumatoError, match="the source keeps at most 2 records of each user"):
+        own_records(cap_per_user(source, KEY, 2), KEY)
+
+
+def test_a_run_is_resumed_with_its_own_users(tmp_path):
+    """Also where all records are kept of these and of those."""
+    taken = iter(steps(tmp_path, np.arange(60) // 5, per_user=5))
+    next(taken)
+    taken.close()
+    with pytest.raises(SfumatoError, match="differs in its data"):
+        steps(tmp_path, np.arange(60) % 12, per_user=5)

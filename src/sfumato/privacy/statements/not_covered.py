@@ -127,9 +127,15 @@ def _share_lines(facts: Circumstances) -> list[str]:
 
 def _floating_point_lines(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
     """Lines about floating-point numbers."""
-    if facts.noise_grid is None:
-        return [f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}."]
     lines = []
+    if facts.rounds and (facts.noise_grid is None or not facts.noise_grid.alone):
+        lines.append(
+            "Weights that came in and were chosen to enlarge floating-point artefacts, until one example's presence "
+            "changes the gradients of others. Secure noise, computed for one example at a time, rules this out."
+        )
+    if facts.noise_grid is None:
+        artefacts = "Floating-point artefacts of the noise and the rounding of sums"
+        return [*lines, f"{artefacts}; the noise is {facts.noise_sampler}."]
     if not facts.noise_grid.alone:
         lines.append(
             "Floating-point artefacts inside a sum: several gradients are computed and added together before they are "

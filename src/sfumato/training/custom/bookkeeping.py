@@ -157,7 +157,7 @@ def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, 
 
 
 def _data(records: LoopRecords) -> DataIdentity:
-    return DataIdentity(records.data_digests, records.places, codes=lambda: records.identifiers)
+    return DataIdentity(records.data_digests, records.places, records.users, codes=lambda: records.identifiers)
 
 
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:

@@ -45,6 +45,7 @@ class LoopRecords:
         facts: the circumstances of the data for the statement.
         in_memory: whether the records are in memory, where they don't change between reads.
         smallest, largest: the smallest and largest target, if each target is one integer.
+        users: identifies the assignment of records to users; empty if the guarantee is for examples.
     """
 
     count: int
@@ -58,12 +59,15 @@ class LoopRecords:
     in_memory: bool = True
     smallest: int | None = None
     largest: int | None = None
+    users: str = ""
     key: bytes = field(repr=False)
 
     @property
     def fingerprint(self) -> str:
-        """HMAC of all records in order, 64 hexadecimal digits. Reveals nothing without the owner's key."""
-        return hmac.new(self.key, b"own records" + self.codes.tobytes(), hashlib.sha256).hexdigest()
+        """HMAC of all records in order, and of their users, 64 hexadecimal digits. Reveals nothing without the owner's
+        key."""
+        content = b"own records" + self.codes.tobytes() + self.users.encode()
+        return hmac.new(self.key, content, hashlib.sha256).hexdigest()
 
     def take(self, rows: np.ndarray) -> tuple[Tree, Tree]:
         """Inputs and targets (b, ...) of these rows.
@@ -136,6 +140,12 @@ def _from_source(source: Source, owner_key: bytes) -> LoopRecords:
         raise SfumatoError(
             "private_steps takes only sources of images with one label each, or of texts",
             "give a pair (inputs, targets) of tensors",
+        )
+    if source.at_most is not None:
+        raise SfumatoError(
+            f"the source keeps at most {source.at_most} records of each user, so another record may take the place of "
+            "one that is missing",
+            "give the source with all records, with users and per_user",
         )
     transform: Any = source.tokens or Transform(
         size=source.size, channels=source.channels, bit_depth=source.bit_depth, window=source.window

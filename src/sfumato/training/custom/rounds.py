@@ -58,24 +58,25 @@ class Round:
         self._received = received, digest
 
     def __iter__(self) -> Iterator[OwnStep]:
-        """Takes the steps of the round that are left. The loop's body runs after each, as in `private_steps`."""
+        """Takes the steps of the round that are left, none after its end. The loop's body runs after each, as in
+        `private_steps`."""
         if self._received is None:
             raise SfumatoError(
                 f"{self!r} has no weights to start from", "call its receive() with the weights of the federation first"
             )
-        if not self._repeated:
+        if not self._repeated and self._run.completed == self.number:
             yield from self._run._take(self.number, *self._received)
 
     def weights(self) -> dict[str, Tensor]:
         """The weights after the round's last step, on the CPU: a copy of the model's `state_dict`.
 
-        Errors: `SfumatoError` while steps are left.
+        Errors: `SfumatoError` while steps are left, and for weights that later steps have replaced.
         """
         if not self._repeated and self._run.completed <= self.number:
             raise SfumatoError(
                 f"{self!r} is not finished, so it has no weights to send", "iterate over the round to its end first"
             )
-        return self._run._last_weights()
+        return self._run._weights_after(self.number - self._repeated)
 
 
 class PrivateRounds:
@@ -92,7 +93,7 @@ class PrivateRounds:
         self.plan: PrivacyPlan = steps.plan
         self.directory = steps.directory
         self._each, self._path = steps.plan.steps // rounds, steps.directory / names.CHECKPOINT
-        self._unsent: dict[str, Tensor] | None = None  # after a round until they are asked for, to read no file
+        self._unsent: tuple[int, dict[str, Tensor]] | None = None  # until they are asked for, to read no file
         self._settle()
 
     def __len__(self) -> int:
@@ -150,10 +151,9 @@ class PrivateRounds:
         with self._steps._open() as ledger:
             while (yield from self._steps._steps(ledger, self._begin(ledger, number, weights, digest), until)):
                 pass  # a repeated step would have released something else: continue without it
-            self._unsent = {
-                name: value.detach().cpu().clone() for name, value in self._steps.model.state_dict().items()
-            }
-            self._end(ledger, number, self._unsent)
+            sent = {name: value.detach().cpu().clone() for name, value in self._steps.model.state_dict().items()}
+            self._end(ledger, number, sent)
+            self._unsent = number, sent
 
     def _end(self, ledger: Ledger, number: int, weights: dict[str, Tensor]) -> None:
         """The ledger's line about the weights that go out after a round, once; it is on disk before they leave."""
@@ -169,9 +169,14 @@ class PrivateRounds:
         if number and checkpoint.step == number * self._each:
             self._end(ledger, number - 1, checkpoint.model)
         paid = sum(entry.kind == "release" for entry in ledger.entries)
-        before = _last(ledger.entries, RECEIVED)
-        if before is None or (before.body["round"], before.body["sha256"]) != (number, digest):
-            if paid > checkpoint.step and before is not None and before.body["round"] == number:
+        before = _last(ledger.entries, RECEIVED, number)
+        if before is None or before.body["sha256"] != digest or before.body["step"] > checkpoint.step:
+            if self._recorded_sent(ledger.entries) >= number:
+                raise SfumatoError(
+                    f"round {number + 1} has sent its weights, but the checkpoint of {self.directory} is from before",
+                    "restore the latest checkpoint; or send the weights that the round began with",
+                )
+            if paid > checkpoint.step:
                 releases.lose(ledger, checkpoint.step)
             before = ledger.append(RECEIVED, {"round": number, "step": checkpoint.step, "sha256": digest})
             ledger.sync()
@@ -180,21 +185,32 @@ class PrivateRounds:
         return checkpoint
 
     def _repeats(self, digest: str) -> bool:
-        """Whether the weights with this digest are those that the last finished round began with."""
+        """Whether the weights with this digest are those that the last finished round began with, and changed."""
         if not (done := self.completed):
             return False
-        before = _last(read(self.directory / names.LEDGER), RECEIVED)
-        return before is not None and (before.body["round"], before.body["sha256"]) == (done - 1, digest)
+        entries = read(self.directory / names.LEDGER)
+        before, sent = _last(entries, RECEIVED), _last(entries, SENT)
+        if before is None or (before.body["round"], before.body["sha256"]) != (done - 1, digest):
+            return False
+        return sent is None or sent.body["sha256"] != digest  # a round of lost steps has sent what it received
 
-    def _last_weights(self) -> dict[str, Tensor]:
-        """The weights after the last finished round, as the ledger names them."""
-        if self._unsent is not None:
-            weights, self._unsent = self._unsent, None
+    def _weights_after(self, number: int) -> dict[str, Tensor]:
+        """The weights after a round, as the ledger names them."""
+        if self._unsent is not None and self._unsent[0] == number:
+            weights, self._unsent = self._unsent[1], None
             return weights
         self._settle()
         if self._steps.is_finished:
-            return dict(read_safetensors(self.directory / names.MODEL)[0])
-        return Checkpoint.load(self._path).model
+            weights = dict(read_safetensors(self.directory / names.MODEL)[0])
+        else:
+            weights = Checkpoint.load(self._path).model
+        sent = _last(read(self.directory / names.LEDGER), SENT, number)
+        if sent is None or sent.body["sha256"] != pins.weights_digest(weights):
+            raise SfumatoError(
+                f"the weights after round {number + 1} of {self.rounds} are no longer there",
+                "ask for them before the next round begins",
+            )
+        return weights
 
     def _settle(self) -> None:
         """Does what an interruption has left out of the end of the last finished round."""
@@ -244,9 +260,10 @@ def _is_finite(value: Tensor) -> bool:
     return not value.numel() or all(bool(one.isfinite()) for one in value.aminmax())
 
 
-def _last(entries: Any, kind: str) -> Entry | None:
-    """The last entry of a kind."""
-    return next((entry for entry in reversed(entries) if entry.kind == kind), None)
+def _last(entries: Any, kind: str, number: int | None = None) -> Entry | None:
+    """The last entry of a kind, or of a kind and round."""
+    found = (entry for entry in reversed(entries) if entry.kind == kind and number in (None, entry.body["round"]))
+    return next(found, None)
 
 
 def private_rounds(
@@ -288,7 +305,9 @@ def private_rounds(
     **Guarantee.** All weights that the site sends in all rounds, together with those after every step, have the plan's
     (epsilon, delta) for each single example of this site, against everybody who sees them: the server, the other sites,
     and whoever controls the weights that come in. Each step is private for any weights that it starts from, so what
-    comes in may depend on all that went out before (adaptive composition). The ledger names by its SHA-256 what came in
+    comes in may depend on all that went out before (adaptive composition). Weights may be chosen to make rounding
+    errors large, and with standard noise those of one example depend on the others of its batch: against such weights
+    give `noise="secure"`, which computes one example at a time. The ledger names by its SHA-256 what came in
     and what went out.
 
     Errors: `SfumatoError` before any budget is spent.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,15 +31,17 @@ def keep_per_user(
 
     Errors: `SfumatoError` if there is not one user for each record, and without G.
     """
-    owners = np.asarray(users)
+    owners = np.asarray(users, dtype=None if hasattr(users, "dtype") else object)  # a list keeps what it holds
     if owners.shape != (records.count,):
         raise SfumatoError(
             f"users must be one name or number for each of {records.count} records, got shape {owners.shape}",
             "give a list, or an array (N,), in the order of the records",
         )
-    if owners.dtype.kind not in "iuUS":
+    if np.ma.is_masked(users) or (kinds := _kinds(owners)) not in ({"strings"}, {"integers"}):
+        found = "masked values" if np.ma.is_masked(users) else " and ".join(sorted(kinds))
         raise SfumatoError(
-            f"users must be strings or integers, got {owners.dtype}", "give the name or number of each record's user"
+            f"users must be all strings or all integers, got {found}",
+            "give the name or number of each record's user, and leave out records without one",
         )
     remedy = "give the largest number of records to keep of each user, such as 10"
     at_most = positive_integer("per_user", per_user, remedy=remedy)
@@ -51,7 +55,24 @@ def keep_per_user(
         read=lambda rows: every(kept[rows]),
         codes=records.codes[kept],
         identifiers=records.identifiers[kept],
+        users=_assignment(records, names, numbers),
         examples=len(kept),
         facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
     )
     return selected, User(drawn="examples", at_most=at_most, users=len(names))
+
+
+def _kinds(owners: np.ndarray) -> set[str]:
+    """The kinds of the users. Several missing ones would be one user, as would the number 1 and the text "1"."""
+    types = set(map(type, owners)) if owners.dtype.kind == "O" else {owners.dtype.type}
+    numbers = {of for of in types if of is not bool and issubclass(of, (int, np.integer))}
+    names = {of for of in types if issubclass(of, str)}
+    kinds = {of.__name__ for of in types - numbers - names}
+    return kinds | ({"integers"} if numbers else set()) | ({"strings"} if names else set())
+
+
+def _assignment(records: LoopRecords, names: np.ndarray, numbers: np.ndarray) -> str:
+    """Digest of the assignment of records to users, in any order; reveals nothing without the owner's key."""
+    coded = [hmac.digest(records.key, b"own user" + str(name).encode(), "sha256") for name in names.tolist()]
+    pairs = sorted(code.tobytes() + coded[number] for code, number in zip(records.codes, numbers, strict=True))
+    return hmac.new(records.key, b"own assignment" + b"".join(pairs), hashlib.sha256).hexdigest()
