@@ -78,3 +78,13 @@ def run(digits_run, workplace) -> str:
     """A copy of the run at ./run."""
     shutil.copytree(digits_run, workplace / "run")
     return "run"
+
+
+@pytest.fixture(scope="session")
+def wrn(tmp_path_factory, savings) -> Path:
+    """A public run to take features of."""
+    path = tmp_path_factory.mktemp("public") / "wrn"
+    with savings():
+        command = "pretrain digits --model wrn-10-1 --size 12 --steps 4 --batch-size 64 --threads 1 --device cpu"
+        assert main([*shlex.split(command), "--output", str(path)]) == 0
+    return path

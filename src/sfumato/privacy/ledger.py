@@ -32,6 +32,8 @@ LOST = "lost"
 """Entry kind that names paid steps which did not change the model."""
 RECEIVED, SENT = "received", "sent"
 """Entry kinds of a round in a federation: the SHA-256 of the weights that came in before it, and went out after it."""
+BETWEEN_RELEASES = (OPENING, LOST, RECEIVED, SENT)
+"""Entry kinds that may stand among the releases and are none."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"

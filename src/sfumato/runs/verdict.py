@@ -245,7 +245,7 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
     ledger.openings(entries)
     first, *releases, last = entries
-    others = (process_counts.ENTRY, ledger.LOST, ledger.OPENING, ledger.RECEIVED, ledger.SENT)
+    others = (process_counts.ENTRY, *ledger.BETWEEN_RELEASES)
     releases = [entry for entry in releases if entry.kind not in others]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]

@@ -243,16 +243,13 @@ def whiten(
     if (note := sentences.declared_public_note(public)) is not None:
         (progress or NoProgress()).report(note)
     images, workers = draw(public.train, WHITENED_BY), launch.current_workers()
-    found: dict[str, str] = {}
+    moment, digest = torch.zeros(backbone.width, backbone.width, dtype=torch.float64), ""
     if workers.is_leader:
         how = {"device": device, "progress": progress}
         moment, digest = second_moment(images, backbone, transform_of(public, expects), **how)
-        found = {"moment": moment.numpy().tobytes().hex(), "by": digest}
-    found = workers.broadcast(found)
-    moment = torch.frombuffer(bytearray.fromhex(found["moment"]), dtype=torch.float64)
-    moment = moment.view(backbone.width, backbone.width)
+    moment, digest = workers.gather(moment)[0], workers.broadcast({"by": digest})["by"]
     further = ["public images", *(["filtered data"] if public.filtered else [])]
-    return models.whitened(backbone.cpu(), moment, images=len(images), by=found["by"]), {
+    return models.whitened(backbone.cpu(), moment, images=len(images), by=digest), {
         "origins": sorted({*origins, *further}),
         "trained_on": sorted({*trained_on, public.stored_digest}),
     }

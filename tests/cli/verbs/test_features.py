@@ -25,16 +25,6 @@ QUICK = "--steps 3 --noise-multiplier 8 --batch-size 64 --threads 1 --device cpu
 
 
 @pytest.fixture(scope="session")
-def wrn(tmp_path_factory, savings) -> Path:
-    """A public run to take features of."""
-    path = tmp_path_factory.mktemp("public") / "wrn"
-    with savings():
-        command = "pretrain digits --model wrn-10-1 --size 12 --steps 4 --batch-size 64 --threads 1 --device cpu"
-        assert main([*shlex.split(command), "--output", str(path)]) == 0
-    return path
-
-
-@pytest.fixture(scope="session")
 def of_digits(wrn, tmp_path_factory, savings) -> Path:
     """The features of the digits."""
     place = tmp_path_factory.mktemp("features")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +11,12 @@ import pytest
 import torch
 
 from sfumato import features, load, open_source, owner_key
-from sfumato.cli import main
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import read_description
 from sfumato.privacy.statements.circumstances import ORIGINS
 from sfumato.runs.checkpoint import read_safetensors
 
 WHITENED = "features npz:private.npz --backbone wrn --threads 1 --device cpu --whiten-by npz:public.npz --output cache"
-
-
-@pytest.fixture(scope="module")
-def wrn(tmp_path_factory, savings) -> Path:
-    """A public run to take features of."""
-    path = tmp_path_factory.mktemp("public") / "wrn"
-    with savings():
-        command = "pretrain digits --model wrn-10-1 --size 12 --steps 4 --batch-size 64 --threads 1 --device cpu"
-        assert main([*shlex.split(command), "--output", str(path)]) == 0
-    return path
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from sfumato._files import write
 from sfumato.experiment import to_recipe
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, PrivacyPlan
-from sfumato.privacy.ledger import LOST, OPENING, RECEIVED, SENT, is_release, open_with_salt, openings
+from sfumato.privacy.ledger import BETWEEN_RELEASES, is_release, open_with_salt, openings
 from sfumato.privacy.statements import process_counts
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
@@ -184,7 +184,7 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} does not match this run, in: {listing}", remedy)
     openings(ledger.entries)  # refuses misplaced openings
-    other_kinds = ("end", published.ENTRY, process_counts.ENTRY, LOST, OPENING, RECEIVED, SENT)
+    other_kinds = ("end", published.ENTRY, process_counts.ENTRY, *BETWEEN_RELEASES)
     releases = [entry for entry in ledger.entries[1:] if entry.kind not in other_kinds]
     for step, entry in enumerate(releases):
         if not is_release(entry, step, plan.fingerprint) or step >= plan.steps:
