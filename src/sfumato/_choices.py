@@ -156,6 +156,7 @@ SYNONYMS = {
     "views": "augmult k augmentation_multiplicity",
     "user_from": "users_from group_by groupby",
     "user_column": "patient_column subject_column person_column user_col",
+    "groups_from": "group_column groups sensitive_features protected_attribute subgroup",
     "label_column": "target_column label_col y_col",
     "path_column": "image_column path_col x_col",
 }

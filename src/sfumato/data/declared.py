@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices, choices_of
-from sfumato.data.classes import Spellings, check_task, to_nfc
+from sfumato.data.classes import Spellings, check_task, declared_groups, to_nfc
 
 if TYPE_CHECKING:
     from sfumato.data.images.levels import Levels
@@ -196,6 +196,18 @@ class People:
     'patient-([0-9]+)_'."""
     users: int | None = fact("NUMBER", "counted in the data")
     """Number of users in the training part, declared."""
+    groups_from: tuple[str, ...] | None = fact(
+        "COLUMN [GROUP ...]",
+        "no groups",
+        only="`groups_from` is for csv:, parquet: and hf:",
+        remedy="leave it out, or give a table",
+    )
+    """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
+    calibration of each group. The names of all groups may follow, and must with --report-epsilon."""
+
+    def checked(self) -> People:
+        """With the names of the groups as a tuple."""
+        return replace(self, groups_from=declared_groups(self.groups_from))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +315,7 @@ class Declared(NestedChoices):
         """With every part checked, and values in the types that readers take."""
         if self.texts.task is not None:
             check_task(self.texts.task, self.given)
-        parts = ("pixels", "labels", "loading", "purpose", "texts")
+        parts = ("pixels", "labels", "loading", "purpose", "people", "texts")
         return replace(self, **{name: getattr(self, name).checked() for name in parts})
 
 

@@ -63,10 +63,10 @@ class CachedRecords:
         codes: uint8 (N, 32), the two codes of each record.
         users: text (N,), the code of each record's user (`user_codes`), if the source had users.
         groups: text (N,), the public group of each record's user, if known.
-        files, times: None: a cache stores neither files nor times.
+        files, subgroups, times: None: a cache does not store them.
     """
 
-    files = times = None
+    files = subgroups = times = None
 
     def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
         self._pieces, self._rows, self._which = pieces, rows, which

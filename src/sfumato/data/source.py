@@ -19,7 +19,7 @@ from sfumato.data.images.normalise import FeatureTransform, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import PUBLISHED
 from sfumato.data.next_words import NextWords
-from sfumato.data.parts import Part, Reading, RecordSets
+from sfumato.data.parts import Part, Reading, RecordSets, subgroup_names
 from sfumato.data.records import FileRecords, Records
 from sfumato.data.tokens import Tokens
 
@@ -225,6 +225,11 @@ class Source(NestedChoices):
                 f"{what} needs one class per record, but the source has {len(self.classes)} independent labels",
                 "leave it out, or give a source with one label for each image",
             )
+
+    @property
+    def subgroups(self) -> tuple[str, ...]:
+        """The names of the groups for figures, declared or else read from the data; empty without `groups_from`."""
+        return (self.declared.people.groups_from or ())[1:] or subgroup_names(self.records)
 
     @property
     def data_digests(self) -> tuple[str, ...]:

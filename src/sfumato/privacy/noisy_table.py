@@ -30,7 +30,7 @@ FEWEST = 800
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTable:
-    """Noisy counts of the test records by class, prediction and confidence.
+    """Noisy counts of the test records by class, prediction and confidence, and by group if there are several.
 
     There are two releases: a temperature by which the model's logits are divided, if one is chosen, and the counts for
     the model with that temperature. Each count gets two-sided geometric noise (Ghosh et al. 2009, arXiv 0811.2841):
@@ -44,14 +44,15 @@ class NoisyTable:
             predictions.
         edges: the edges of the confidence bins, from 0 to 1. A confidence on an edge belongs to the bin above.
         temperature: whether a temperature is chosen.
+        groups: the number of groups of records that are counted apart; 1 for no groups.
 
     **Guarantee.** Both releases together are (epsilon, 0)-differentially private for one record of the test part under
-    add-or-remove, if the model does not depend on that part. Proof: a record is in one cell, so adding it changes one
-    count by 1, and the probability of any noise changes by a factor of at most e^epsilon. The cells, their number and
-    the bins are fixed in advance from public facts. The temperature is chosen at a quarter of epsilon (`choice`), the
-    noise has the rest, and the epsilons of successive releases add up, exactly: both are fractions. Whatever is
-    computed from the releases costs nothing more. Replacing a record is one removal and one addition and costs 2
-    epsilon; a person with g records in the test part pays g epsilon.
+    add-or-remove, if the model does not depend on that part. Proof: a record is in one cell (of one group), so adding
+    it changes one count by 1, and the probability of any noise changes by a factor of at most e^epsilon. The cells,
+    their number, the groups and the bins are fixed in advance from public facts. The temperature is chosen at a quarter
+    of epsilon (`choice`), the noise has the rest, and the epsilons of successive releases add up, exactly: both are
+    fractions. Whatever is computed from the releases costs nothing more. Replacing a record is one removal and one
+    addition and costs 2 epsilon; a person with g records in the test part pays g epsilon.
 
     >>> table = NoisyTable(epsilon=0.5, classes=2, predictions=True, edges=COARSE, temperature=True)
     >>> table.shape, table.temperature_epsilon + table.noise_epsilon
@@ -63,6 +64,7 @@ class NoisyTable:
     predictions: bool
     edges: tuple[float, ...]
     temperature: bool
+    groups: int = 1
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon, remedy="give what the figures may cost a test record, such as 1")
@@ -72,17 +74,18 @@ class NoisyTable:
                 f"give {LEAST_EPSILON:g} or more, such as 1",
             )
         positive_integer("classes", self.classes)
+        positive_integer("groups", self.groups)
         edges = tuple(self.edges)
         object.__setattr__(self, "edges", edges)
         if len(edges) < 2 or edges[0] != 0 or edges[-1] != 1 or list(edges) != sorted(set(edges)):
             raise SfumatoError(f"edges must increase from 0 to 1, got {edges}", "give edges such as (0, 0.5, 1)")
 
     @classmethod
-    def by_rule(cls, epsilon: float, *, classes: int, records: int) -> NoisyTable:
+    def by_rule(cls, epsilon: float, *, classes: int, records: int, groups: int = 1) -> NoisyTable:
         """The richest table that is still useful under its noise.
 
         Args:
-            epsilon, classes: as above.
+            epsilon, classes, groups: as above.
             records: roughly the number of test records, from public facts; the exact number is private.
 
         >>> [NoisyTable.by_rule(epsilon, classes=10, records=15_000).shape for epsilon in (0.1, 1.0)]
@@ -97,6 +100,7 @@ class NoisyTable:
                 predictions=predictions or classes < 3,
                 edges=edges,
                 temperature=choose_temperature,
+                groups=groups,
             )
             for predictions, edges in LAYOUTS
         ]
@@ -108,13 +112,13 @@ class NoisyTable:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Classes, predictions (or wrong and right), bins."""
+        """Classes, predictions (or wrong and right), bins, of each group."""
         return self.classes, self.classes if self.predictions else 2, len(self.edges) - 1
 
     @property
     def cells(self) -> int:
         """The number of counts."""
-        return math.prod(self.shape)
+        return self.groups * math.prod(self.shape)
 
     @property
     def temperature_epsilon(self) -> Fraction:
@@ -145,7 +149,8 @@ class NoisyTable:
     @property
     def description(self) -> str:
         """What is released, in the words of a statement."""
-        noise = f"a table of {self.cells} counts with two-sided geometric noise"
+        of = f" of {self.groups} groups" if self.groups > 1 else ""
+        noise = f"a table of {self.cells} counts{of} with two-sided geometric noise"
         if not self.temperature:
             return f"{noise} of epsilon {float(self.noise_epsilon):g}"
         return (
@@ -154,14 +159,15 @@ class NoisyTable:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
-        return asdict(self) | {"edges": list(self.edges)}
+        """Plain data that `from_dict` reads back. A table without groups does not name them."""
+        data = asdict(self) | {"edges": list(self.edges)}
+        return data if self.groups > 1 else {name: data[name] for name in data if name != "groups"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NoisyTable:
         """The table that `to_dict` wrote."""
         names = {one.name for one in fields(cls)}
-        if not isinstance(data, dict) or set(data) != names:
+        if not isinstance(data, dict) or {*data, "groups"} != names:
             raise SfumatoError("the noisy table has missing or unknown fields", "restore the run's own record")
         values: dict[str, Any] = {**data, "edges": tuple(data["edges"])}
         return cls(**values)

@@ -39,7 +39,7 @@ def records(shares=(0.38, 0.62), trained=(0.26, 0.74), count=4000, seed=0, apart
 def figures(outputs, labels, *, of: NoisyTable | None = None) -> NoisyFigures:
     """What is released of such records where the noise is nothing."""
     of = of or table()
-    counts = count_cells(of, outputs, labels, loss="softmax")
+    counts = count_cells(of, outputs, labels, loss="softmax")[0]
     return NoisyFigures(table=of, counts=counts, classes=CLASSES, temperature=1.0)
 
 

@@ -29,6 +29,9 @@ OTHER_NAME = "a column that says something else needs another name"
 FACTS = ("label", "user", "group", "time", "split")
 """Optional columns next to a record's path or text."""
 
+SUBGROUP = "group for figures"
+"""The name under which the column of `groups_from` is read, besides its own."""
+
 LONGEST_LINE = 1 << 24
 """Characters. A longer line is refused before it is read completely."""
 
@@ -90,12 +93,31 @@ def renamed(
     if not wanted:
         return first, lines_of
     names = {column: wanted.get(column, column if column not in wanted.values() else "") for column in first}
+    names[SUBGROUP] = SUBGROUP
 
     def lines() -> Iterator[tuple[int, dict[str, str]]]:
         for line, row in lines_of():
             yield line, {names[column]: field for column, field in row.items() if names[column]}
 
     return [name for column in first if (name := names[column])], lines
+
+
+def with_subgroups(table: Path, first: Sequence[str], lines_of: Lines, groups: tuple[str, ...] | None) -> Lines:
+    """All lines, with a copy of the column of `groups_from`, if declared, under the name `SUBGROUP`."""
+    if groups is None:
+        return lines_of
+    if (column := groups[0]) not in first:
+        shown = repr(",".join(first)[:100])
+        raise SfumatoError(
+            f"table {str(table)!r} has no column {column!r} in its first line, which holds {shown}",
+            "correct `groups_from`",
+        )
+
+    def lines() -> Iterator[tuple[int, dict[str, str]]]:
+        for line, row in lines_of():
+            yield line, row | {SUBGROUP: row[column]}
+
+    return lines
 
 
 @contextmanager
@@ -180,14 +202,14 @@ def check_columns(
 def facts_of(
     row: dict[str, str], wanted: Sequence[str], table: Path, line: int, labels: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The facts of a line: label, part, user, group, time, and whether its list was filtered.
+    """The facts of a line: label, part, user, group, group for figures, time, and whether its list was filtered.
 
     Args:
         wanted: the record's own columns. They must not be empty, like the facts.
         labels: as for `check_columns`.
     """
     where = f"line {line} of {str(table)!r}"
-    for column in (*wanted, *(FACTS if labels is None else FACTS[1:])):
+    for column in (*wanted, *(FACTS if labels is None else FACTS[1:]), SUBGROUP):
         if column in row and not (row[column] or "").strip():
             other = {"time": f"; {OTHER_NAME}", "user": f"; or {NOBODY}"}.get(column, "")
             raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or remove the line{other}")
@@ -201,6 +223,8 @@ def facts_of(
             raise SfumatoError(f"{where} has the split {found_split!r}", "write train, test or validation")
     if "time" in found:
         found["time"] = _time(found["time"], where)
+    if SUBGROUP in row:
+        found["subgroup"] = row[SUBGROUP].strip()
     if labels is not None:
         found["label"] = _zeros_and_ones(row, labels, table)
     return {**found, "part": part, "filtered": MARK in row}
@@ -221,7 +245,7 @@ def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> 
 def facts_to_nfc(found: dict[str, Any], names: Spellings) -> dict[str, Any]:
     """The result of `facts_of` with names of class, user and group in composed form."""
     rules = {"label": lambda name: names.normalise("class", name), "user": lambda name: users_to_nfc(name, names)}
-    rules["group"] = lambda name: names.normalise("group", name)
+    rules["group"] = rules["subgroup"] = lambda name: names.normalise("group", name)
     return found | {fact: rule(found[fact]) for fact, rule in rules.items() if fact in found}
 
 
@@ -252,6 +276,7 @@ class RecordFacts:
         part: "train", "test", or None to let the keyed hash decide.
         user: the user or users (`record_users.canonical_users`), if known.
         group: the public group of the user, if known.
+        subgroup: the group for figures, if declared.
         time: time stamp, if known.
         filtered: whether the record comes from a list that was filtered by looking at private data.
     """
@@ -260,6 +285,7 @@ class RecordFacts:
     part: str | None = None
     user: str | None = None
     group: str | None = None
+    subgroup: str | None = None
     time: TimeStamp | None = None
     filtered: bool = False
 
@@ -272,7 +298,7 @@ class RecordFacts:
 
 def refuse_unwritable_names(listed: Sequence[RecordFacts]) -> None:
     """Refuses names of classes, users and groups that cannot be displayed."""
-    for what in ("label", "user", "group"):
+    for what in ("label", "user", "group", "subgroup"):
         for name in sorted({name for one in listed if isinstance(name := getattr(one, what), str)}):
             refuse_unwritable(name, "class name" if what == "label" else what)
 
@@ -290,7 +316,7 @@ def reading_of(listed: Sequence[RecordFacts], order: Order) -> dict[str, Any]:
 def columns_of(
     listed: Sequence[RecordFacts], classes: tuple[str, ...], labels: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Labels, users, groups and times of the records of one part, as fields of `Records`.
+    """Labels, users, groups (also for figures) and times of the records of one part, as fields of `Records`.
 
     Args:
         listed: records. If one has a user, group or time, all do, and all times are of one kind.
@@ -305,6 +331,7 @@ def columns_of(
         "labels": labels,
         "users": _names([one.user for one in listed]),
         "groups": _names([one.group for one in listed]),
+        "subgroups": _names([one.subgroup for one in listed]),
         "times": np.array([one.time for one in listed]) if timed else None,
     }
 

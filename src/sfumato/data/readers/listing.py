@@ -34,6 +34,7 @@ class Listing:
         users: int (N,), the user of each record, a position in `people`; None if unknown.
         people: distinct names of the users.
         groups: text (N,), the public group of the user, if known.
+        subgroups: text (N,), the group of each record for figures, if declared.
         times: (N,), the time stamp of each record, if known.
         filtered: whether any record comes from a list that was filtered by looking at private data.
     """
@@ -47,6 +48,7 @@ class Listing:
     users: np.ndarray | None = field(repr=False, default=None)
     people: tuple[str, ...] = field(repr=False, default=())
     groups: np.ndarray | None = field(repr=False, default=None)
+    subgroups: np.ndarray | None = field(repr=False, default=None)
     times: np.ndarray | None = field(repr=False, default=None)
     filtered: bool = False
 
@@ -102,7 +104,7 @@ class Listing:
 
     def known(self, rows: np.ndarray) -> dict[str, Any]:
         """Labels, users, groups and times of these rows, as fields of `Records`."""
-        facts = {"labels": self.labels, "groups": self.groups, "times": self.times}
+        facts = {"labels": self.labels, "groups": self.groups, "subgroups": self.subgroups, "times": self.times}
         users = None if self.users is None else np.array(self.people, TEXT)[self.users[rows]]
         return {"users": users} | {name: None if some is None else some[rows] for name, some in facts.items()}
 
@@ -131,7 +133,7 @@ class ListingBuilder:
         self._spellings = spellings
         self._labels, self._parts = array("q"), array("b")
         self._names: dict[Any, int] = {}
-        self._users, self._groups = Texts(), Texts()
+        self._users, self._groups, self._subgroups = Texts(), Texts(), Texts()
         self._times: array[Any] = array("d")
         self.first_time: TimeStamp | None = None
         self._filtered = False
@@ -147,6 +149,7 @@ class ListingBuilder:
         part: str | None = None,  # train, test or validation
         user: str | None = None,
         group: str | None = None,
+        subgroup: str | None = None,
         time: TimeStamp | None = None,
         filtered: bool = False,
     ) -> None:
@@ -165,6 +168,8 @@ class ListingBuilder:
             self._users.append(users_to_nfc(user, self._spellings))
         if group is not None:
             self._groups.append(self._spellings.normalise("group", group))
+        if subgroup is not None:
+            self._subgroups.append(self._spellings.normalise("group", subgroup))
         if time is not None:
             if self.first_time is None:
                 self.first_time = time
@@ -176,7 +181,7 @@ class ListingBuilder:
         labels, names = np.frombuffer(self._labels, np.int64), tuple(self._names)
         if names and isinstance(names[0], tuple):
             labels, names = np.array(names, np.int64)[labels], ()
-        check_names(names, self._users.names, self._groups.names)
+        check_names(names, self._users.names, [*self._groups.names, *self._subgroups.names])
         times, parts = np.array(self._times), np.array(self._parts, np.int8)
         tested = PARTS.index(test_part(self._named))
         if isinstance(self.first_time, np.datetime64):
@@ -191,6 +196,7 @@ class ListingBuilder:
             users=self._users.numbers() if len(self._users) else None,
             people=tuple(self._users.names),
             groups=self._groups.array() if len(self._groups) else None,
+            subgroups=self._subgroups.array() if len(self._subgroups) else None,
             times=None if self.first_time is None else times,
             filtered=self._filtered,
         )

@@ -26,7 +26,7 @@ _PATH = ("path",)
 SHOWN = 5
 """Largest number of further lines named in an error."""
 UNDERSTOOD = (
-    *("label_columns", "label_column", "path_column", "user_column"),
+    *("label_columns", "label_column", "path_column", "user_column", "groups_from"),
     *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
 )
 
@@ -38,8 +38,8 @@ def load(path: str, order: Order) -> Parts:
     (public group of the user), `time` (ISO 8601 dates, or numbers), `split` (train or test). Without `split` a keyed
     hash decides: of the user if that column exists, so that the images of one person stay together, else of the file's
     bytes. With `user_from` "dicom" the patient identifier of each file is the user, with "class" its label, and there
-    is no column user. A column named `subsets.MARK` marks a list that was filtered by looking at private data. Other
-    columns are ignored.
+    is no column user. `groups_from` names the column with each record's group for figures. A column named
+    `subsets.MARK` marks a list that was filtered by looking at private data. Other columns are ignored.
 
     For images, `label_columns` name columns of 0 and 1 that replace `label`; none, one or many may be 1.
     """
@@ -73,6 +73,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
     labels = declared.labels.label_columns
     named = declared.loading
     given = {"path": named.path_column, "label": named.label_column, "user": named.user_column}
+    lines_of = csv_lines.with_subgroups(table, first, lines_of, declared.people.groups_from)
     first, lines_of = csv_lines.renamed(table, first, lines_of, given)
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     csv_lines.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)

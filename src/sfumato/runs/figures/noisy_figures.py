@@ -9,7 +9,7 @@ number of records.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -50,11 +50,13 @@ class NoisyFigures:
 
     Args:
         table: what was counted, and with which noise.
-        counts: (classes, predictions, bins), as released.
+        counts: (classes, predictions, bins), as released; of several groups the sums over them.
         classes: the names of the classes.
         temperature: the temperature of the confidences.
         operating: the score threshold of two classes by which predictions are read from the same counts; None for the
             likeliest class.
+        groups: the names of the groups that are counted apart, if any.
+        group_counts: (groups, classes, predictions, bins), as released.
     """
 
     table: NoisyTable
@@ -62,11 +64,31 @@ class NoisyFigures:
     classes: tuple[str, ...]
     temperature: float
     operating: OperatingPoint | None = None
+    groups: tuple[str, ...] = ()
+    group_counts: np.ndarray | None = None
+
+    @cached_property
+    def by_group(self) -> dict[str, NoisyFigures]:
+        """The figures of each group, from its own counts."""
+        if self.group_counts is None:
+            return {}
+        alone = replace(self, table=replace(self.table, groups=1), groups=(), group_counts=None)
+        return {name: replace(alone, counts=own) for name, own in zip(self.groups, self.group_counts, strict=True)}
+
+    @property
+    def _variance(self) -> float:
+        """The variance of the noise in one of `counts`."""
+        return self.table.groups * self.table.variance
+
+    @property
+    def _cells(self) -> int:
+        """The number of `counts`."""
+        return self.counts.size
 
     @property
     def records(self) -> Estimate:
         """The estimated number of records in the test part."""
-        spread = Z * math.sqrt(self.table.cells * self.table.variance)
+        spread = Z * math.sqrt(self._cells * self._variance)
         found = float(self.counts.sum())
         return Estimate(found, max(0.0, found - spread), found + spread)
 
@@ -97,7 +119,7 @@ class NoisyFigures:
     def majority(self) -> float | None:
         """The estimated share of the most frequent class: the accuracy of always predicting it. None if no records."""
         found = self.counts.sum((1, 2))
-        known = self.is_measurable(float(found.sum()), self.table.cells)
+        known = self.is_measurable(float(found.sum()), self._cells)
         return min(1.0, float(found.max() / found.sum())) if known else None
 
     @cached_property
@@ -124,6 +146,15 @@ class NoisyFigures:
         if not self.table.predictions or len(self.classes) < 2:
             return {}
         return {name: self._auc(*self._ranked(place)) for place, name in enumerate(self.classes)}
+
+    @property
+    def mean_auc(self) -> Estimate:
+        """The mean of the areas of all classes; unknown if one of them is. Its interval has the mean width of theirs:
+        no less than its own, since a standard deviation of a mean is at most the mean of the standard deviations."""
+        areas = np.array([(np.nan if one.value is None else one.value, *one[1:]) for one in self.auc.values()])
+        if not len(areas) or np.isnan(areas).any():
+            return Estimate(None, 0.0, 1.0)
+        return Estimate(*areas.mean(0).tolist())
 
     def roc(self, name: str) -> list[tuple[float, float]]:
         """(false-positive rate, true-positive rate) of a class against all others at each threshold, ascending."""
@@ -154,42 +185,22 @@ class NoisyFigures:
 
     @cached_property
     def calibration_error(self) -> Estimate:
-        """Expected calibration error: the mean absolute difference of confidence (each bin's middle) and accuracy.
-
-        Noise and sampling inflate the observed error, a small one more than a large one. The value is the error that
-        would be observed at this size on average, if the true difference of each bin is the same fraction of the
-        observed one. The half width of the interval is the 95th percentile of the inflation, from Monte Carlo draws. It
-        holds for any true error, since |d + e| is within |e| of |d|, and is wider than necessary.
-        """
-        from scipy.optimize import root_scalar
-
+        """Expected calibration error (`calibration_error`), with each bin's middle as its confidence."""
         found = self.records
-        if not self.is_measurable(found.value or 0.0, self.table.cells):
+        if not self.is_measurable(found.value or 0.0, self._cells):
             return Estimate(None, 0.0, 1.0)
-        total = float(self.counts.sum())
         middle = np.array([(high + low) / 2 for low, high, _ in self._bins])
         good, bad = (
             np.stack([which & cells for *_, cells in self._bins]) for which in (self.correct_cells, ~self.correct_cells)
         )
         right, wrong = (np.where(which, self.counts, 0).sum((1, 2, 3)) for which in (good, bad))
         missed = right * (1 - middle) - wrong * middle
-        share = np.clip(right / np.maximum(right + wrong, 1), 0.01, 0.99)
-        drawn = np.maximum(right + wrong, 0) * share * (1 - share)
         noise = good.sum((1, 2, 3)) * (1 - middle) ** 2 + bad.sum((1, 2, 3)) * middle**2
-        deviations = np.sqrt(drawn + self.table.variance * noise)
-        added = (_sizes_of_draws(len(middle)) * deviations).sum(1)
-        plain, most = float(np.abs(missed).sum()) / total, float(np.quantile(added, CONFIDENCE)) / total
-
-        def beyond(part: float) -> float:
-            return float(_mean_size(part * missed, deviations).sum()) / total - plain
-
-        bracketed = beyond(0.0) < 0 < beyond(1.0)
-        part = float(root_scalar(beyond, bracket=(0.0, 1.0)).root if bracketed else beyond(0.0) < 0)
-        return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
+        return calibration_error(missed, right, wrong, self._variance * noise, float(self.counts.sum()))
 
     def is_measurable(self, count: float, cells: float) -> bool:
         """Whether a sum over `cells` noisy counts stands out from its noise."""
-        return count > FEWEST_DEVIATIONS * math.sqrt(cells * self.table.variance) and count >= 1
+        return count > FEWEST_DEVIATIONS * math.sqrt(cells * self._variance) and count >= 1
 
     def _share_among(self, cells: np.ndarray | np.bool) -> Estimate:
         """The share of hits H among hits and misses M in some cells.
@@ -205,7 +216,7 @@ class NoisyFigures:
         # A sum that noise made negative counts as zero, or no share would be left in the interval.
         hit, miss = max(0.0, hit), max(0.0, miss)
         total = hit + miss
-        noise = self.table.variance * (one * (1 - GRID) ** 2 + other * GRID**2)
+        noise = self._variance * (one * (1 - GRID) ** 2 + other * GRID**2)
         return _inverted(hit / total, hit - GRID * total, total * GRID * (1 - GRID) + noise)
 
     def _ranked(self, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -234,7 +245,7 @@ class NoisyFigures:
         ranks = np.arange(len(own))
         above = 0.5 * (1 + np.sign(ranks[:, None] - ranks[None, :]))
         one, other = (
-            np.maximum(counts, 0) + self.table.variance * cells
+            np.maximum(counts, 0) + self._variance * cells
             for counts, cells in ((own, own_cells), (others, other_cells))
         )
         by_own = (above @ others)[:, None] - second * GRID
@@ -246,6 +257,37 @@ class NoisyFigures:
             found - GRID * first * second,
             one @ by_own**2 + other @ by_others**2 + pairs,
         )
+
+
+def calibration_error(
+    missed: np.ndarray, right: np.ndarray, wrong: np.ndarray, noise: np.ndarray, total: float
+) -> Estimate:
+    """Expected calibration error, the mean over records of their bin's |confidence - accuracy|, with its interval.
+
+    Noise and sampling inflate the observed error, a small one more than a large one. The value is the error that would
+    be observed at this size on average, if the true difference of each bin is the same fraction of the observed one.
+    The half width of the interval is the 95th percentile of the inflation, from Monte Carlo draws. It holds for any
+    true error, since |d + e| is within |e| of |d|, and is wider than necessary.
+
+    Args:
+        missed: for each bin the sum over its records of 1 if the prediction is right, minus confidence.
+        right, wrong: the number of right and of wrong predictions in each bin.
+        noise: the variance of the noise in each of `missed`.
+        total: the number of records.
+    """
+    from scipy.optimize import root_scalar
+
+    share = np.clip(right / np.maximum(right + wrong, 1), 0.01, 0.99)
+    deviations = np.sqrt(np.maximum(right + wrong, 0) * share * (1 - share) + noise)
+    added = (_sizes_of_draws(len(missed)) * deviations).sum(1)
+    plain, most = float(np.abs(missed).sum()) / total, float(np.quantile(added, CONFIDENCE)) / total
+
+    def beyond(part: float) -> float:
+        return float(_mean_size(part * missed, deviations).sum()) / total - plain
+
+    bracketed = beyond(0.0) < 0 < beyond(1.0)
+    part = float(root_scalar(beyond, bracket=(0.0, 1.0)).root if bracketed else beyond(0.0) < 0)
+    return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
 
 
 @lru_cache(maxsize=4)

@@ -35,7 +35,8 @@ def save(run: RunDirectory, figures: NoisyFigures) -> None:
         "table": figures.table.to_dict(),
         "temperature": figures.temperature,
         "classes": list(figures.classes),
-        "counts": figures.counts.tolist(),
+        "counts": (figures.counts if figures.group_counts is None else figures.group_counts).tolist(),
+        **({"groups": list(figures.groups)} if figures.groups else {}),
         **({} if figures.operating is None else {"operating_point": figures.operating.to_dict()}),
     }
     write(run / FIGURES, json.dumps(data).encode() + b"\n")
@@ -48,8 +49,8 @@ def read(run: RunDirectory) -> NoisyFigures | None:
     data = run.read_json(FIGURES)
     try:
         table = NoisyTable.from_dict(data["table"])
-        counts = np.array(data["counts"], dtype=np.int64)
-        if counts.shape != table.shape or len(data["classes"]) != table.classes:
+        counts, groups = np.array(data["counts"], dtype=np.int64), tuple(data.get("groups", ()))
+        if counts.shape != (*([table.groups] if groups else []), *table.shape) or len(data["classes"]) != table.classes:
             raise ValueError(f"counts of shape {counts.shape}")
         temperature = positive("temperature", data["temperature"])
         classes, operating = tuple(data["classes"]), data.get("operating_point")
@@ -57,6 +58,16 @@ def read(run: RunDirectory) -> NoisyFigures | None:
             operating = OperatingPoint.from_dict(operating)
             if operating.positive not in classes or len(classes) != 2 or not table.predictions:
                 raise ValueError(f"an operating point for {operating.positive!r}")
-        return NoisyFigures(table=table, counts=counts, classes=classes, temperature=temperature, operating=operating)
+        if (len(groups) or 1) != table.groups:
+            raise ValueError(f"{len(groups)} groups")
+        return NoisyFigures(
+            table=table,
+            counts=counts.sum(0) if groups else counts,
+            classes=classes,
+            temperature=temperature,
+            operating=operating,
+            groups=groups,
+            group_counts=counts if groups else None,
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise SfumatoError(f"{run / FIGURES} holds no noisy counts ({error})", "restore it from a copy") from None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write_errors
-from sfumato.data import Source
+from sfumato.data import Declared, Source
 from sfumato.models.losses import probabilities
 from sfumato.privacy import Circumstances, Ledger, NoisyTable, PrivacyPlan
 from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
@@ -24,6 +24,7 @@ from sfumato.runs.figures import point_choice, published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.figures.operating import NONE, SHARES
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
+from sfumato.training.parts.predictions import Predictions
 from sfumato.training.scorers import Scorer
 
 
@@ -48,6 +49,7 @@ class PublishedFigures(Part):
         """Refuse figures that are impossible for any data."""
         if (epsilon := early.options.get("report_epsilon")) is not None:
             check(epsilon, protects_users=early.protects_users, public=early.spec.is_public)
+            refuse_read_groups(early.spec.declared)
         check_rule(early.options, early.spec.declared.labels.classes)
 
     @classmethod
@@ -105,6 +107,8 @@ class PublishedFigures(Part):
                 classes=source.classes,
                 loss=conclusion.setup.settings.objective.loss,
                 offsets=conclusion.reading.offsets,
+                groups=source.subgroups,
+                group_of=source.test.subgroups,
             ),
             temperature=conclusion.reading.temperature,
             key=conclusion.key,
@@ -139,25 +143,6 @@ class PublishedFigures(Part):
             conclusion.reading = replace(conclusion.reading, shares=shares)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """A model's outputs on the test split. Private.
-
-    Args:
-        outputs: logits (N, classes), computed for each record separately (`Scorer.per_example_outputs`).
-        labels: (N,).
-        classes: names of the classes.
-        loss: the loss, which determines how logits become probabilities.
-        offsets: offset of each class's logit, added after the temperature, from declared shares; empty for none.
-    """
-
-    outputs: Tensor
-    labels: Tensor
-    classes: Sequence[str]
-    loss: str
-    offsets: Sequence[float] = ()
-
-
 def check(epsilon: float, *, candidate: bool = False, protects_users: bool, public: bool) -> None:
     """Refuse figures that no theorem covers or that need none, for any data; see `plan_table`."""
     given = f"`report_epsilon` is {epsilon!r}"
@@ -171,6 +156,20 @@ def check(epsilon: float, *, candidate: bool = False, protects_users: bool, publ
     if public:
         raise SfumatoError(f"{given}, but the data are public", "leave it out: all figures may be published")
     NoisyTable.by_rule(epsilon, classes=2, records=1)  # validates epsilon
+
+
+def refuse_read_groups(declared: Declared) -> None:
+    """Refuse groups for published figures whose names would be read from private data.
+
+    **Guarantee.** The names and the number of the groups of a released table are declared, so that no release shows
+    that a group exists.
+    """
+    if len(groups := declared.people.groups_from or ()) == 1:
+        raise SfumatoError(
+            f"`report_epsilon` publishes figures of groups, but `groups_from` names the column {groups[0]!r} alone, so "
+            "the groups would be read from private data",
+            f"name them all: `groups_from` {groups[0]} GROUP GROUP ...",
+        )
 
 
 def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str | None:
@@ -197,7 +196,8 @@ def plan_table(
         calibrated: whether a temperature is fitted on public data, so that none is chosen here.
 
     **Guarantee.** The table depends on epsilon, the classes, the number of training examples and the share of the test
-    split: each is declared, or named by the statement as read from the data. It never depends on the number of test
+    split: each is declared, or named by the statement as read from the data; and on the groups, which must be declared.
+    It never depends on the number of test
     records.
 
     Errors: `SfumatoError` for candidates of a selection, whose figures nobody may see; for users, who may have any
@@ -207,15 +207,15 @@ def plan_table(
         return None
     check(epsilon, candidate=candidate, protects_users=plan.users is not None, public=source.public)
     source.require_classes(f"report_epsilon {epsilon:g}")
+    refuse_read_groups(source.declared)
     share = source.test_fraction
     table = NoisyTable.by_rule(
-        epsilon, classes=len(source.classes), records=max(1, round(source.examples * share / (1 - share)))
+        epsilon,
+        classes=len(source.classes),
+        records=max(1, round(source.examples * share / (1 - share))),
+        groups=len(source.subgroups) or 1,
     )
-    if not calibrated:
-        return table
-    return NoisyTable(
-        epsilon=epsilon, classes=table.classes, predictions=table.predictions, edges=table.edges, temperature=False
-    )
+    return replace(table, temperature=False) if calibrated else table
 
 
 def release_table(
@@ -282,13 +282,17 @@ def _draw_figures(table: NoisyTable, key: RunKey, predicted: Predictions, temper
         scores = scores_of([_gap(outputs / one + offsets, labels, loss) for one in TEMPERATURES])
         temperature = TEMPERATURES[choose(table.choice, scores, _own_key(key, "temperature", scores))]
     temperature = temperature or 1.0
-    counts = count_cells(table, outputs / temperature + offsets, labels, loss=loss).flatten().tolist()
-    noisy = noisy_counts(table, counts, _own_key(key, "counts", counts))
+    outputs = outputs / temperature + offsets
+    counts = count_cells(table, outputs, labels, loss=loss, groups=predicted.places).flatten().tolist()
+    noisy = np.array(noisy_counts(table, counts, _own_key(key, "counts", counts)), np.int64)
+    released = noisy.reshape(table.groups, *table.shape)
     return NoisyFigures(
         table=table,
-        counts=np.array(noisy, np.int64).reshape(table.shape),
+        counts=released.sum(0),
         classes=tuple(predicted.classes),
         temperature=temperature,
+        groups=tuple(predicted.groups),
+        group_counts=released if predicted.groups else None,
     )
 
 
@@ -307,19 +311,23 @@ def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:
     return int((read - GRAIN * (chosen == labels).long()).sum())
 
 
-def count_cells(table: NoisyTable, outputs: Tensor, labels: Tensor, *, loss: str) -> np.ndarray:
-    """The number of records in each cell, int64 of the table's shape. Private.
+def count_cells(
+    table: NoisyTable, outputs: Tensor, labels: Tensor, *, loss: str, groups: np.ndarray | int = 0
+) -> np.ndarray:
+    """The number of records in each cell, int64 (groups, *shape of the table). Private.
 
-    **Guarantee.** Sensitivity 1: each record is in one cell, a function of that record and the model alone.
+    **Guarantee.** Sensitivity 1: each record is in one cell of one group, a function of that record and the model
+    alone. So figures of groups cost no more than those of all records.
 
     Args:
         outputs: logits (N, classes).
         labels: (N,).
+        groups: the position of each record's group, int64 (N,).
     """
     confidence, chosen = probabilities(outputs, loss).max(1)
     second = chosen if table.predictions else (chosen == labels).long()
     inner = torch.tensor(table.edges[1:-1], dtype=confidence.dtype)
     third = torch.bucketize(confidence, inner, right=True)
-    counts = np.zeros(table.shape, np.int64)
-    np.add.at(counts, (labels.numpy(), second.numpy(), third.numpy()), 1)
+    counts = np.zeros((table.groups, *table.shape), np.int64)
+    np.add.at(counts, (groups, labels.numpy(), second.numpy(), third.numpy()), 1)
     return counts

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 LABEL = "label"
-_FACTS = ("user", "group", "time")
+_FACTS = ("user", "group", "subgroup", "time")
 
 
 def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, where: str) -> Listing:
@@ -45,7 +45,8 @@ def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, wher
         reader.add(group)
     part_of = np.repeat([parts[shard] == "test" for shard, _ in stored.groups], np.diff(stored.starts))
     labels, names, written = reader.known_labels()
-    check_names(names, reader.texts["user"].names, reader.texts["group"].names)
+    groups = [*reader.texts["group"].names, *reader.texts["subgroup"].names]
+    check_names(names, reader.texts["user"].names, groups)
     return Listing(
         stored=stored,
         places=np.arange(len(stored)),
@@ -56,6 +57,7 @@ def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, wher
         users=reader.texts["user"].numbers() if "user" in reader.extra_columns else None,
         people=tuple(reader.texts["user"].names),
         groups=reader.texts["group"].array() if "group" in reader.extra_columns else None,
+        subgroups=reader.texts["subgroup"].array() if "subgroup" in reader.extra_columns else None,
         times=np.concatenate(reader.times) if reader.times else None,
         filtered=MARK in stored.schema.names,
     )
@@ -85,7 +87,12 @@ class _Reader:
             remedy = "correct `user_column`, or give user_from=class if each class is a person"
             what = "no column" if user not in schema.names else "the labels in the column"
             raise SfumatoError(f"{where} has {what} {user!r}", remedy)
-        called = {"user": user or "user", "group": "group", "time": "time"}
+        groups = None
+        if (known := order.declared.people.groups_from) is not None:
+            groups = called.get(known[0], known[0])
+            if groups not in schema.names:
+                raise SfumatoError(f"{where} has no column {groups!r}", "correct `groups_from`")
+        called = {"user": user or "user", "group": "group", "time": "time", "subgroup": groups}
         self.extra_columns = {fact: name for fact, name in called.items() if name in schema.names}
         if "group" in self.extra_columns and "user" not in self.extra_columns:
             raise SfumatoError(f"{where} has a column 'group' but no column 'user'", "add it, or rename the column")
@@ -93,21 +100,22 @@ class _Reader:
         if rule is not None and "user" in self.extra_columns:
             raise SfumatoError(f"{where} has the column user, but `user_from={rule}` is given", "leave one of them out")
         self._numbers: list[np.ndarray] = []
-        self.texts = {name: Texts() for name in ("label", "user", "group")}
+        self.texts = {name: Texts() for name in ("label", "user", "group", "subgroup")}
         self.times: list[np.ndarray] = []
 
     def add(self, group: int) -> None:
         """Adds the rows of a group."""
         names = list(dict.fromkeys([*self._labels, *self.extra_columns.values()]))
-        facts = {name: fact for fact, name in self.extra_columns.items()}
         table, first = self._stored.table(group, names), self._stored.starts[group]
         for name in names:
-            column, fact = table[name].combine_chunks(), facts.get(name)
+            column = table[name].combine_chunks()
             if column.null_count:
                 self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"no {name}")
+        for fact, name in self.extra_columns.items():
+            column = table[name].combine_chunks()
             if fact == "time":
                 self.times.append(self._times(column, first))
-            elif fact is not None:
+            else:
                 self._text(self.texts[fact], column, fact, first)
         columns = [table[name].combine_chunks() for name in self._labels]
         if self._listed is not None:
@@ -166,7 +174,7 @@ class _Reader:
     def _composed(self, texts: Texts, name: str) -> str:
         if texts is self.texts["user"]:
             return users_to_nfc(name, self._spellings)
-        return self._spellings.normalise("group" if texts is self.texts["group"] else "class", name)
+        return self._spellings.normalise("class" if texts is self.texts["label"] else "group", name)
 
     def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
         """The users of each row, as arguments of `Texts.extend`. An empty list means nobody."""
@@ -257,7 +265,7 @@ def _is_integer_type(kind: pa.DataType) -> bool:
 
 
 UNDERSTOOD = (
-    *("label_columns", "label_column", "user_column", "skip_unreadable"),
+    *("label_columns", "label_column", "user_column", "groups_from", "skip_unreadable"),
     *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
 )
 SUFFIX = ".parquet"

@@ -107,7 +107,7 @@ class TableRows(ParquetRows):
 
 
 UNDERSTOOD = (
-    *("label_columns", "label_column", "user_column", "skip_unreadable"),
+    *("label_columns", "label_column", "user_column", "groups_from", "skip_unreadable"),
     *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
 )
 _NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?(?<![-.])", re.ASCII)
