@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato.cli.output.console import Facts
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
     from sfumato.data import Source
     from sfumato.evaluation.diagnostic import Diagnostic
-    from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation, WordEvaluation
+    from sfumato.report import Evaluation, GroupScore, LabelScore, MultilabelEvaluation, WordEvaluation
     from sfumato.runs.reading import Reading
 
 AREA = "{weighted_auc[0]:.4f} ({weighted_auc[1]:.4f} to {weighted_auc[2]:.4f})"
@@ -59,6 +60,27 @@ class Measured(NamedTuple):
         notes = tuple(f"note: {words}" for words in reading.notes)
         kept = self.notes if reading.prevalence is None else ()
         return self._replace(data=self.data | reading.as_data, notes=(*kept, *notes))
+
+    def with_groups(self, groups: Sequence[GroupScore]) -> Measured:
+        """Add the figures of each group, if they were requested."""
+        from sfumato.report.sections.groups import smallest_group
+        from sfumato.report.sections.numbers import estimate
+
+        if not groups:
+            return self
+        rows = [
+            (
+                f"group {one.name}",
+                f"accuracy {estimate(one.accuracy)} of {one.count:,.0f}, weighted area under ROC {estimate(one.auc)}, "
+                f"calibration error {estimate(one.calibration_error)}",
+            )
+            for one in groups
+        ]
+        return self._replace(
+            data=self.data | {"groups": [asdict(one) for one in groups]},
+            facts=self.facts._replace(more=[*self.facts.more, *rows]),
+            notes=(*self.notes, f"note: {smallest_group(groups)}"),
+        )
 
     def with_test(self, positive: str | None, test: Diagnostic | None) -> Measured:
         """Add the figures of a test for one class, if they were requested."""

@@ -81,6 +81,11 @@ def _private_facts(run: Run) -> dict[str, Any]:
     if (figures := run.published) is not None:
         names = ("accuracy", "majority", "per_class", "precision", "auc", "calibration_error", "temperature")
         data["published"] = {name: getattr(figures, name) for name in names}
+        if figures.groups:
+            own = ("accuracy", "mean_auc", "calibration_error", "records")
+            data["published"]["groups"] = {
+                group: {name: getattr(found, name) for name in own} for group, found in figures.by_group.items()
+            }
         if figures.operating is not None:
             data["published"]["operating_point"] = figures.operating.to_dict()
         if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
@@ -139,6 +144,7 @@ def _public_lines(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
 
 def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     """The output of a private run: figures, guarantee, and next steps."""
+    from sfumato.report.sections.numbers import estimate
     from sfumato.runs import directory as names
 
     statement, path, embeds = run.statement, run.directory, "recall" in data
@@ -150,6 +156,8 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
         yield "published      the noise hides the accuracy: give a larger --report-epsilon, or more images"
     else:
         yield from (console.fill(line, data) for line in PUBLISHED)
+    for name, found in data.get("published", {}).get("groups", {}).items():
+        yield f"               {name}: {estimate(found['accuracy'])}"
     yield from ("", data["statement"], "")
     yield from _other_guarantees(run, data)
     yield Note(f"{path / names.REPORT}   the report: guarantee, limits and accuracy")

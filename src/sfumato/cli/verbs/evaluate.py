@@ -50,6 +50,9 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     user_from: spellings.UserFrom = None
     """How to find the person behind each image, as in training. A split that differs from the one in training is
     refused."""
+    groups_from: spellings.GroupColumn = None
+    """Column of a table with the group of each record, for accuracy, area under ROC curves and calibration of each
+    group. The names of all groups may follow."""
     path_column: str | None = None
     """Column of a table with the image paths."""
     label_column: str | None = None
@@ -105,7 +108,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         import numpy as np
         import torch
 
-        from sfumato.evaluation import accuracy, label_sets, multilabel, next_words
+        from sfumato.evaluation import accuracy, groups, label_sets, multilabel, next_words
         from sfumato.models.losses import is_exclusive
 
         reading = self._reading(loaded)
@@ -137,6 +140,9 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
             found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
             of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
             figures = evaluation_output.class_figures(found, loaded.classes, source, self.part, of_sets)
+        figures = figures.with_groups(
+            groups.scores_of_parts(outputs, labels, parts, source.subgroups, loss=loaded.loss)
+        )
         return figures.with_shift(reading).with_test(self.positive, self._test(loaded, outputs, labels))
 
     def _next_words(self, source: Source, figures: Tensor, parts: Sequence[Part]) -> evaluation_output.Measured:
@@ -257,15 +263,9 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         from sfumato.randomness import owner_key
 
         if parse(self.source)[0] == "features" or isinstance(loaded.transform, FeatureTransform):
-            source = open_source(
-                self.source,
-                owner_key=owner_key(),
-                bit_depth=self.bit_depth,
-                window=self.window,
-                root=self.root,
-                test_fraction=self.test_fraction,
-                user_from=self.user_from,
-            )
+            names = ("bit_depth", "window", "root", "test_fraction", "user_from", "groups_from")
+            how = {name: getattr(self, name) for name in names}
+            source = open_source(self.source, owner_key=owner_key(), **how)
         else:
             try:
                 source = self._images(loaded, loaded.transform)
@@ -293,8 +293,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
 
     def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
         """The source, read like the images or texts in training."""
-        where = {name: getattr(self, name) for name in choices_of(Loading)}
-        where |= {"user_from": self.user_from, "text_column": self.text_column} | self._levels(transform)
+        names = (*choices_of(Loading), "user_from", "groups_from", "text_column")
+        where = {name: getattr(self, name) for name in names} | self._levels(transform)
         if self.test_fraction is None:
             del where["test_fraction"]  # the default is the fraction in training
         return loaded.open_source(self.source, **where, **further)

@@ -329,5 +329,6 @@ def count_cells(
     inner = torch.tensor(table.edges[1:-1], dtype=confidence.dtype)
     third = torch.bucketize(confidence, inner, right=True)
     counts = np.zeros((table.groups, *table.shape), np.int64)
-    np.add.at(counts, (groups, labels.numpy(), second.numpy(), third.numpy()), 1)
+    cells = np.stack([np.broadcast_to(groups, len(labels)), labels.numpy(), second.numpy(), third.numpy()])
+    np.add.at(counts, tuple(cells), 1)
     return counts
