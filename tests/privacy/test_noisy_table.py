@@ -72,3 +72,16 @@ def test_it_is_read_back_and_refused_when_damaged():
     ):
         with pytest.raises(SfumatoError):
             replace(TABLE, **wrong)
+
+
+def test_groups_share_one_table_and_its_cost():
+    table = replace(TABLE, groups=4)
+    assert (table.cells, table.shape) == (4 * TABLE.cells, TABLE.shape)
+    assert (table.variance, table.noise_epsilon) == (TABLE.variance, TABLE.noise_epsilon)
+    assert NoisyTable.from_dict(table.to_dict()) == table
+    assert "groups" not in TABLE.to_dict()
+    assert f"a table of {table.cells} counts of 4 groups with" in table.description
+    alone, apart = (NoisyTable.by_rule(1.0, classes=2, records=2000, groups=groups) for groups in (1, 10))
+    assert apart.shape < alone.shape, "more cells have more noise together"
+    with pytest.raises(SfumatoError, match="groups"):
+        replace(TABLE, groups=0)

@@ -55,7 +55,7 @@ def _score(name: str, outputs: Tensor, labels: Tensor, loss: str) -> GroupScore:
         name=name,
         records=(count, count, count),
         accuracy=(right / count, *_ends(right, count)) if count else UNKNOWN,
-        auc=UNKNOWN if area is None else tuple(area),
+        auc=UNKNOWN if area is None else (area.value, area.low, area.high),
         calibration_error=_calibration(outputs, labels, loss),
     )
 

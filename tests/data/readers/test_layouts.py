@@ -97,6 +97,46 @@ def test_a_column_of_another_name_says_whose_image_it_is(tmp_path):
         opened("digits", user_column="Patient")
 
 
+def test_a_column_says_which_group_a_record_belongs_to(tmp_path):
+    pictures(tmp_path, 36)
+    lines = [f"{place}.png,{'ab'[place % 2]},{'xyz'[place % 3]},p{place // 3}" for place in range(36)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,Site,user", *lines]))
+    (tmp_path / "texts.csv").write_text(
+        "\n".join(["text,label,Site", *(f"word {place},{'ab'[place % 2]},{'xyz'[place % 3]}" for place in range(36))])
+    )
+    rows = [(tmp_path / f"{place}.png").read_bytes() for place in range(36)]
+    columns = {"image": rows, "label": ["a", "b"] * 18, "Site": ["x", "y", "z"] * 12}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=10)
+    specs = [
+        f"{kind}:{tmp_path}/{name}" for kind, name in (("csv", "t.csv"), ("csv", "texts.csv"), ("parquet", "t.parquet"))
+    ]
+    for spec in specs[1:]:
+        plain, found = opened(spec), opened(spec, groups_from="Site")
+        assert plain.subgroups == ()
+        assert plain.train.subgroups is None
+        assert found.subgroups == ("x", "y", "z")
+        assert found.fingerprint == plain.fingerprint
+        assert len(found.test.subgroups) == len(found.test)
+        both = [(part.labels % 2, part.subgroups) for part in (found.train, found.test)]
+        assert sum(map(len, (one for one, _ in both))) == 36
+        counts = {name: sum((groups == name).sum() for _, groups in both) for name in "xyz"}
+        assert counts == {"x": 12, "y": 12, "z": 12}
+    labels = opened(specs[2], groups_from="label")
+    assert all((np.array(["a", "b"])[part.labels] == part.subgroups).all() for part in (labels.train, labels.test))
+    declared = opened(specs[2], groups_from=("Site", "z", "y", "x", "w"))
+    assert declared.subgroups == ("z", "y", "x", "w"), "as declared, with one that no record has"
+    users = opened(specs[0], groups_from="user", test_fraction=0.5)
+    assert users.users is not None, "a column may say both"
+    assert users.subgroups == tuple(sorted(f"p{place}" for place in range(12)))
+    with pytest.raises(SfumatoError, match="has the group 'z', which groups_from does not name"):
+        opened(specs[2], groups_from=("Site", "x", "y"))
+    with pytest.raises(SfumatoError, match="has no column 'site'"):
+        opened(specs[2], groups_from="site")
+    (tmp_path / "gap.csv").write_text("text,label,Site\none,a,x\ntwo,b,\n")
+    with pytest.raises(SfumatoError, match=r"line 3 of .* has no group for figures"):
+        opened(f"csv:{tmp_path}/gap.csv", groups_from="Site")
+
+
 def test_labels_that_look_like_numbers(tmp_path):
     pictures(tmp_path, 12)
     lines = [f"{place}.png,{place / 7:.3f}" for place in range(12)]

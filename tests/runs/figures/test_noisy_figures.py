@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from sfumato import SfumatoError
 from sfumato.privacy import NoisyTable
 from sfumato.privacy.noisy_table import FINE
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.figures import published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 
 MIDDLE = (np.array(FINE[1:]) + FINE[:-1]) / 2
@@ -135,3 +141,27 @@ def test_a_calibration_error_is_neither_hidden_nor_made_up(sharper, classes, rec
         noise = generator.geometric(1 - kept, cells.shape) - generator.geometric(1 - kept, cells.shape)
         found.append(figures(drawn + noise, epsilon).calibration_error.value)
     assert abs(np.mean(found) - truth) < max(0.1 * truth, 0.003), (np.mean(found), truth)
+
+
+def test_groups_have_their_own_counts_and_all_records_the_sums_with_all_noise(tmp_path):
+    generator = np.random.default_rng(0)
+    counts = np.stack([generator.poisson(2000 * law(2, 0.5)), generator.poisson(500 * law(2, 0.5))])
+    alone = figures(counts.sum(0), 0.5)
+    table = replace(alone.table, groups=2)
+    both = replace(alone, table=table, groups=("a", "b"), group_counts=counts)
+    own = figures(counts[1], 0.5)
+    assert read(both.by_group["b"]) == read(own)
+    assert both.by_group["b"].mean_auc.value == pytest.approx(np.mean([one.value for one in own.auc.values()]))
+    assert [one.value for one in read(both)][:3] == [one.value for one in read(alone)][:3]
+    for wider, narrower in zip([both.records, *read(both)], [alone.records, *read(alone)], strict=True):
+        assert wider.high - wider.low > narrower.high - narrower.low, "the sum of two counts has the noise of both"
+    saved = RunDirectory(tmp_path)
+    published.save(saved, both)
+    again = published.read(saved)
+    assert again.table == table
+    assert (again.counts == both.counts).all()
+    assert read(again.by_group["a"]) == read(both.by_group["a"])
+    for odd in ({"groups": ["a"]}, {"groups": []}):
+        (tmp_path / "figures.json").write_text(json.dumps(saved.read_json("figures.json") | odd))
+        with pytest.raises(SfumatoError, match="holds no noisy counts"):
+            published.read(saved)

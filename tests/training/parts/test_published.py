@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, search, train, verify
+from sfumato.data import Declared
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
@@ -229,6 +230,50 @@ def test_a_record_is_in_one_cell(tmp_path):
     sure = torch.tensor([[0.0, 0.0], [0.0, 50.0]]).double()
     found = published.count_cells(replace(TABLE, edges=(0.0, 0.5, 1.0)), sure, torch.tensor([0, 1]), loss="softmax")[0]
     assert found[0, 0, 1] == found[1, 1, 1] == 1, "one on an edge is in the bin above, and 1 in the last"
+
+
+def test_a_record_is_in_one_cell_of_one_group():
+    outputs, labels = synthetic(50)
+    table, groups = replace(TABLE, groups=3), np.arange(50) % 3
+
+    def counted(which):
+        given = {"loss": "softmax", "groups": groups[which.numpy()]}
+        return published.count_cells(table, outputs[which].double(), labels[which], **given)
+
+    whole = counted(torch.ones(50, dtype=torch.bool))
+    assert whole.sum((1, 2, 3)).tolist() == [17, 17, 16]
+    assert (whole.sum(0) == published.count_cells(TABLE, outputs.double(), labels, loss="softmax")[0]).all()
+    for place in range(50):
+        change = whole - counted(torch.arange(50) != place)
+        assert change.sum() == change[place % 3].max() == 1
+        assert change.min() == 0
+
+
+def test_every_count_of_every_group_has_noise_of_its_own(tmp_path):
+    outputs, labels = synthetic()
+    table = replace(TABLE, epsilon=0.2, groups=2)
+    given = replace(predicted(outputs, labels), groups=("a", "b"), group_of=np.array(["a"] * 400))
+    place = tmp_path / "run"
+    place.mkdir()
+    with Ledger(place / names.LEDGER) as ledger:
+        found = published.release_table(
+            table, RunDirectory(place), ledger, 3, given, temperature=1.0, key=RunKey.from_seed(1)
+        )
+    exact = published.count_cells(table, outputs.double(), labels, loss="softmax", groups=given.places)
+    noise = found.group_counts - exact
+    assert (noise[1] != 0).mean() > 0.6, "that a group has no record is not shown"
+    assert (noise[0] != noise[1]).any()
+    assert (found.counts == found.group_counts.sum(0)).all()
+
+
+def test_groups_of_a_table_are_declared():
+    for given in (("sex",), ("sex", "female", "male")):
+        declared = Declared(groups_from=given)
+        if len(given) > 1:
+            published.refuse_read_groups(declared)
+            continue
+        with pytest.raises(SfumatoError, match="the groups would be read from private data"):
+            published.refuse_read_groups(declared)
 
 
 def test_a_record_moves_each_score_of_a_temperature_by_at_most_one():
