@@ -28,6 +28,7 @@ from .selection import least_score_noise as least_score_noise
 from .statements.circumstances import Circumstances as Circumstances
 from .statements.circumstances import Search as Search
 from .statements.curve import gaussian_true_positive_rates as gaussian_true_positive_rates
+from .statements.curve import reconstruction_rates as reconstruction_rates
 from .statements.curve import true_positive_rates as true_positive_rates
 from .statements.no_guarantee import ClippedWithoutNoise as ClippedWithoutNoise
 from .statements.no_guarantee import DisprovedClaim as DisprovedClaim

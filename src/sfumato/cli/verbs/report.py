@@ -28,7 +28,13 @@ class Report(RunArgument):
     model_card: bool = False
     """Write README.md instead: a model card for Hugging Face, to publish with the model."""
     dpia: bool = False
-    """Write dpia.md instead: what a data protection officer needs, for the owner only."""
+    """Write dpia.md and dpia.html instead: what a data protection officer needs, for the owner only."""
+    anonymity: bool = False
+    """Write anonymity.md and anonymity.html instead: evidence about the anonymity of the model by EDPB Opinion 28/2024,
+    for the owner only."""
+    ai_act: bool = False
+    """Write ai-act.md and ai-act.html instead: technical documentation by Annex IV of the AI Act, as far as the run
+    can fill it in."""
     board_entry: BoardName = None
     """Write board-entry.yml instead: an entry for the public board of private image classification, for a run on this
     data set."""
@@ -58,7 +64,7 @@ class Report(RunArgument):
         from sfumato.runs.verdict import altered_file
         from sfumato.training.job import is_public
 
-        documents = ("public", "model_card", "dpia", "board_entry")
+        documents = ("public", "model_card", "dpia", "anonymity", "ai_act", "board_entry")
         given = [f"--{name.replace('_', '-')}" for name in documents if getattr(self, name)]
         if len(given) > 1:
             raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
@@ -83,19 +89,24 @@ class Report(RunArgument):
             path, text, open_to_all = self._render(run, plain)
             content = text.encode()
         names.write(path, content, private=not open_to_all)
+        if for_owner := self.dpia or self.anonymity or self.ai_act:
+            from sfumato.report.papers import html_of
+
+            names.write(path.with_suffix(".html"), html_of(text).encode(), private=True)
         changed = None if plain else altered_file(run)
         if changed is not None:
             console.note(f"note: {run / changed} has changed since the run; see sfumato verify {run.path}")
         note = None if open_to_all else "it may show private images and figures; --public leaves them out"
-        note = "for the owner only; fill in the marked places" if self.dpia else note
+        note = "for the owner only; fill in the marked places" if for_owner else note
         note = "fill in the marked places" if self.board_entry else note
-        data = {"report": str(path), "public": self.public or self.model_card or self.board_entry is not None}
+        data = {"report": str(path), **({"html": str(path.with_suffix(".html"))} if for_owner else {})}
+        data |= {"public": self.public or self.model_card or self.board_entry is not None}
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
     def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import board, finish, run_report
+        from sfumato.training.conclusion import board, finish, papers, run_report
 
         if self.board_entry is not None:
             return run / board.ENTRY, board.entry_of(run, self.board_entry), True
@@ -103,6 +114,10 @@ class Report(RunArgument):
             return run / finish.CARD, finish.card_of(run), True
         if self.dpia:
             return run / finish.ASSESSMENT, finish.assessment_of(run), False
+        if self.anonymity:
+            return run / papers.ANONYMITY, papers.anonymity_of(run), False
+        if self.ai_act:
+            return run / papers.AI_ACT, papers.ai_act_of(run), False
         if self.public:
             return run / "report-public.html", run_report.report(run, public=True, total=self.total), True
         open_to_all = plain and run.read_json(names.STATEMENT).get("test_public", True)

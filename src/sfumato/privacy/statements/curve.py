@@ -66,6 +66,37 @@ def gaussian_true_positive_rates(epsilon: float, delta: float, false_alarms: Seq
     return [float(ndtr(ndtri(rate) + mu)) for rate in false_alarms]
 
 
+def reconstruction_rates(promise: PrivacyPlan | PrivateSelection, guesses: Sequence[float]) -> list[float]:
+    """The largest probabilities with which any attack reconstructs one unit's data: 1 - f(kappa).
+
+    f is the trade-off function of the promise: the smallest share of misses of a test for the unit, by its false alarms
+    (Dong, Roth and Suh 2022), as in `true_positive_rates`.
+
+    Args:
+        promise: as for `true_positive_rates`.
+        guesses: kappa, the probability with which the best guess without the model succeeds: the largest over all
+            guesses z0 of P(l(Z, z0) <= eta), for data Z of the unit drawn from the attacker's prior, a distance l and
+            a radius eta that counts as success. Each is strictly between 0 and 1.
+
+    Returns:
+        One probability for each kappa, never below it.
+
+    **Guarantee.** An upper bound for one unit of the promise, for any prior, distance and radius, and for an attacker
+    who knows all other data and sees all releases (reconstruction robustness: Balle, Cherubin and Hayes 2022, arXiv
+    2201.04845; by the blow-up function of the release, Hayes, Mahloujifar and Balle 2023, arXiv 2302.07225; by f, which
+    is its complement, Kaissis et al. 2023, arXiv 2307.03928). Proof: an attack R succeeds on z in the event
+    E_z = {l(z, R(w)) <= eta}. As a test for z, this event has detections of at most g = 1 - f of its false alarms,
+    which are its probability Q(E_z) without the unit. Without the unit, w is independent of Z, so Q(E_Z) is at most
+    kappa on average. g is concave and increasing, here as a minimum of lines, so the mean of g(Q(E_Z)) is at most
+    g(kappa) (Jensen).
+
+    >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=50_000, steps=60, epsilon=3.0, delta=1e-5)
+    >>> [f"{share:.4f}" for share in reconstruction_rates(plan, [0.001, 0.01])]
+    ['0.0089', '0.0540']
+    """
+    return true_positive_rates(promise, guesses)
+
+
 @functools.lru_cache(maxsize=16)
 def curve(promise: PrivacyPlan | PrivateSelection) -> tuple[Any, Any]:
     """Pairs (eps, delta) that all hold, as two arrays of one length. For a plan, epsilon is increasing."""

@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.report.sections.numbers import estimate, percent, significant
+from sfumato.report.sections.numbers import estimate, percent, percent_up, significant
 from sfumato.report.style import LIGHT, MUTED, RULE, add_dark_mode, figure_style, stylesheet
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def _environment() -> Environment:
     )
     found.filters |= {
         "percent": percent,
+        "percent_up": percent_up,
         "significant": significant,
         "count": "{:,}".format,
         "hundredths": lambda share: f"{100 * share:.2f}",

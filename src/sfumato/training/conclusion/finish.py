@@ -194,7 +194,7 @@ _PRIVATE = (names.SETTINGS, names.RECIPE, names.METRICS, names.EVALUATION, names
 
 def card_of(run: RunDirectory) -> str:
     """The model card of a finished run."""
-    return model_card(_documented(run))
+    return model_card(document_facts(run))
 
 
 def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: str, released: str) -> str:
@@ -209,7 +209,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
         released: SHA-256 of the run's model file.
     """
     if path.is_dir():
-        facts = _documented(RunDirectory(path))
+        facts = document_facts(RunDirectory(path))
     else:
         texts, embeds = isinstance(loaded.transform, Tokens), loaded.embedding is not None
         facts = DocumentFacts(
@@ -229,7 +229,7 @@ def assessment_of(run: RunDirectory) -> str:
     if is_public(run) or not run.read_json(names.STATEMENT)["promises"]:
         raise SfumatoError(f"{run.path} has no guarantee for any private data", "leave out --dpia")
     record, plan = run.read_json(names.SETTINGS), PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    facts = _documented(run)
+    facts = document_facts(run)
     return assessment(
         facts,
         heading=Heading.read(run).private,
@@ -239,7 +239,8 @@ def assessment_of(run: RunDirectory) -> str:
     )
 
 
-def _documented(run: RunDirectory) -> DocumentFacts:
+def document_facts(run: RunDirectory) -> DocumentFacts:
+    """The facts of a finished run that its documents share."""
     record, statement = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
     data, model = record["data"], record["settings"]["model"]
     tokens = record.get("circumstances", {}).get("tokens")
