@@ -138,11 +138,69 @@ def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_own
     call("verify run")
 
 
+def test_papers_for_authorities_are_the_owner_s_and_have_no_exact_figure(call, table, quick):
+    call(f"train {table} {quick} --output run --report-epsilon 1")
+    call("report run --owner 'Ward 3' --purpose 'a trial'")
+    measured = json.loads(Path("run/evaluation.json").read_text())
+    Path("run/evaluation.json").write_text(json.dumps({**measured, "accuracy": 0.12345}))
+    for option, name in (("--anonymity", "anonymity"), ("--ai-act", "ai-act")):
+        assert call(f"report run {option}").strip() == f"run/{name}.md"
+        own = text(f"run/{name}.md")
+        assert "Ward 3" in own
+        assert "a trial" in own
+        assert "12.3" not in own
+        assert f"`{hashlib.sha256(Path('run/model.safetensors').read_bytes()).hexdigest()}`" in own
+        assert "Signature of these three: none" in own
+        assert "Ward 3" in text(f"run/{name}.html")
+        for ending in ("md", "html"):
+            assert os.stat(f"run/{name}.{ending}").st_mode & 0o777 == 0o600
+    assert "from noisy counts, epsilon 1" in text("run/ai-act.md")
+    found = re.search(r"in at most ([\d.]+)% of the cases at 1% false alarms", text("run/anonymity.md"))
+    assert found is not None
+    assert found[1] == "2.8", "e at 1%"
+    assert "--anonymity and --ai-act are both given" in call("report run --anonymity --ai-act", status=1)
+    assert json.loads(call("report run --dpia --json")) == {
+        "report": "run/dpia.md",
+        "html": "run/dpia.html",
+        "public": False,
+    }
+    call("verify run")
+
+
+def test_evidence_of_anonymity_has_the_audits_of_this_run(call, table, quick):
+    call(f"train {table} {quick} --output run --audit 20")
+    call("report run --anonymity")
+    own = text("run/anonymity.md")
+    assert "A fair coin put each of 20 canaries" in own
+    assert "audits: 1" in own
+    assert "No audit was run" not in own
+
+
+def test_a_loop_of_the_owner_s_has_papers_too(call, workplace):
+    import torch
+
+    import sfumato
+
+    torch.manual_seed(0)
+    inputs = torch.randn(200, 8)
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = (inputs, (inputs.sum(1) > 0).long())
+    for _ in sfumato.private_steps(model, optimizer, data, epsilon=3.0, batch_size=50, steps=2, directory="own"):
+        pass
+    for option in ("--dpia", "--anonymity", "--ai-act", "--model-card"):
+        call(f"report own {option}")
+    assert "The loop of the training was the owner's own" in text("own/anonymity.md")
+    assert "Accuracy: not published" in text("own/ai-act.md")
+    assert "Linear, trained with private" in text("own/dpia.md")
+
+
 def test_nothing_is_assessed_of_a_run_without_private_data(call, workplace):
     call("pretrain digits --steps 2 --batch-size 32 --learning-rate 0.1 --threads 1 --output run")
     call("report run --model-card")
     assert "on public data" in text("run/README.md")
-    assert "leave out --dpia" in call("report run --dpia", status=1)
+    for option in ("--dpia", "--anonymity", "--ai-act"):
+        assert f"leave out {option}" in call(f"report run {option}", status=1)
 
 
 def test_an_entry_for_the_board_has_published_figures_alone(call, workplace, quick):

@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import CandidateCount, PrivateSelection, true_positive_rates
+from sfumato.privacy import CandidateCount, PrivateSelection, reconstruction_rates, true_positive_rates
 from sfumato.privacy.statements.curve import EPSILONS, curve_fields, dominating_mu, gaussian_deltas, up_to_digits
 
 PLAN = PrivacyPlan(
@@ -123,3 +123,31 @@ def test_a_selection_is_worth_less_than_its_plan_and_hardly_any_noise_is_worth_n
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(SfumatoError, match="false_alarms"):
         true_positive_rates(SAMPLED, [rate])
+
+
+def test_of_a_gaussian_reconstruction_has_the_known_bound():
+    """1 - f(kappa) = Phi(Phi^-1(kappa) + mu) (Kaissis et al. 2023, for the Gaussian mechanism)."""
+    guesses = [1e-6, 1e-4, 0.001, 0.01, 0.1, 0.5]
+    exact = ndtr(ndtri(guesses) + math.sqrt(60) / 10)
+    found = np.array(reconstruction_rates(FULL, guesses))
+    assert (found >= exact).all()
+    assert found == pytest.approx(exact, rel=0.02)
+
+
+def test_the_best_attack_reconstructs_less_often_than_the_bound():
+    """The best attack on a step that adds noise to one of ten orthogonal contributions takes the likeliest."""
+    plan = replace(FULL, steps=1, mechanism=Gaussian(noise_multiplier=0.5))
+    generator = np.random.default_rng(0)
+    true = generator.integers(10, size=20_000)
+    seen = np.eye(10)[true] + 0.5 * generator.normal(size=(20_000, 10))
+    (bound,) = reconstruction_rates(plan, [0.1])
+    success = float((seen.argmax(1) == true).mean())
+    assert 0.4 < success < bound < 0.8
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.floats(1e-6, 0.99), min_size=2, max_size=2, unique=True), st.floats(0.05, 0.95))
+def test_the_bound_is_concave_as_its_proof_needs(ends, part):
+    middle = part * ends[0] + (1 - part) * ends[1]
+    low, high, between = reconstruction_rates(PLAN, [*ends, middle])
+    assert between >= part * low + (1 - part) * high - 1e-12

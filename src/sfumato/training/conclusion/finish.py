@@ -17,6 +17,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, write_errors
 from sfumato.data import Tokens
+from sfumato.models.weights.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, PrivateSelection, Statement
 from sfumato.privacy.ledger import lost_steps
@@ -31,7 +32,7 @@ from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.reading import Reading
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion.run_report import epsilon_by_images, joint_cost_lines, report
+from sfumato.training.conclusion.run_report import epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
 from sfumato.training.parts.part import Conclusion, Measure, RunSetup, Trained
@@ -242,6 +243,8 @@ def assessment_of(run: RunDirectory) -> str:
 def document_facts(run: RunDirectory) -> DocumentFacts:
     """The facts of a finished run that its documents share."""
     record, statement = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
+    if record.get("kind") == OWN_LOOP:
+        return _facts_of_own_loop(run, record, statement)
     data, model = record["data"], record["settings"]["model"]
     tokens = record.get("circumstances", {}).get("tokens")
     embeds, next_words = "embedding" in record, "task" in record["transform"]
@@ -255,6 +258,23 @@ def document_facts(run: RunDirectory) -> DocumentFacts:
         statement=statement,
         figures=_figures(run, statement),
         about=Heading.read(run).public,
+        person_lines=_persons(run, statement),
+    )
+
+
+def _facts_of_own_loop(run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any]) -> DocumentFacts:
+    """The facts of a run whose loop was its owner's, which records neither the task nor the inputs."""
+    heading = Heading.read(run)
+    return DocumentFacts(
+        title=heading.title or title_of(record),
+        task="other",
+        model=record["model"]["name"],
+        data=record["data"].get("kind", "data of the owner's own loop"),
+        classes=(),
+        inputs="as the network takes them",
+        statement=statement,
+        use='`safetensors.torch.load_file("FOLDER/model.safetensors")` gives the weights of the network.',
+        about=heading.public,
         person_lines=_persons(run, statement),
     )
 

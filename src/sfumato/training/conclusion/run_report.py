@@ -53,7 +53,7 @@ def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> s
         total: include the total cost of the owner's runs on these data in the public version.
     """
     record, statement, heading = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT), Heading.read(run)
-    title = heading.title or _titled(record)
+    title = heading.title or title_of(record)
     if "circumstances" in record:
         facts = {"title": title, **_guarantee_facts(run, record, statement, public=public, total=total)}
     else:
@@ -88,7 +88,7 @@ def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _titled(record: Mapping[str, Any]) -> str:
+def title_of(record: Mapping[str, Any]) -> str:
     """The default title: data and model."""
     if record.get("kind") == OWN_LOOP:
         return f"{record['model']['name']}, trained with private_steps"
