@@ -17,7 +17,9 @@ HEAD = ("option", "value", "meaning", "default")
 LIKE_TRAIN = ("sweep",)
 # Where the site says more about an option, for all verbs that have it or for one of them.
 MORE = {
+    "ai-act": "verify.md#for-authorities",
     "aggregate": "aggregates.md#training-over-aggregates",
+    "anonymity": "verify.md#for-authorities",
     "attack": "audits.md#a-stranger-with-the-model-file",
     "audit": "audits.md#canaries-in-a-run",
     "audit-source": "audits.md#canary-users",
@@ -30,6 +32,7 @@ MORE = {
     "dpia": "verify.md#for-a-data-protection-officer",
     "drift": "noise.md#a-drift-between-two-groups",
     "embed audit": "audits.md#canary-users",
+    "groups-from": "figures.md#groups",
     "interval": "aggregates.md#intervals",
     "keep": "#sfumato-aggregate",
     "label-columns": "figures.md#several-findings-in-one-image",

@@ -222,14 +222,8 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
     return names
 
 
-def declared_groups(given: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The column of `groups_from`, and the declared names of its groups, if any, in composed form.
-
-    >>> declared_groups("sex"), declared_groups(["sex", "female", "male"])
-    (('sex',), ('sex', 'female', 'male'))
-    """
-    if given is None:
-        return None
+def declared_groups(given: Sequence[str]) -> tuple[str, ...]:
+    """The column of `groups_from`, and the declared names of its groups, if any, in composed form."""
     column, *names = (given,) if isinstance(given, str) else given
     if len(names) == 1:
         raise SfumatoError(

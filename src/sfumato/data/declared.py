@@ -207,7 +207,7 @@ class People:
 
     def checked(self) -> People:
         """With the names of the groups as a tuple."""
-        return replace(self, groups_from=declared_groups(self.groups_from))
+        return replace(self, groups_from=self.groups_from and declared_groups(self.groups_from))
 
 
 @dataclass(frozen=True, kw_only=True)
