@@ -13,7 +13,7 @@ from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices
 from sfumato.data.declared import Declared
-from sfumato.data.features import SOURCE_FACTS, USER_FACTS, Cache
+from sfumato.data.features import GROUP_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.identity.record_users import any_shared, codes_of
 from sfumato.data.images.normalise import FeatureTransform, Form, Images
 from sfumato.data.images.views import Views
@@ -118,6 +118,7 @@ class Source(NestedChoices):
     examples = FieldOf[int]("declared")
     users = FieldOf[int | None]("declared.people")
     user_from = FieldOf[str | None]("declared.people")
+    groups_from = FieldOf[tuple[str, ...] | None]("declared.people")
     public = FieldOf[bool]("declared")
     fingerprint = FieldOf[str]("identity")
     stored_digest = FieldOf[str]("identity")
@@ -229,7 +230,7 @@ class Source(NestedChoices):
     @property
     def subgroups(self) -> tuple[str, ...]:
         """The names of the groups for figures, declared or else read from the data; empty without `groups_from`."""
-        return (self.declared.people.groups_from or ())[1:] or subgroup_names(self.records)
+        return (self.groups_from or ())[1:] or subgroup_names(self.records)
 
     @property
     def data_digests(self) -> tuple[str, ...]:
@@ -309,7 +310,8 @@ _SPELT = {"material": "stored_digest", "parted": "has_own_split"}
 
 def facts(source: Source) -> dict[str, Any]:
     """The facts that a cache stores of its source, as plain data."""
-    names = sorted(SOURCE_FACTS if source.train.users is None else SOURCE_FACTS | USER_FACTS)
+    names = SOURCE_FACTS if source.train.users is None else SOURCE_FACTS | USER_FACTS
+    names = sorted(names if source.groups_from is None else names | GROUP_FACTS)
     known = {name: getattr(source, _SPELT.get(name, name)) for name in names}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 

@@ -174,8 +174,6 @@ def contents_for(
     Errors: `SfumatoError` if they were trained on the source itself and the source is private.
     """
     refuse_trained_on(source, trained_on)
-    if source.subgroups:
-        raise SfumatoError("`groups_from` is given, but a cache of features does not store groups", "leave it out")
     seen = Images(size=backbone.architecture.size, channels=backbone.architecture.channels).synthetic(2)
     weights = pins.weights_digest(backbone.state_dict())
     return Contents(
