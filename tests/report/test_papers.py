@@ -73,7 +73,7 @@ def test_evidence_has_the_bounds_and_marks_what_a_record_cannot_know():
         assert f"| {element} |" in text
     assert "No audit was run on this model" in text
     assert "Conclusion of the controller: **to be written by the controller**" in text
-    assert text.count(CONTROLLER) == 19
+    assert text.count(CONTROLLER) == 20
 
 
 def test_evidence_is_of_the_run_at_hand():
@@ -82,7 +82,7 @@ def test_evidence_is_of_the_run_at_hand():
     text = anonymity(FACTS, **EVIDENCE | more)
     for words in ("- Of 100 canaries, 20 were guessed in.", "- Two runs.", "audits: 1", "Controller: Ward 3"):
         assert words in text
-    assert text.count(CONTROLLER) == 17
+    assert text.count(CONTROLLER) == 18
     assert "No audit was run" not in text
     table = NoisyTable(epsilon=0.5, classes=2, predictions=True, edges=FINE, temperature=False)
     published = Statement(plan=PLAN, circumstances=Circumstances(figures=table)).to_dict()

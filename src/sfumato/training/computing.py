@@ -108,7 +108,7 @@ def compute(
         shown = _load_views(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
         each = max(1, size // contents.stored) if name == "train" else size
         codes = own_codes(part, owner_key)
-        users, groups, subgroups = user_codes(part, owner_key), part.groups, part.subgroups
+        users, groups = user_codes(part, owner_key), part.groups
         for piece, rows in contents.pieces(name):
             if piece in begun["missing"]:
                 found = _rows(
@@ -126,7 +126,7 @@ def compute(
                         codes[some],
                         users=None if users is None else users[some],
                         groups=None if groups is None else groups[some],
-                        subgroups=None if subgroups is None else subgroups[some],
+                        subgroups=None if part.subgroups is None else part.subgroups[some],
                     )
             done += len(rows)
     return ordinary
