@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.privacy.calibration import gaussian_mu
 from sfumato.privacy.loss import FINE_GRID
 from sfumato.privacy.statements.curve import dominating_gaussian, true_positive_rates
+from sfumato.privacy.statements.display import ceiling, rounded_up
 
 RAREST_ALARM, COMMONEST_ALARM = 1e-6, 0.5
 """The false-positive rates of an attack risk. Below the first, the accountant's rounding decides the bound."""
@@ -45,11 +45,6 @@ class Target(ABC):
     def __str__(self) -> str:
         return f"{self.name.replace('_', ' ')} {self.limit:g}"
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The targets by their options: this one, and None for the others."""
-        return dict.fromkeys(kind.name for kind in KINDS) | {self.name: self.value}
-
 
 @dataclass(frozen=True)
 class Epsilon(Target):
@@ -78,17 +73,27 @@ class Mu(Target):
     """
 
     name: ClassVar[str] = "mu"
+    measure: ClassVar[str] = "mu"
 
     def __post_init__(self) -> None:
         positive("mu", self.limit, remedy="give the mu of Gaussian differential privacy, a number such as 1")
 
     def cost(self, plan: Any, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
         """The mu of the plan's statement, before it is rounded up."""
+        _require_curve(self, accountant)
         return dominating_gaussian(plan, grid=grid)[0]
 
     def mu(self, delta: float) -> float:
         """Mu itself."""
         return self.limit
+
+    def sentence(self, plan: Any, used: str) -> str:
+        """What was asked of the plan, and what holds for it, rounded up."""
+        mu, spared = dominating_gaussian(plan)
+        return (
+            f"The plan was asked to keep {self} (Gaussian differential privacy): its mu is at most {ceiling(mu, 4):g}"
+            + (f", except with probability {spared:g}." if spared else ".")
+        )
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class AttackRisk(Target):
 
     false_alarms: float
     name: ClassVar[str] = "attack_risk"
+    measure: ClassVar[str] = "true_positive_rate"
 
     def __post_init__(self) -> None:
         if not RAREST_ALARM <= self.false_alarms <= COMMONEST_ALARM:
@@ -127,16 +133,14 @@ class AttackRisk(Target):
     @classmethod
     def parse(cls, text: str) -> AttackRisk:
         """The target spelt as TPR@FPR."""
-        numbers = re.fullmatch(r"([^@]+)@([^@]+)", str(text))
         try:
-            if numbers is None:
-                raise ValueError
-            return cls(float(numbers[1]), float(numbers[2]))
-        except ValueError:
+            found, alarms = map(float, text.split("@"))
+        except (AttributeError, ValueError):
             raise SfumatoError(
                 f"attack_risk must be a true-positive rate at a false-positive rate, got {text!r}",
                 "write it as 0.01@0.001: at most 1% of members found at one false alarm in a thousand",
             ) from None
+        return cls(found, alarms)
 
     @property
     def value(self) -> str:
@@ -148,6 +152,7 @@ class AttackRisk(Target):
 
     def cost(self, plan: Any, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
         """The plan's largest true-positive rate at this false-positive rate."""
+        _require_curve(self, accountant)
         return true_positive_rates(plan, [self.false_alarms], grid=grid)[0]
 
     def mu(self, delta: float) -> float:
@@ -156,15 +161,62 @@ class AttackRisk(Target):
 
         return float(ndtri(self.limit) - ndtri(self.false_alarms))
 
+    def sentence(self, plan: Any, used: str) -> str:
+        """What was asked of the plan, and what holds for it, rounded up.
 
-KINDS: tuple[type[Target], ...] = (Epsilon, Mu, AttackRisk)
+        Args:
+            used: the hypothesis that an attacker tests, such as "an example was used".
+        """
+        return (
+            f"The plan was asked to keep {self}: a test for whether {used} that raises a false alarm in "
+            f"{100 * self.false_alarms:g}% of the cases may find it in at most {100 * self.limit:g}%, and finds it in "
+            f"at most {min(ceiling(100 * self.cost(plan), 4), 100.0):g}%."
+        )
+
+
+def _require_curve(target: Target, accountant: str) -> None:
+    """Refuse an accountant that gives no trade-off curve."""
+    if accountant != "pld":
+        raise SfumatoError(
+            f"{target} is given with accountant {accountant!r}, but it is a point of the trade-off curve, which only "
+            "privacy loss distributions give",
+            "leave accountant out, or give epsilon",
+        )
+
+
+def target_note(plan: Any, target: Target | None) -> list[str]:
+    """A note on what a target other than epsilon comes to."""
+    if recorded_target(target) is None:
+        return []
+    return [f"note: {target} comes to epsilon {rounded_up(plan.epsilon())} at delta {plan.delta!r}"]
+
+
+def target_figures(plan: Any, target: Target | None) -> dict[str, Any]:
+    """The target and what holds for the plan, as plain data; empty for an epsilon, which `remarks.costs` shows."""
+    if (named := recorded_target(target)) is None:
+        return {}
+    return {"target": str(named), named.measure: named.cost(plan)}
+
+
+def recorded_target(target: Target | None) -> Mu | AttackRisk | None:
+    """The target that a statement names besides epsilon, which it always gives; None for an epsilon."""
+    return target if isinstance(target, Mu | AttackRisk) else None
+
+
+TARGETS = (Epsilon.name, Mu.name, AttackRisk.name)
+"""The options that give a target. A plan has one of them at most."""
+
+
+def options_of(target: Target | None) -> dict[str, Any]:
+    """All of `TARGETS`, with the value of this target, and None for the others."""
+    return dict.fromkeys(TARGETS) | ({} if target is None else {target.name: target.value})
 
 
 def target_of(epsilon: float | None = None, mu: float | None = None, attack_risk: str | None = None) -> Target | None:
     """The one target among these; None if none is given. Refuses several."""
     given = {name: value for name, value in vars().items() if value is not None}
     if len(given) > 1:
-        listed = " and ".join(f"{name} {value}" for name, value in given.items())
+        listed = " and ".join(f"`{name}={value}`" for name, value in given.items())
         raise SfumatoError(
             f"{listed} are {'both' if len(given) == 2 else 'all'} given, but a plan is calibrated to one of them",
             "give one; the statement shows what it comes to in the others",
