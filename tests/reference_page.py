@@ -19,6 +19,7 @@ LIKE_TRAIN = ("sweep",)
 MORE = {
     "aggregate": "aggregates.md#training-over-aggregates",
     "attack": "audits.md#a-stranger-with-the-model-file",
+    "attack-risk": "concepts.md#attack-risk-and-mu",
     "audit": "audits.md#canaries-in-a-run",
     "audit-source": "audits.md#canary-users",
     "board-entry": "verify.md#an-entry-for-the-public-board",
@@ -37,6 +38,7 @@ MORE = {
     "mechanism": "noise.md",
     "method": "embeddings.md#few-people",
     "model-card": "verify.md#a-model-card",
+    "mu": "concepts.md#attack-risk-and-mu",
     "noise": "noise.md#noise-that-holds-on-real-machines",
     "normalisation": "normalisation.md",
     "operating-point": "figures.md#where-classes-have-other-shares",
@@ -44,6 +46,7 @@ MORE = {
     "precision": "engine.md#half-precision",
     "prevalence": "figures.md#where-classes-have-other-shares",
     "processes": "scaling.md",
+    "registry": "verify.md#an-entry-for-the-deployments-registry",
     "report-epsilon": "figures.md",
     "signer": "verify.md#sign-a-run",
     "start": "#time-stamps",

@@ -139,6 +139,7 @@ Delta = Annotated[float | None, Spelling("DELTA", "default: a power of ten, at m
 Text = Annotated[str | None, Spelling("NAME")]
 BudgetName = Annotated[str | None, Spelling("NAME", "default: no budget")]
 FreeText = Annotated[str | None, Spelling("TEXT")]
+FieldValues = Annotated[tuple[str, ...], Spelling("FIELD=VALUE [FIELD=VALUE ...]")]
 BoardName = Annotated[str | None, Spelling("CIFAR-10|ImageNet|CheXpert|EyePACS")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
