@@ -33,7 +33,8 @@ RISKCAL = [
     1 - get_beta_from_pld(from_gaussian_mechanism(sigma, sampling_prob=B / N).self_compose(T), alpha=rate)
 
 For the first row, riskcal's `find_noise_multiplier_for_err_rates(alpha=0.001, beta=0.99, sample_rate=4096 / 50_000,
-num_steps=875, beta_tol=1e-5)` finds 3.2715. The noise of `AttackRisk(0.01, 0.001)` is 3.2727, as the search rounds up.
+num_steps=875, beta_tol=1e-5)` finds 3.2715. The noise of `AttackRisk(0.01, 0.001)` is 3.2727: the
+grid here is coarser, and never underestimates.
 """
 
 

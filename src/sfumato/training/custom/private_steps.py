@@ -132,18 +132,18 @@ def private_steps(
 
     Errors: `SfumatoError` before any budget is spent.
     """
-    _refuse(unknown)
+    _refuse_choices(unknown, optimizer, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
     records, unit = _by_user(_with_name(own_records(data, key), name, run, public), users, per_user)
-    _refuse_choices(optimizer, noise, if_changed)
-    target = target_of(epsilon, mu, attack_risk)
-    asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, **options_of(target)}
+    asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
+    asked |= options_of(target := target_of(epsilon, mu, attack_risk))
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
     known = {"counted": examples is None, "public": public, "seeded": seed is not None, "rounds": rounds}
     facts = circumstances_of(records, target=recorded_target(target), **known)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
+    others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
@@ -152,13 +152,9 @@ def private_steps(
         plan=plan,
         run=run,
         facts=facts,
-        noise=noise,
         with_state=tuple(with_state),
-        template=template,
-        budget=budget,
-        seed=seed,
-        if_changed=if_changed,
         capture=capture,
+        **others,
         start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
     )
 
@@ -173,7 +169,8 @@ def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:
         )
 
 
-def _refuse_choices(optimizer: Any, noise: str, if_changed: str) -> None:
+def _refuse_choices(unknown: Mapping[str, Any], optimizer: Any, noise: str, if_changed: str) -> None:
+    _refuse(unknown)
     one_of("noise", noise, (STANDARD, SECURE))
     one_of("if_changed", if_changed, (REFUSE, SKIP))
     if not isinstance(optimizer, torch.optim.Optimizer):
