@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.privacy import calibration
@@ -57,9 +57,6 @@ class PrivateSelection:
     plan: PrivacyPlan
     draws: CandidateCount
     score_noise: float | None
-
-    loss: ClassVar[None] = None
-    """Only single pairs of epsilon and delta are known of it."""
 
     def __post_init__(self) -> None:
         if self.plan.unit.name != Example.name and self.score_noise is not None:
@@ -112,6 +109,10 @@ class PrivateSelection:
         return replace(selection, plan=plan.with_noise(sigma))
 
     # -- privacy loss ----------------------------------------------------------------------------------------------
+
+    @property
+    def loss(self) -> None:
+        """None: only single pairs of epsilon and delta are known."""
 
     @property
     def delta(self) -> float:

@@ -174,6 +174,7 @@ class Circumstances:
             if {*data, "target"} != {one.name for one in fields(cls)}:
                 raise KeyError
             values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
-            return cls(**values | {"target": recorded_target(target_of(**data.get("target", {})))})
+            values["target"] = recorded_target(target_of(**data.get("target", {})))
+            return cls(**values)
         except (AttributeError, TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None

@@ -28,13 +28,16 @@ class Promise(Protocol):
     @property
     def loss(self) -> Loss | None:
         """The privacy loss; None if only single pairs of epsilon and delta are known."""
+        ...
 
     @property
     def delta(self) -> float:
         """The delta at which its statement gives epsilon."""
+        ...
 
     def epsilon(self, delta: float | None = None) -> float:
         """Epsilon at delta."""
+        ...
 
 
 def true_positive_rates(promise: Promise, false_alarms: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
