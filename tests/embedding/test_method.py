@@ -9,6 +9,7 @@ import pytest
 
 from sfumato import SfumatoError
 from sfumato.embedding import EmbeddingExperiment, method
+from sfumato.privacy.planning.target import Epsilon
 
 
 def source(users: int, each: int = 10) -> Any:
@@ -36,7 +37,7 @@ def test_the_number_of_people_and_the_budget_decide(users, epsilon, chosen):
 
 
 def test_from_the_number_that_it_names_whitening_is_taken():
-    least = method.forecast(8.0, None, 100).whiten
+    least = method.forecast(Epsilon(8.0), None, 100).whiten
     assert 30 < least < 60
     for users, chosen in ((least - 1, "untrained"), (least, "whiten")):
         assert method.resolve_method(EmbeddingExperiment(epsilon=8.0), source(users))[0].chosen == chosen

@@ -31,6 +31,7 @@ from sfumato.embedding.choices import (
     unused_choices,
 )
 from sfumato.experiment.settings import NoiseMade, Pair, make_plan
+from sfumato.privacy.planning.target import Epsilon, options_of, target_note
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,6 +122,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             reasons.append(
                 f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
             )
+        reasons += target_note(plan, self.target)
         return EmbeddingDecision(plan, settings, clients, reasons)
 
     @property
@@ -286,10 +288,11 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         population, grouped = self.population(source), self.grouping == "fixed"
         users = source.users or population
         reasons: list[str] = []
-        given = {"epsilon": self.epsilon, "noise": self.noise_multiplier, "steps": self.steps, "batch": self.batch_size}
-        if given["epsilon"] is None and given["noise"] is None:
-            given["epsilon"] = defaults.EPSILON
-        if given["steps"] is None and None in (given["epsilon"], given["noise"]):
+        given: dict[str, Any] = {"steps": self.steps, "batch": self.batch_size}
+        target = self.target
+        if target is None and self.noise_multiplier is None:
+            target = Epsilon(defaults.EPSILON)
+        if given["steps"] is None and None in (target, self.noise_multiplier):
             given["steps"] = ROUNDS
             reasons.append(f"by rule: steps {ROUNDS} (rounds, as in Xu et al. 2022 for EMNIST)")
         if given["batch"] is None:
@@ -310,9 +313,9 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
                 self.request(population),
                 batch_size=given["batch"],
                 steps=given["steps"],
-                epsilon=given["epsilon"],
                 max_norm=norm if adaptive is None else None,
                 clipping=adaptive,
+                **options_of(target),
             )
         except SfumatoError as error:
             if adaptive is None or "count_noise" not in str(error):

@@ -21,6 +21,7 @@ from sfumato.experiment import defaults
 from sfumato.experiment.settings import Pair, Settings
 from sfumato.privacy import FixedClipping, FullBatch, Gaussian, PrivacyPlan, QuantileClipping, User
 from sfumato.privacy.plan import default_delta
+from sfumato.privacy.planning.target import TARGETS, Epsilon, Target, options_of, target_note
 
 BATCH_SIZE, EPOCHS = 64, 20
 """Batch size and epochs of central training, by rule."""
@@ -96,7 +97,8 @@ def refuse_private(source: Source, method: str) -> None:
 def decide_central(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
     """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
-    if not (experiment.epsilon is experiment.accountant is experiment.noise_multiplier is experiment.noise is None):
+    given = (experiment.target, experiment.accountant, experiment.noise_multiplier, experiment.noise)
+    if any(value is not None for value in given):
         raise SfumatoError("method central has no guarantee, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
@@ -116,7 +118,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     """
     method, reasons = experiment.chosen, []
     experiment.refuse_clocks()
-    promised = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
+    promised = (*TARGETS, "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
     given = {name: getattr(experiment, name) for name in promised if getattr(experiment, name) is not None}
     for name, value in given.items():
         if (name, value) != ("participation", "poisson"):
@@ -155,7 +157,7 @@ MAX_NORM = 0.05
 FEATURES, SMALLEST, PIXELS = "scattering", 8, "linear"
 """The features of whitening by rule, the least image side in pixels for them, and the features of smaller images: the
 pixels themselves. Untrained embeddings have the features of a classifier's rule."""
-BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
+BY_RULE = (*TARGETS, "delta", "dimension", "far", "per_user", "seed")
 """The options with which the method still follows from the number of users. Options of a network, rounds or clients
 imply training a network."""
 
@@ -182,10 +184,11 @@ class Forecast(NamedTuple):
         )
 
 
-def forecast(epsilon: float | None, delta: float | None, users: int) -> Forecast:
+def forecast(target: Target | None, delta: float | None, users: int) -> Forecast:
     """The forecast for a budget and a number of users, which decides delta if none is given."""
-    epsilon = defaults.EPSILON if epsilon is None else epsilon
-    plan = _plan(users, epsilon=epsilon, delta=default_delta(users) if delta is None else delta)
+    target = target or Epsilon(defaults.EPSILON)
+    plan = _plan(users, delta=default_delta(users) if delta is None else delta, **options_of(target))
+    epsilon = target.limit if isinstance(target, Epsilon) else plan.epsilon()
     return Forecast(epsilon=epsilon, whiten=math.ceil(plan.noise_multiplier / WORTH))
 
 
@@ -194,7 +197,7 @@ def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[Emb
     if experiment.method is not None or not is_by_rule(experiment):
         return experiment, []
     users = source.users or experiment.population(source)
-    found = forecast(experiment.epsilon, experiment.delta, users)
+    found = forecast(experiment.target, experiment.delta, users)
     if users >= found.fedemb:
         method, why = METHODS[0], f"{users:,} people"
     elif users < found.whiten:
@@ -203,7 +206,7 @@ def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[Emb
         method, why = UNTRAINED, f"{source.examples:,} images of {users:,} people have too little in common"
     else:
         method, why = WHITEN, f"{users:,} people"
-    unused = {"epsilon": None, "delta": None} if method == UNTRAINED else {}
+    unused = {**options_of(None), "delta": None} if method == UNTRAINED else {}
     return replace(experiment, method=method, **unused), [f"by rule: method {method} ({why}; {found.describe})"]
 
 
@@ -215,16 +218,21 @@ def is_by_rule(experiment: EmbeddingExperiment) -> bool:
 def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision:
     """Plan, settings and dimension of whitening: one release over all users."""
     users, reasons = experiment.population(source), []
-    given = {"epsilon": experiment.epsilon, "noise_multiplier": experiment.noise_multiplier}
-    if given["epsilon"] is None and given["noise_multiplier"] is None:
-        given["epsilon"] = defaults.EPSILON
-    if None not in given.values():
-        raise SfumatoError("epsilon and noise_multiplier are both given, but each follows from the other", "give one")
+    target, noise = experiment.target, experiment.noise_multiplier
+    if target is None and noise is None:
+        target = Epsilon(defaults.EPSILON)
+    if target is not None and noise is not None:
+        raise SfumatoError(
+            f"{target.name} and noise_multiplier are both given, but each follows from the other", "give one"
+        )
     delta = default_delta(users) if experiment.delta is None else experiment.delta
     norm = MAX_NORM if experiment.max_norm is None else experiment.max_norm
-    plan = _plan(users, delta=delta, max_norm=norm, at_most=experiment.per_user, **given)
+    plan = _plan(
+        users, delta=delta, max_norm=norm, at_most=experiment.per_user, noise_multiplier=noise, **options_of(target)
+    )
     if experiment.delta is None:
         reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
+    reasons += target_note(plan, experiment.target)
     settings, clients = _decide_features(experiment, source, reasons, features=FEATURES)
     share = plan.noise_multiplier / users
     if share > WORTH:
@@ -248,19 +256,19 @@ def _plan(
     users: int,
     *,
     delta: float,
-    epsilon: float | None = None,
     noise_multiplier: float | None = None,
     max_norm: float = MAX_NORM,
     at_most: int | None = None,
+    **target: Any,
 ) -> PrivacyPlan:
     """The plan of one release of a sum over all users."""
     return PrivacyPlan.calibrate(
         examples=users,
         delta=delta,
         steps=1,
-        epsilon=epsilon,
         noise_multiplier=noise_multiplier,
         max_norm=max_norm,
+        **target,
         unit=User(drawn="users", at_most=at_most),
         participation=FullBatch(),
         mechanism=Gaussian(noise_multiplier=1.0),

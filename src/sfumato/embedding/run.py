@@ -24,6 +24,7 @@ from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.planning import remarks
+from sfumato.privacy.planning.target import Epsilon
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -151,7 +152,7 @@ def notes_of(job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[s
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     if (weak := remarks.drowned_updates_note(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
-        found = forecast(plan.epsilon(), plan.delta, plan.units)
+        found = forecast(Epsilon(plan.epsilon()), plan.delta, plan.units)
         reasons.append(
             f"note: {found.describe}; without options for model, rounds and clients, this decides the method"
         )
@@ -225,7 +226,8 @@ def begin(
     """Train in this directory. `choices` are options of the parts and fields of `Start`."""
     source.require_classes("a training of embeddings")
     options, others = registry.split(choices)
-    job, reasons = job_of(experiment, source, model=model, start=Start.for_run(run, **others), **options)
+    start = Start.for_run(run, target=experiment.target, **others)
+    job, reasons = job_of(experiment, source, model=model, start=start, **options)
     if not run.exists:
         for line in reasons:
             progress.report(line)
@@ -243,8 +245,9 @@ def job_from_record(path: str) -> tuple[AnyJob, RunDirectory]:
     if not public:
         refuse_finished(run)
     refuse_searched(record, path)
-    search = None if public else Circumstances.from_dict(record["circumstances"]).search
-    source, start = source_of(path, record), Start.for_run(run, request=record["request"], search=search)
+    facts = Circumstances() if public else Circumstances.from_dict(record["circumstances"])
+    known_start = {"request": record["request"], "search": facts.search, "target": facts.target}
+    source, start = source_of(path, record), Start.for_run(run, **known_start)
     settings, clients, options = Settings.from_dict(record["settings"]), _clients(record[KIND]), {}
     if not public:
         plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), registry.recorded_options(record, path)

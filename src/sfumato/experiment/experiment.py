@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sfumato._checks import SfumatoError, positive
+from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units, make_plan
 from sfumato.models.choices import LossSettings, Network, NormSettings
 from sfumato.optim.descent import Descent
+from sfumato.privacy.planning.target import AttackRisk, Epsilon, Target, options_of, target_note
 
 if TYPE_CHECKING:
     from sfumato.data import Clock, Source
@@ -52,8 +53,8 @@ class Choices(
 class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, NoiseMade, Budget):
     """The options of a private training. None follows a rule that uses public facts alone.
 
-    If epsilon, noise multiplier, steps and batch size are all given, the plan may spend at most epsilon. Otherwise see
-    `PrivacyPlan.calibrate`. With a seed the run has no guarantee.
+    If noise multiplier, steps, batch size and epsilon (or mu, or an attack risk) are all given, the plan may spend at
+    most that. Otherwise see `PrivacyPlan.calibrate`. With a seed the run has no guarantee.
     """
 
     seed: int | None = None
@@ -109,15 +110,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         """The plan, with the reasons for its unit, batch size and steps."""
         from sfumato.experiment import defaults
         from sfumato.privacy import User
-        from sfumato.privacy.statements.display import rounded_up
 
-        epsilon, noise, steps, batch_size = self.epsilon, self.noise_multiplier, self.steps, self.batch_size
-        if epsilon is None and noise is None:
-            epsilon = defaults.EPSILON
-        bounded = None not in (epsilon, noise, steps, batch_size)  # papers give all four, with a rounded epsilon
+        target, noise, steps, batch_size = self.target, self.noise_multiplier, self.steps, self.batch_size
+        if target is None and noise is None:
+            target = Epsilon(defaults.EPSILON)
+        bounded = None not in (target, noise, steps, batch_size)  # papers give all four, with a rounded epsilon
         solved = {
-            "steps": None not in (epsilon, noise) and steps is None,
-            "batch_size": None not in (epsilon, noise, steps),
+            "steps": None not in (target, noise) and steps is None,
+            "batch_size": None not in (target, noise, steps),
         }
         request = self._sized(source).request(source.examples)
         sizes = self.sizes_by_rule(source, request)
@@ -140,23 +140,34 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             request,
             batch_size=sizes["batch_size"].value if batch_size is None and not solved["batch_size"] else batch_size,
             steps=sizes["steps"].value if steps is None and not solved["steps"] else steps,
-            epsilon=None if bounded else epsilon,
+            **options_of(None if bounded else target),
         )
         given = {name: solved[name] or getattr(self, name) or None for name in sizes}
         reasons = [*why, *defaults.reasons(sizes, given)]
+        return plan, [*reasons, *self._target_reasons(plan, target, bounded=bounded)]
+
+    def _target_reasons(self, plan: PrivacyPlan, target: Target | None, *, bounded: bool) -> list[str]:
+        """Lines on how the plan meets its target. Refuses a plan that was given in full and exceeds it."""
+        from sfumato.privacy.statements.display import rounded_up
+
         by = {None: "", "pld": "", "rdp": " by Renyi DP"}[self.accountant]
+        if target is None:
+            return []
+        named, digits = target.name.replace("_", " "), 5 if isinstance(target, AttackRisk) else 3
+        lines, noise = [], f"noise multiplier {plan.noise_multiplier:g}"
         if bounded:
-            cost = plan.epsilon(accountant=self.accountant or "pld")
-            if cost > positive("epsilon", epsilon):
+            cost = target.cost(plan, accountant=self.accountant or "pld")
+            if cost > target.limit:
                 raise SfumatoError(
-                    f"noise multiplier {noise:g}, {steps} steps and batch size {batch_size} give epsilon "
-                    f"{rounded_up(cost)}{by}, above epsilon {epsilon:g}",
+                    f"{noise}, {plan.steps} steps and batch size {self.batch_size} give {named} "
+                    f"{rounded_up(cost, digits)}{by}, above {target}",
                     "give more noise, fewer steps or a smaller batch",
                 )
-            reasons.append(f"note: noise multiplier {noise:g} gives epsilon {rounded_up(cost)}{by}, within {epsilon:g}")
+            within = str(target).removeprefix(f"{named} ")
+            lines.append(f"note: {noise} gives {named} {rounded_up(cost, digits)}{by}, within {within}")
         elif by:
-            reasons.append(f"note: the plan meets epsilon {epsilon:g}{by}; the guarantee, by PLD, is smaller")
-        return plan, reasons
+            lines.append(f"note: the plan meets {target}{by}; the guarantee, by PLD, is smaller")
+        return [*lines, *target_note(plan, target)]
 
     def sizes_by_rule(self, source: Source, request: Request | None = None) -> dict[str, Rule]:
         """Batch size in examples and steps by rule, for this source and the given model or the default one."""
@@ -209,9 +220,9 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 request,
                 gradients=self.batch_size or sizes["batch_size"].value,
                 steps=self.steps or sizes["steps"].value,
-                epsilon=defaults.EPSILON if self.epsilon is None else self.epsilon,
                 delta=self.delta,
                 noise_multiplier=self.noise_multiplier,
+                **options_of(self.target or Epsilon(defaults.EPSILON)),
             )
         if self.per_user is None and source.at_most is not None:
             average = f"the average of {source.users} users, rounded up"

@@ -165,11 +165,15 @@ def choose_drawn(
     *,
     gradients: int,
     steps: int,
-    epsilon: float,
     delta: float | None,
     noise_multiplier: float | None,
+    **target: Any,
 ) -> tuple[str, list[str]]:
-    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients."""
+    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients.
+
+    Args:
+        target: epsilon, mu or attack_risk.
+    """
     check_rule(request, noise_multiplier)
     if not _both_have_theorems(request):
         return "users", ["by rule: drawn users (for this participation and noise, only users have a theorem)"]
@@ -179,9 +183,9 @@ def choose_drawn(
         records=source.at_most or 1,
         gradients=min(gradients, source.examples),
         steps=steps,
-        epsilon=epsilon,
         delta=delta,
         population=source.examples,
+        **target,
     )
     comparison = [
         f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} if a user's gradients are orthogonal, "

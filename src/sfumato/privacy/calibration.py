@@ -248,41 +248,40 @@ class Draft:
             clipping=self.clipping.adapted(participation.expected_batch_size(self.examples)),
         )
 
-    def calibrate(self, epsilon: float) -> Any:
-        """The plan whose missing number is the best that costs at most epsilon."""
+    def calibrate(self, target: Any) -> Any:
+        """The plan whose missing number is the best that meets the target (`planning.target.Target`)."""
         if self.noise_multiplier is None:
-            return self._least_noise(epsilon)
-        return self._most_steps(epsilon) if self.steps is None else self._largest_batch(epsilon)
+            return self._least_noise(target)
+        return self._most_steps(target) if self.steps is None else self._largest_batch(target)
 
-    def _least_noise(self, epsilon: float) -> Any:
+    def _least_noise(self, target: Any) -> Any:
         plan = self.plan(noise_multiplier=1.0)
         noise_multiplier = least_within(
-            lambda sigma, grid: plan.with_noise(sigma).cost(accountant=self.accountant, grid=grid),
-            epsilon,
-            # Outside these bounds dp-accounting finds no number, or warns.
-            guess=_noise_like(plan, gaussian_mu(min(max(epsilon, 1e-6), 1e6), self.delta)),
-            what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {self.delta:g}",
-            remedy="give a larger epsilon or delta, or fewer steps"
+            lambda sigma, grid: target.cost(plan.with_noise(sigma), accountant=self.accountant, grid=grid),
+            target.limit,
+            guess=_noise_like(plan, target.mu(self.delta)),
+            what=f"noise multiplier below 1e7 reaches {target} at delta {self.delta:g}",
+            remedy=f"give a larger {target.name} or delta, or fewer steps"
             + (", or more count_noise" if isinstance(self.clipping, QuantileClipping) else ""),
         )
         return plan.with_noise(noise_multiplier)
 
-    def _most_steps(self, epsilon: float) -> Any:
+    def _most_steps(self, target: Any) -> Any:
         one = self.plan(steps=1)
         longest = MAX_STEPS if isinstance(self.mechanism, Mechanism) else self.mechanism.longest
         limit = min(one.participation.most_steps(self.examples) or MAX_STEPS, longest)
         fixed = isinstance(self.mechanism, Mechanism)
         most = (one if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(
-            epsilon, accountant=self.accountant
+            target, accountant=self.accountant
         )
         if most and not fixed:  # the noise differs for each number of steps
             turn = one.participation.gap(self.examples)
             ends = None if turn is None else partial(ends_of_turns, turn=turn)
-            cost = self._cost_by("steps")
-            most = largest_within(cost, epsilon, limit, guess=most, beyond=ends)
-        return self.plan(steps=_at_least_one(most, one.cost(accountant=self.accountant), epsilon, "step"))
+            cost = self._cost_by("steps", target)
+            most = largest_within(cost, target.limit, limit, guess=most, beyond=ends)
+        return self.plan(steps=self._at_least_one(most, one, target, "step"))
 
-    def _largest_batch(self, epsilon: float) -> Any:
+    def _largest_batch(self, target: Any) -> Any:
         rule, steps = self.participation, self.steps or 1
         limit = self.examples if rule is None else rule.largest_batch(self.examples, steps)
 
@@ -290,13 +289,22 @@ class Draft:
             turn = self.plan(batch_size=batch).participation.gap(self.examples)
             return [] if turn is None else batches_of_whole_rounds(turn, steps=steps, population=self.examples)
 
-        cost = self._cost_by("batch_size")
-        most = largest_within(cost, epsilon, limit, math.sqrt(self.examples), beyond=whole_rounds)
-        return self.plan(batch_size=_at_least_one(most, cost(1), epsilon, "example in a batch"))
+        cost = self._cost_by("batch_size", target)
+        most = largest_within(cost, target.limit, limit, math.sqrt(self.examples), beyond=whole_rounds)
+        return self.plan(batch_size=self._at_least_one(most, self.plan(batch_size=1), target, "example in a batch"))
 
-    def _cost_by(self, number: str) -> Callable[[int], float]:
-        """Epsilon of the plan as a function of the missing number."""
-        return lambda value: self.plan(**{number: value}).cost(accountant=self.accountant)
+    def _at_least_one(self, most: int, one: Any, target: Any, what: str) -> int:
+        if most < 1:
+            cost = target.cost(one, accountant=self.accountant)
+            raise SfumatoError(
+                f"{target} is already exceeded by one {what} ({cost:.3g})",
+                f"give more noise or a larger {target.name}",
+            )
+        return most
+
+    def _cost_by(self, number: str, target: Any) -> Callable[[int], float]:
+        """The plan's cost as a function of the missing number."""
+        return lambda value: target.cost(self.plan(**{number: value}), accountant=self.accountant)
 
 
 def _noise_like(plan: Any, mu: float) -> float:
@@ -306,12 +314,3 @@ def _noise_like(plan: Any, mu: float) -> float:
         like = plan.theorem.equivalent_steps(plan.with_noise(sigma), mu)
         sigma = min(max(sigma * math.sqrt(plan.steps / max(like, 1e-300)), sigma / 3, 0.1), sigma * 1e3, MOST_NOISE)
     return sigma
-
-
-def _at_least_one(most: int, cost_of_one: float, epsilon: float, what: str) -> int:
-    if most < 1:
-        raise SfumatoError(
-            f"epsilon {epsilon:g} is already exceeded by one {what} ({cost_of_one:.3g})",
-            "give more noise or a larger epsilon",
-        )
-    return most

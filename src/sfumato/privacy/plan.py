@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from sfumato._cards import card
-from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
+from sfumato._checks import SfumatoError, fraction, one_of, positive_integer, shortened
 from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
 from sfumato.privacy.clipping import Clipping, FixedClipping, QuantileClipping
@@ -18,6 +18,7 @@ from sfumato.privacy.loss import ACCOUNTANTS, FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
 from sfumato.privacy.planning.by_name import OptimalToeplitz
+from sfumato.privacy.planning.target import Epsilon, Target, target_of
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
@@ -89,6 +90,8 @@ class PrivacyPlan:
         steps: int | None = None,
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
+        mu: float | None = None,
+        attack_risk: str | None = None,
         max_norm: float | None = None,
         clipping: Clipping | None = None,
         unit: Unit | None = None,
@@ -105,6 +108,7 @@ class PrivacyPlan:
 
         Args:
             examples: N, the number of sampling candidates: see `population`.
+            mu, attack_risk: other targets in place of epsilon: see `planning.target.Mu` and `AttackRisk`.
             max_norm: C, by default 1.
             clipping: an alternative to `max_norm`. If its count noise is not set, it follows from the batch size.
             unit: by default `Example`.
@@ -116,14 +120,15 @@ class PrivacyPlan:
             accountant: by which the plan meets epsilon: "pld", or "rdp" as in most papers.
 
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given; and the same
-        by the accountant.
+        by the accountant. The statement's mu or true-positive rate meets the other targets.
 
         Errors: `SfumatoError` if not exactly one is left out, if a value is out of range, or if nothing meets the
         target.
         """
         if batch_size is None and isinstance(participation, FullBatch):
             batch_size = examples  # the only batch size of full batches
-        values = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
+        target = target_of(epsilon, mu, attack_risk)
+        values = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": target}
         missing = [name for name, value in values.items() if value is None]
         if len(missing) != 1:
             listed = " and ".join([*filter(None, [", ".join(missing[:-1])]), *missing[-1:]]) or "none"
@@ -138,8 +143,6 @@ class PrivacyPlan:
             )
         positive_integer("examples", examples, remedy="give the number of training examples")
         fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-        if epsilon is not None:
-            positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
 
         draft = Draft(
             make=partial(cls, population=examples, delta=delta, unit=unit or Example(), adjacency=adjacency),
@@ -153,23 +156,25 @@ class PrivacyPlan:
             mechanism=mechanism or Gaussian(noise_multiplier=1.0),
             accountant=one_of("accountant", accountant, ACCOUNTANTS),
         )
-        return draft.plan() if epsilon is None else draft.calibrate(epsilon)
+        return draft.plan() if target is None else draft.calibrate(target)
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """The same plan with this noise multiplier."""
         return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
 
-    def most_steps(self, epsilon: float, *, accountant: str = "pld") -> int:
-        """The most steps, to within one in ten thousand, that cost at most epsilon at the plan's delta.
+    def most_steps(self, target: float | Target, *, accountant: str = "pld") -> int:
+        """The most steps, to within one in ten thousand, that meet the target or this epsilon; 0 if not even one does.
 
-        0 if a single step already costs more.
-
-        **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`, and by the accountant.
+        **Guarantee.** Certified on the fine grid: the cost of that many steps is within the target, by the accountant.
         """
-        guess = self.theorem.equivalent_steps(self, calibration.gaussian_mu(epsilon, self.delta))
+        target = Epsilon(target) if isinstance(target, int | float) else target
+        guess = self.theorem.equivalent_steps(self, target.mu(self.delta))
         limit = self.participation.most_steps(self.population) or MAX_STEPS
         return calibration.largest_within(
-            lambda steps: self.cost(steps=steps, accountant=accountant), epsilon, min(limit, MAX_STEPS), guess
+            lambda steps: target.cost(replace(self, steps=steps), accountant=accountant),
+            target.limit,
+            min(limit, MAX_STEPS),
+            guess,
         )
 
     # -- privacy loss ----------------------------------------------------------------------------------------------

@@ -110,6 +110,15 @@ class PrivateSelection:
 
     # -- privacy loss ----------------------------------------------------------------------------------------------
 
+    @property
+    def loss(self) -> None:
+        """None: only single pairs of epsilon and delta are known."""
+
+    @property
+    def delta(self) -> float:
+        """The delta at which its statement gives epsilon: the plan's."""
+        return self.plan.delta
+
     def epsilon(self, delta: float | None = None, *, accountant: str = "rdp") -> float:
         """Epsilon of the whole search at delta (by default the plan's).
 

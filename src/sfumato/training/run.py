@@ -118,16 +118,17 @@ def train(
     options, choices = split(choices, without=("clock",))  # the clock is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
     options["clock"] = Clock.from_declared(choices.pop("start", None), choices.pop("period", None))
-    request: dict[str, Any] = {}
+    context: dict[str, Any] = {}
     if plan is None:
         asked = experiment_of(settings, name, averaging, choices)
         check_machine(machine)
         if isinstance(source, str):
             spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
             early_checks.check(asked, spec, options)
-            source, request = spec.open(owner_key()), to_recipe.request_of(spec, asked, machine, options)
+            source, context["request"] = spec.open(owner_key()), to_recipe.request_of(spec, asked, machine, options)
         source = asked.select_records(sources.open_data(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
+        context["target"] = asked.target
         for line in reasons:
             progress.report(line)
     else:
@@ -140,14 +141,14 @@ def train(
             if isinstance(source, str):
                 spec = SourceSpec(spec=source, **known)
                 early_checks.check_planned(chosen, plan, spec, options)
-                source, request = spec.open(owner_key()), {"source": spec.record()}
+                source, context["request"] = spec.open(owner_key()), {"source": spec.record()}
             source = sources.open_data(source, **known)
         source = users.cap_for_plan(source, plan)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
 
     def job() -> PrivateJob:
-        return prepare(own, source, plan, settings, Start.for_run(run, machine=machine, request=request), **options)
+        return prepare(own, source, plan, settings, Start.for_run(run, machine=machine, **context), **options)
 
     return execute_in_workers(job, run, heading=heading, progress=progress, observers=observers)
 

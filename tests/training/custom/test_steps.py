@@ -327,7 +327,7 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
         ("secure_mode", "use noise=secure"),
         ("lr", "give it to your optimizer"),
         ("poisson_sampling", "leave it out: Poisson sampling is the default"),
-        ("anything", "give one of batch_size, budget, capture, data,"),
+        ("anything", "give one of attack_risk, batch_size, budget, capture, data,"),
     ],
 )
 def test_arguments_of_other_tools_are_answered(data, tmp_path, name, remedy):

@@ -133,10 +133,13 @@ RuleOfLabels = Annotated[
     str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, for two classes with --report-epsilon")
 ]
 ClassName = Annotated[str | None, Spelling("CLASS")]
+MuIfAny = Annotated[float | None, Spelling("MU")]
+AttackRisk = Annotated[str | None, Spelling("TPR@FPR")]
 Delta = Annotated[float | None, Spelling("DELTA", "default: a power of ten, at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, Spelling("NAME")]
 BudgetName = Annotated[str | None, Spelling("NAME", "default: no budget")]
 FreeText = Annotated[str | None, Spelling("TEXT")]
+FieldValues = Annotated[tuple[str, ...], Spelling("FIELD=VALUE [FIELD=VALUE ...]")]
 BoardName = Annotated[str | None, Spelling("CIFAR-10|ImageNet|CheXpert|EyePACS")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],

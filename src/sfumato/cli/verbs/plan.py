@@ -14,13 +14,15 @@ from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
+from sfumato.privacy.planning.target import Target, options_of, target_figures, target_of
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.planning.tradeoff import Point
     from sfumato.privacy.unit import Unit
 
-FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
+FOUR = ("batch_size", "steps", "noise_multiplier")
+"""The numbers of which, with the target, one is computed."""
 SAMPLING_COLUMNS = {
     "drawn": "{drawn}",
     "epsilon": "{epsilon:up}",
@@ -56,7 +58,8 @@ class Plan(PrintsJson, Units, PairOfRecords):
     """Compute noise multiplier, steps, batch size or epsilon from the other three. Reads no data.
 
     Give three of the four, with --examples. For instance: sfumato plan --examples 50000 --batch-size 4096 --steps 2500
-    --epsilon 8. For users give --users instead of --examples; without --drawn, both ways of sampling are compared.
+    --epsilon 8. --mu or --attack-risk can stand for --epsilon. For users give --users instead of --examples; without
+    --drawn, both ways of sampling are compared.
     """
 
     examples: spellings.Whole = None
@@ -71,6 +74,11 @@ class Plan(PrintsJson, Units, PairOfRecords):
     """Standard deviation of the noise divided by the clipping norm."""
     epsilon: spellings.Number = None
     """Privacy budget."""
+    mu: spellings.MuIfAny = None
+    """Budget as the mu of Gaussian differential privacy, in place of epsilon."""
+    attack_risk: spellings.AttackRisk = None
+    """Budget as an attacker's success, in place of epsilon. 0.01@0.001: a membership test with one false alarm in a
+    thousand finds at most 1% of the members."""
     accountant: spellings.AccountantName = None
     """How to find noise, steps or batch size that meet epsilon."""
     delta: spellings.Delta = None
@@ -101,9 +109,14 @@ class Plan(PrintsJson, Units, PairOfRecords):
             None, (remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), weak and f"even {weak}")
         ):
             console.note(f"note: {note}")
-        data = remarks.costs(plan) | remarks.figures(plan)
+        data = remarks.costs(plan) | target_figures(plan, self.target) | remarks.figures(plan)
         following = None if unit.drawn == "clients" else Note(self._train_command(plan))
         console.show(data, Facts(data), following, json=self.json)
+
+    @property
+    def target(self) -> Target | None:
+        """What the plan is calibrated to. Refuses two of them."""
+        return target_of(self.epsilon, self.mu, self.attack_risk)
 
     def _unit(self) -> tuple[Unit | None, int]:
         """The unit, and the number of examples or users to draw from. None as unit: compare both ways of drawing."""
@@ -131,6 +144,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         positive_integer("examples", self.examples)
         self._check_clock()
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
+        given += [f"--{self.target.name.replace('_', '-')}"] if self.target is not None else []
         if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
             raise UsageError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
@@ -151,7 +165,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         """Compare both ways of sampling at the same budget, and print the better one."""
         from sfumato.privacy import user_rule
 
-        needed = ("per_user", "batch_size", "steps", "epsilon")
+        needed = ("per_user", "batch_size", "steps", *(["epsilon"] if self.target is None else []))
         if missing := [f"--{name.replace('_', '-')}" for name in needed if getattr(self, name) is None]:
             raise UsageError(
                 f"{', '.join(missing)} must be given to compare both ways of sampling", "give it, or give --drawn"
@@ -163,7 +177,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
                 "leave it out, or give --drawn",
             )
         sizes: dict[str, Any] = {"records": self.per_user, "gradients": self.batch_size, "steps": self.steps}
-        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
+        budget: dict[str, Any] = {"delta": self.delta, **options_of(self.target)}
         with console.bar("comparing both ways of sampling"):
             rule = user_rule(users=users, **sizes, **budget, population=self.examples)
         plan, rows = rule.better.plan, rule.rows()
@@ -179,10 +193,16 @@ class Plan(PrintsJson, Units, PairOfRecords):
             Note(
                 f"next: sfumato train SOURCE --unit user --users {users} --per-user {self.per_user} "
                 f"--drawn {rule.better.drawn} --batch-size {plan.expected_batch_size} --steps {plan.steps} "
-                f"--epsilon {self.epsilon:g} --delta {plan.delta!r}"
+                f"{self._budget_option()} --delta {plan.delta!r}"
             ),
             json=self.json,
         )
+
+    def _budget_option(self) -> str:
+        """The target as an option of the command line."""
+        assert self.target is not None
+        value = self.target.value
+        return f"--{self.target.name.replace('_', '-')} {value if isinstance(value, str) else f'{value:g}'}"
 
     def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import RunArgument
-from sfumato.cli.options.spellings import BoardName, FreeText
+from sfumato.cli.options.spellings import BoardName, FieldValues, FreeText
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 
@@ -38,6 +38,12 @@ class Report(RunArgument):
     board_entry: BoardName = None
     """Write board-entry.yml instead: an entry for the public board of private image classification, for a run on this
     data set."""
+    registry: bool = False
+    """Write registry-entry.yaml instead: an entry for the Differential Privacy Deployments Registry. Facts that the
+    record does not hold are given with --set."""
+    set: FieldValues = ()
+    """With --registry: the owner's facts by the registry's names, such as data_curator_type=Industry. Those that are
+    missing are named."""
 
     public: bool = False
     """Leave out everything that shows private data or was measured on them."""
@@ -64,21 +70,23 @@ class Report(RunArgument):
         from sfumato.runs.verdict import altered_file
         from sfumato.training.job import is_public
 
-        documents = ("public", "model_card", "dpia", "anonymity", "ai_act", "board_entry")
+        documents = ("public", "model_card", "dpia", "anonymity", "ai_act", "board_entry", "registry")
         given = [f"--{name.replace('_', '-')}" for name in documents if getattr(self, name)]
         if len(given) > 1:
             raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
         heads = {one.name: getattr(self, one.name) for one in fields(Heading) if one.name != "published"}
         heading = Heading(**heads)
-        shown = heading.given if self.board_entry else heading.private if self.model_card else {}
+        shown = heading.given if self.board_entry else heading.private if self.model_card or self.registry else {}
         if shown:
             first = next(iter(shown)).replace("_", "-")
             raise SfumatoError(
-                f"{given[0]} and --{first} are both given, but no {'entry' if self.board_entry else 'card'} shows it",
+                f"{given[0]} and --{first} are both given, but no {'card' if self.model_card else 'entry'} shows it",
                 f"give it without {given[0]} first; the owner's report remembers it",
             )
         if self.total and not self.public:
             raise SfumatoError("--total is given without --public", "leave it out: the owner's report has the total")
+        if self.set and not self.registry:
+            raise SfumatoError(f"--set {self.set[0]} is given without --registry", "leave it out, or give --registry")
         if self.public:
             heading = replace(heading, published=tuple(heading.private))
         run = names.RunDirectory(self.run_directory)
@@ -99,17 +107,23 @@ class Report(RunArgument):
         note = None if open_to_all else "it may show private images and figures; --public leaves them out"
         note = "for the owner only; fill in the marked places" if for_owner else note
         note = "fill in the marked places" if self.board_entry else note
-        data = {"report": str(path), **({"html": str(path.with_suffix(".html"))} if for_owner else {})}
-        data |= {"public": self.public or self.model_card or self.board_entry is not None}
+        published = self.public or self.model_card or self.registry or self.board_entry is not None
+        data = {
+            "report": str(path),
+            **({"html": str(path.with_suffix(".html"))} if for_owner else {}),
+            "public": published,
+        }
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
     def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import board, finish, papers, run_report
+        from sfumato.training.conclusion import board, finish, papers, registry, run_report
 
         if self.board_entry is not None:
             return run / board.ENTRY, board.entry_of(run, self.board_entry), True
+        if self.registry:
+            return run / registry.ENTRY, registry.entry_of(run, self.set), True
         if self.model_card:
             return run / finish.CARD, finish.card_of(run), True
         if self.dpia:

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.plan import PrivacyPlan, default_delta
+from sfumato.privacy.planning.target import options_of, target_of
 from sfumato.privacy.unit import User, users_for_gradients
 
 
@@ -75,7 +76,9 @@ def user_rule(
     records: int,
     gradients: int,
     steps: int,
-    epsilon: float,
+    epsilon: float | None = None,
+    mu: float | None = None,
+    attack_risk: str | None = None,
     delta: float | None = None,
     population: int | None = None,
 ) -> UserRule:
@@ -101,13 +104,16 @@ def user_rule(
         delta: None for the default (`default_delta` of N).
         population: the number of kept records of all users; by default N G. Divided by N and rounded, it is g. The
             number of sampled users is the number that holds B of these records (`users_for_gradients`).
+        epsilon, mu, attack_risk: the guarantee, as one of these.
 
     Errors: `SfumatoError` if no noise meets epsilon, or if B gradients are fewer than one user's.
     """
     remedy = "give a whole number of at least 1"
     for name, value in (("users", users), ("records", records), ("gradients", gradients), ("steps", steps)):
         positive_integer(name, value, remedy=remedy)
-    positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
+    target = options_of(target_of(epsilon, mu, attack_risk))
+    if target == options_of(None):
+        raise SfumatoError("epsilon is missing", "give the privacy budget, a number such as 3")
     kept = users * records if population is None else population
     each = max(1, round(kept / users))
     if round(gradients / each) < 1:
@@ -115,7 +121,7 @@ def user_rule(
             f"gradients must be at least the {each} of one user, got {gradients}",
             "give more gradients, or fewer records per user",
         )
-    shared = {"steps": steps, "epsilon": epsilon, "delta": default_delta(users) if delta is None else delta}
+    shared = {"steps": steps, "delta": default_delta(users) if delta is None else delta, **target}
     by_examples = PrivacyPlan.calibrate(
         examples=kept,
         batch_size=min(gradients, kept),

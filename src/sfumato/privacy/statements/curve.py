@@ -9,13 +9,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from sfumato._checks import fraction
 from sfumato.privacy.calibration import gaussian_mu
-from sfumato.privacy.loss import COARSE_GRID
-from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.selection import PrivateSelection
+from sfumato.privacy.loss import COARSE_GRID, FINE_GRID, Loss
 from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 
@@ -24,7 +22,25 @@ EPSILONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 _MOST_EPSILON = 700.0
 
 
-def true_positive_rates(promise: PrivacyPlan | PrivateSelection, false_alarms: Sequence[float]) -> list[float]:
+class Promise(Protocol):
+    """Releases with a guarantee: the steps of a `PrivacyPlan`, or the best candidate of a `PrivateSelection`."""
+
+    @property
+    def loss(self) -> Loss | None:
+        """The privacy loss; None if only single pairs of epsilon and delta are known."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """The delta at which its statement gives epsilon."""
+        ...
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Epsilon at delta."""
+        ...
+
+
+def true_positive_rates(promise: Promise, false_alarms: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
     """The largest true-positive rates of any membership test for one unit, at these false-positive rates.
 
     TPR(a) = min over eps >= 0 of min(e^eps a + delta(eps), 1 - e^-eps (1 - delta(eps) - a)).
@@ -32,6 +48,7 @@ def true_positive_rates(promise: PrivacyPlan | PrivateSelection, false_alarms: S
     Args:
         promise: the releases: the steps of a plan, or the best candidate of a private selection.
         false_alarms: the false-positive rates, each strictly between 0 and 1.
+        grid: that of the epsilon which decides where the curve is evaluated.
 
     Returns:
         One rate for each false-positive rate, never below it: guessing achieves that much.
@@ -39,6 +56,8 @@ def true_positive_rates(promise: PrivacyPlan | PrivateSelection, false_alarms: S
     **Guarantee.** Upper bounds for the promise's unit and adjacency, whatever else the attacker knows (Kairouz, Oh and
     Viswanath 2015, for each (eps, delta) that holds; Dong, Roth and Su 2022, proposition 6, for all of them together).
     The minimum is taken over only some eps, which can only make the bound larger.
+
+    >>> from sfumato import PrivacyPlan
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=50_000, steps=60, epsilon=3.0, delta=1e-5)
     >>> [f"{share:.4f}" for share in true_positive_rates(plan, [0.001, 0.01])]
     ['0.0089', '0.0540']
@@ -46,7 +65,7 @@ def true_positive_rates(promise: PrivacyPlan | PrivateSelection, false_alarms: S
     import numpy as np
 
     rates = np.array([fraction("false_alarms", rate, remedy="give rates such as 0.001") for rate in false_alarms])
-    epsilons, deltas = (np.asarray(values)[:, None] for values in curve(promise))
+    epsilons, deltas = (np.asarray(values)[:, None] for values in curve(promise, grid))
     grown = np.exp(epsilons) * rates + deltas
     missed = 1 - np.exp(-epsilons) * (1 - deltas - rates)
     return np.clip(np.minimum(grown, missed).min(axis=0), rates, 1.0).tolist()
@@ -66,7 +85,7 @@ def gaussian_true_positive_rates(epsilon: float, delta: float, false_alarms: Seq
     return [float(ndtr(ndtri(rate) + mu)) for rate in false_alarms]
 
 
-def reconstruction_rates(promise: PrivacyPlan | PrivateSelection, guesses: Sequence[float]) -> list[float]:
+def reconstruction_rates(promise: Promise, guesses: Sequence[float]) -> list[float]:
     """The largest probabilities with which any attack reconstructs one unit's data: 1 - f(kappa).
 
     f is the trade-off function of the promise: the smallest share of misses of a test for the unit, by its false alarms
@@ -98,15 +117,15 @@ def reconstruction_rates(promise: PrivacyPlan | PrivateSelection, guesses: Seque
 
 
 @functools.lru_cache(maxsize=16)
-def curve(promise: PrivacyPlan | PrivateSelection) -> tuple[Any, Any]:
+def curve(promise: Promise, grid: float = FINE_GRID) -> tuple[Any, Any]:
     """Pairs (eps, delta) that all hold, as two arrays of one length. For a plan, epsilon is increasing."""
     import numpy as np
 
-    if isinstance(promise, PrivateSelection):
+    if promise.loss is None:
         deltas = np.geomspace(1e-7, 0.5, 20)
         epsilons = np.array([promise.epsilon(float(delta)) for delta in deltas])
         return np.minimum(epsilons, _MOST_EPSILON), np.where(epsilons > _MOST_EPSILON, 1.0, deltas)
-    usual = min(2 * promise.epsilon(), _MOST_EPSILON)
+    usual = min(2 * promise.loss.epsilon(promise.delta, grid=grid), _MOST_EPSILON)
     epsilons = np.unique([*np.linspace(0.0, usual, 400), *np.geomspace(1e-3, _MOST_EPSILON, 200), *EPSILONS])
     return epsilons, promise.loss.deltas(epsilons.tolist(), grid=COARSE_GRID)
 
@@ -119,11 +138,12 @@ EXCEPT_WITH = 0.1
 
 
 @functools.lru_cache(maxsize=16)
-def curve_fields(promise: PrivacyPlan | PrivateSelection) -> dict[str, Any]:
+def curve_fields(promise: Promise) -> dict[str, Any]:
     """The fields of a statement, by name.
 
     **Guarantee.** Upper bounds for the promise's unit and adjacency: the promise is (epsilon, delta)-differentially
-    private for each pair in `curve`; for `mu` see `dominating_mu`; for `true_positives` see `true_positive_rates`.
+    private for each pair in `curve`; for `mu` see `dominating_gaussian`; for `true_positives` see
+    `true_positive_rates`.
     """
     rates = zip(FALSE_ALARMS, true_positive_rates(promise, FALSE_ALARMS), strict=True)
     return {
@@ -133,28 +153,38 @@ def curve_fields(promise: PrivacyPlan | PrivateSelection) -> dict[str, Any]:
     }
 
 
-def _pairs(promise: PrivacyPlan | PrivateSelection) -> list[tuple[float, float]]:
+def _pairs(promise: Promise) -> list[tuple[float, float]]:
     epsilons, deltas = curve(promise)
-    if isinstance(promise, PrivateSelection):
+    if promise.loss is None:
         pairs = zip(epsilons.tolist(), deltas.tolist(), strict=True)
         return [(ceiling(epsilon, 3), up_to_digits(delta)) for epsilon, delta in pairs if delta < 1]
     delta_at = dict(zip(epsilons.tolist(), deltas, strict=True))
     return [(epsilon, max(up_to_digits(delta_at[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
 
 
-def _mu(promise: PrivacyPlan | PrivateSelection) -> dict[str, float] | None:
-    if isinstance(promise, PrivateSelection):
-        return None  # only single pairs are known for it
-    spared = float(f"{EXCEPT_WITH * promise.delta:.6g}")
-    if len(promise.loss.parts) == 1 and isinstance(part := promise.loss.parts[0], OneGaussian):
-        return {"mu": ceiling(math.sqrt(part.precision), 4), "except_with": 0.0, "gap": 0.0}
-    mu = dominating_mu(promise, spared)
+def _mu(promise: Promise) -> dict[str, float] | None:
+    if promise.loss is None:
+        return None
+    mu, spared = dominating_gaussian(promise)
     if not math.isfinite(mu):
         return None
-    return {"mu": ceiling(mu, 4), "except_with": spared, "gap": ceiling(_gap(promise, mu), 3)}
+    return {"mu": ceiling(mu, 4), "except_with": spared, "gap": ceiling(_gap(promise, mu), 3) if spared else 0.0}
 
 
-def dominating_mu(plan: PrivacyPlan, spared: float) -> float:
+def dominating_gaussian(plan: Promise, *, grid: float = FINE_GRID) -> tuple[float, float]:
+    """The mu of a statement before it is rounded up, and the share of delta for which it does not hold.
+
+    **Guarantee.** See `dominating_mu`. Gaussian steps without sampling are one Gaussian release, so their mu is exact
+    and holds without exception.
+    """
+    parts = plan.loss.parts if plan.loss is not None else ()
+    if len(parts) == 1 and isinstance(part := parts[0], OneGaussian):
+        return math.sqrt(part.precision), 0.0
+    spared = float(f"{EXCEPT_WITH * plan.delta:.6g}")
+    return dominating_mu(plan, spared, grid=grid), spared
+
+
+def dominating_mu(plan: Promise, spared: float, *, grid: float = FINE_GRID) -> float:
     """A mu with delta(eps) <= delta_mu(eps) + spared for all eps >= 0, delta_mu(eps) that of a Gaussian release.
 
     **Guarantee.** No test for one unit has a true-positive rate above Phi(Phi^-1(a) + mu) + spared at a false-positive
@@ -164,7 +194,7 @@ def dominating_mu(plan: PrivacyPlan, spared: float) -> float:
     """
     import numpy as np
 
-    epsilons, deltas = (np.asarray(values) for values in curve(plan))
+    epsilons, deltas = (np.asarray(values) for values in curve(plan, grid))
     if deltas[-1] > spared:
         return math.inf
     left = deltas[:-1] - spared
@@ -188,7 +218,7 @@ def gaussian_deltas(mu: Any, epsilons: Any) -> Any:
     return np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0))
 
 
-def _gap(plan: PrivacyPlan, mu: float) -> float:
+def _gap(plan: Promise, mu: float) -> float:
     """The most by which the Gaussian of mu overstates the true-positive rate, over a grid of false-positive rates."""
     import numpy as np
     from scipy.special import ndtr, ndtri

@@ -37,17 +37,16 @@ _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """The entries of the record that the ledger's first line binds: all that the sums and the releases depend on."""
 
 
-def circumstances_of(records: LoopRecords, *, counted: bool, public: bool, seeded: bool, rounds: int) -> Circumstances:
+def circumstances_of(records: LoopRecords, *, counted: bool, public: bool, seeded: bool, **more: Any) -> Circumstances:
     """The circumstances of the run, without those of its noise.
 
     Args:
         counted: whether the number of examples was read from the data, not declared.
-        rounds: the rounds of a federation; 0 outside one.
+        more: further circumstances.
     """
     facts = records.facts
     read = tuple(fact for fact in facts.read if counted or fact != "examples")
-    more = {"data_public": public or facts.data_public, "seeded": seeded, "origins": ("own model",), "own_loop": True}
-    more["rounds"] = rounds
+    more |= {"data_public": public or facts.data_public, "seeded": seeded, "origins": ("own model",), "own_loop": True}
     return replace(facts, read=read, **more)
 
 

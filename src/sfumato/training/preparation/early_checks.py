@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sfumato import data, models
-from sfumato._checks import positive, positive_integer
+from sfumato._checks import positive_integer
 from sfumato._choices import choices_of
 from sfumato.data import SourceSpec
 from sfumato.data.declared import Labels
@@ -79,9 +79,8 @@ def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> 
 
 
 def check_numbers(budget: Budget) -> None:
-    """Refuse invalid values of epsilon, steps and batch size."""
-    if budget.epsilon is not None:
-        positive("epsilon", budget.epsilon, remedy="give the privacy budget, a number such as 3")
+    """Refuse invalid values of the target, steps and batch size, and two targets."""
+    _ = budget.target
     if budget.steps is not None:
         positive_integer("steps", budget.steps, remedy="give the number of training steps")
     if budget.batch_size is not None:

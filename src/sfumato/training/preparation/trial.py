@@ -123,7 +123,8 @@ class AnyTrial(ABC):
         search = None
         if (plan := getattr(decided, "plan", None)) is not None and (earlier := self.public_search(source)) is not None:
             search = earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta)
-        start = Start.for_run(run, machine=self.machine, request=self.request, search=search)
+        known = {"request": self.request, "search": search, "target": self.experiment.target}
+        start = Start.for_run(run, machine=self.machine, **known)
         job = self.prepare_job(decided, source, start, **self.options)
         if not run.exists:
             for line in (*self.notes, *decided.reasons, *self.remarks(job, decided)):
