@@ -25,6 +25,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "report": "Write the report of a finished run.",
         "runs": "List the runs below a directory.",
         "compare": "Compare two runs.",
+        "federation": "Put the statements of a federation's sites on one page.",
         "verify": "Check a finished run's statement against its record.",
         "sign": "Sign a finished run: statement, model and ledger.",
         "audit": "Attack the training step of a finished run, or of a recipe.",

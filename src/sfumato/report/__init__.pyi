@@ -1,5 +1,6 @@
 from .comparison_pages import comparison_page as comparison_page
 from .comparison_pages import duplicates_page as duplicates_page
+from .comparison_pages import federation_page as federation_page
 from .document import page as page
 from .documents import DocumentFacts as DocumentFacts
 from .documents import assessment as assessment

@@ -1,4 +1,4 @@
-"""Pages that compare near duplicates in two data sets, or two runs. They run no script."""
+"""Pages that compare near duplicates in two data sets, two runs, or a federation's sites. They run no script."""
 
 from __future__ import annotations
 
@@ -46,6 +46,17 @@ def comparison_page(found: Mapping[str, Any]) -> str:
         ],
         curves=[(name, Markup(two_run_curves(name, both, (first, second)))) for name, both in found["curves"].items()],
     )
+
+
+def federation_page(found: Mapping[str, Any], limits: str) -> str:
+    """A page of the sites of a federation. The same runs give the same bytes.
+
+    Args:
+        found: the `sites`, what they promise together (`sentences`), what is `not_covered`, and whether every statement
+            `holds`, as plain data.
+        limits: what the verification cannot show.
+    """
+    return render("federation.html.jinja", title=f"A federation of {len(found['sites'])} sites", limits=limits, **found)
 
 
 def _cell(value: Any) -> str:
