@@ -46,6 +46,7 @@ MORE = {
     "normalisation": "normalisation.md",
     "operating-point": "figures.md#where-classes-have-other-shares",
     "positive": "figures.md#a-test-for-a-disease",
+    "overlap": "federation.md#what-the-federation-reads",
     "precision": "engine.md#half-precision",
     "prevalence": "figures.md#where-classes-have-other-shares",
     "processes": "scaling.md",

@@ -13,7 +13,6 @@ import sfumato
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.cli import main
 from sfumato.cli.verbs.federation import Federation
-from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.runs.federation import read_federation
 
@@ -193,7 +192,7 @@ def test_the_page_has_every_site(at, capsys):
 def test_what_is_no_federation_is_refused(at, tmp_path):
     with pytest.raises(SfumatoError, match="at least two sites, got 1 site"):
         read_federation(["a"])
-    with pytest.raises(SfumatoError, match="a and .* are the same run"):
+    with pytest.raises(SfumatoError, match=r"a and .* are the same run"):
         read_federation(["a", shutil.copytree("a", tmp_path / "copy")])
     with pytest.raises(SfumatoError, match=r"holds no ledger\.jsonl"):
         read_federation(["a", tmp_path])

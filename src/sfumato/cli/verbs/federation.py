@@ -56,7 +56,11 @@ class Federation(PrintsJson):
             Table(data["sites"], COLUMNS, texts=4),
             "",
             *data["sentences"],
-            *(Note(f"{one['verification']}  {one['run']}: {one['verdict']}") for one in data["sites"] if not one["holds"]),
+            *(
+                Note(f"{one['verification']}  {one['run']}: {one['verdict']}")
+                for one in data["sites"]
+                if not one["holds"]
+            ),
             None if self.page is None else Note(f"{self.page}   the page"),
             json=self.json,
         )
