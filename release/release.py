@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXACT = ["-c", "core.autocrlf=false", "-c", "core.eol=lf", "-c", "tar.umask=0022"]  # whatever the user's settings are
+EXACT = ["core.autocrlf=false", "core.eol=lf", "core.attributesFile=/dev/null", "tar.umask=0022"]  # not the user's
 
 
 def refuse(problem: str, remedy: str):
@@ -42,8 +42,9 @@ def commit_of(repository: Path, tag: str) -> tuple[str, int]:
 def export(repository: Path, commit: str, tree: Path) -> None:
     """Write the commit's files to `tree`, as they are committed."""
     archive = tree.with_suffix(".tar")
+    settings = [word for setting in EXACT for word in ("-c", setting)]
     env = os.environ | {"GIT_NO_REPLACE_OBJECTS": "1"}
-    subprocess.run(["git", *EXACT, "archive", f"--output={archive}", commit], cwd=repository, env=env, check=True)
+    subprocess.run(["git", *settings, "archive", f"--output={archive}", commit], cwd=repository, env=env, check=True)
     with tarfile.open(archive) as content:
         content.extractall(tree, filter="data")
 
@@ -67,7 +68,7 @@ def empty(out: Path) -> Path:
 
 
 def clean_environment(epoch: int) -> dict[str, str]:
-    """The variables of this process, but for those by which Python, hatch or zip tools build something else."""
+    """The variables of this process, without those that change what Python and hatch build."""
     kept = {key: value for key, value in os.environ.items() if not key.upper().startswith(("PYTHON", "HATCH"))}
     return kept | {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONUTF8": "1", "TZ": "UTC"}
 
@@ -128,8 +129,10 @@ def release(repository: Path, tag: str, out: Path) -> None:
     print(f"sfumato {version}, tag {tag}, commit {commit} of {datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M} UTC")
     print(f"built with Python {sys.version.split()[0]}, zlib {zlib.ZLIB_RUNTIME_VERSION}, release/requirements.txt")
     print((out / "SHA256SUMS").read_text("utf-8"), end="")
-    print(f"next: run this on another machine and compare SHA256SUMS; twine check --strict {out}/*.whl {out}/*.tar.gz;")
-    print("      git push origin the tag; twine upload these two; publish all four files and the two lines on top")
+    print(f"next: 1. the same on another machine: compare SHA256SUMS; 2. git push origin {tag};")
+    print(
+        f"      3. twine upload {out}/*.tar.gz {out}/*.whl; 4. publish the bill, SHA256SUMS and the first two lines here"
+    )
 
 
 if __name__ == "__main__":

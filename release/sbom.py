@@ -23,6 +23,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 
 def metadata_of(wheel: Path) -> Metadata:
@@ -34,7 +35,7 @@ def metadata_of(wheel: Path) -> Metadata:
 
 def component(requirement: Requirement) -> Component:
     """What a requirement asks for. A marker of the environment makes it optional, and stays in the property."""
-    purl = PackageURL("pypi", name=requirement.name.lower().replace("_", "-"))
+    purl = PackageURL("pypi", name=canonicalize_name(requirement.name))
     return Component(
         type=ComponentType.LIBRARY,
         name=requirement.name,
