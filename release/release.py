@@ -129,10 +129,9 @@ def release(repository: Path, tag: str, out: Path) -> None:
     print(f"sfumato {version}, tag {tag}, commit {commit} of {datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M} UTC")
     print(f"built with Python {sys.version.split()[0]}, zlib {zlib.ZLIB_RUNTIME_VERSION}, release/requirements.txt")
     print((out / "SHA256SUMS").read_text("utf-8"), end="")
-    print(f"next: 1. the same on another machine: compare SHA256SUMS; 2. git push origin {tag};")
-    print(
-        f"      3. twine upload {out}/*.tar.gz {out}/*.whl; 4. publish the bill, SHA256SUMS and the first two lines here"
-    )
+    print("next: 1. the same on another machine: its SHA256SUMS must be equal")
+    print(f"      2. git push origin {tag}; twine upload {out}/*.tar.gz {out}/*.whl")
+    print("      3. publish the bill of materials, SHA256SUMS and the first two lines of this with the tag")
 
 
 if __name__ == "__main__":

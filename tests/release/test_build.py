@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -79,6 +78,7 @@ def test_a_folder_that_is_not_empty_and_a_file_are_refused(repository: Path, tmp
     assert release.empty(tmp_path / "none" / "yet").is_absolute()
 
 
+@pytest.mark.slow
 def test_pins_that_cannot_be_installed_are_refused_and_nothing_is_written(repository: Path, tmp_path: Path):
     wrong = "hatchling==1.33.0 --hash=sha256:" + 64 * "0"
     (repository / "release" / "requirements.txt").write_text(wrong)
@@ -134,7 +134,7 @@ def test_checksums_are_lines_of_sha256sum(tmp_path: Path):
 def test_what_builds_is_pinned_by_version_and_hash():
     text = (ROOT / "release" / "requirements.txt").read_text("utf-8")
     pins = re.findall(r"^(\w\S*)==\S+[^\n]* \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
-    assert len(pins) == text.count("==")
+    assert pins == re.findall(r"^(\w[^\s=]*)", text, re.MULTILINE)
     wanted = (ROOT / "release" / "requirements.in").read_text("utf-8").splitlines()
     assert {line for line in wanted if not line.startswith("#")} <= set(pins)
 
@@ -192,8 +192,7 @@ def test_two_builds_of_a_commit_are_the_same_to_the_byte_and_hold_what_is_commit
     assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", epoch)}
     assert {m.mode for m in members} <= {0o644, 0o755}
     written = [files["PKG-INFO"], *(inside[name] for name in own), *(one[name] for name in one if name != names[0])]
-    head = gzip.open(out / names[2]).read(512)
-    assert not any(str(place).encode() in text for place in (tmp_path, ROOT) for text in [*written, head])
+    assert not any(str(place).encode() in text for place in (tmp_path, ROOT) for text in written)
     check_bill(json.loads(one[names[1]]), one["SHA256SUMS"].decode(), epoch)
 
 
