@@ -191,6 +191,7 @@ def test_two_builds_of_a_commit_are_the_same_to_the_byte_and_hold_what_is_commit
     assert {name for name, content in files.items() if not is_committed(name, content)} == {"PKG-INFO"}
     assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", epoch)}
     assert {m.mode for m in members} <= {0o644, 0o755}
+    assert one[names[2]][3] == 0  # RFC 1952: no field of gzip's header, such as a name, is there
     written = [files["PKG-INFO"], *(inside[name] for name in own), *(one[name] for name in one if name != names[0])]
     assert not any(str(place).encode() in text for place in (tmp_path, ROOT) for text in written)
     check_bill(json.loads(one[names[1]]), one["SHA256SUMS"].decode(), epoch)
