@@ -27,6 +27,9 @@ def test_one_version_everywhere():
     citation = (ROOT / "CITATION.cff").read_text("utf-8")
     assert citation.startswith("cff-version: 1.2.0\n")
     assert f"license: {PROJECT['license']}" in citation
+    for name in ("SECURITY.md", "CONTRIBUTING.md"):
+        named = re.findall(r"(?:\bv|==|sfumato-)(\d+\.\d+\.\d+)", (ROOT / name).read_text("utf-8"))
+        assert {*named} == {PROJECT["version"]}, name
 
 
 def test_the_image_of_a_container_has_a_user_without_rights_and_the_needed_extra():
