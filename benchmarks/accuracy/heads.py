@@ -70,7 +70,7 @@ class Set(NamedTuple):
 SETS = {
     "sign language digits": Set("sign", "cifar100", "leaves", (1000, 1591)),
     "MNIST": Set("mnist", "omniglot", "leaves-grey", (1000, 10_000)),
-    "CIFAR-10": Set("cifar10", "cifar100", "leaves", (1000, 10_000, 25_000)),
+    "CIFAR-10": Set("cifar10", "cifar100", "leaves", (1000, 10_000, 50_000)),
     "CIFAR-100, 20 classes": Set("cifar100", "cifar10", "leaves", (1000, 10_000), coarse=True),
     "Omniglot, 50 alphabets": Set("omniglot", "mnist", "leaves-grey", (3000,)),
 }
@@ -142,7 +142,7 @@ def write_arrays(data: Path, place: Path) -> None:
     save("leaves-grey", 2000, 20, lambda: leaves(True))
     save("mnist", 10_000, 2000, unpack.mnist)
     save("cifar100", 10_000, 3000, unpack.cifar100)
-    save("cifar10", 25_000, 5000, unpack.cifar10)
+    save("cifar10", 50_000, 5000, unpack.cifar10)
     if not (place / "coarse.npz").exists():
         held = np.load(data / "cifar100_subset_residual.npz")
         np.savez(place / "coarse.npz", train=held["coarse_train"][:10_000], test=held["coarse_test"][:3000])

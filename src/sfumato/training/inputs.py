@@ -198,16 +198,17 @@ class Inputs:
         """Views (b, K, D) of the records in these rows, from the features in memory."""
         assert self._features is not None
         device = self._job.device
-        if self._job.trunk is not None:
-            mirrored, chosen = _devices.to_device(draws.mirrored, device), _devices.to_device(rows, device)
-            if self._mirrored is None:
-                return self._features[chosen.unsqueeze(1), mirrored.long()]
-            straight = self._features[:, 0].index_select(0, chosen)
-            turned = straight.index_select(1, self._mirrored.to(device))
-            return torch.where(mirrored.unsqueeze(-1), turned.unsqueeze(1), straight.unsqueeze(1))
-        if (np.diff(rows) == 1).all():  # consecutive rows need no copy
-            return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
-        return self._features.index_select(0, _devices.to_device(rows, device))  # twice as fast as indexing
+        one_variant = self._features.shape[1] == self._job.views.count == 1 and self._mirrored is None
+        if self._job.trunk is None or one_variant:
+            if (np.diff(rows) == 1).all():  # consecutive rows need no copy
+                return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
+            return self._features.index_select(0, _devices.to_device(rows, device))  # twice as fast as indexing
+        mirrored, chosen = _devices.to_device(draws.mirrored, device), _devices.to_device(rows, device)
+        if self._mirrored is None:
+            return self._features[chosen.unsqueeze(1), mirrored.long()]
+        straight = self._features[:, 0].index_select(0, chosen)
+        turned = straight.index_select(1, self._mirrored.to(device))
+        return torch.where(mirrored.unsqueeze(-1), turned.unsqueeze(1), straight.unsqueeze(1))
 
 
 def load_to_device(job: Job, progress: Progress | None = None) -> DeviceRecords | None:

@@ -13,9 +13,8 @@ from sfumato.models.networks.dictionary import (
     SMALLEST,
     Dictionary,
     Scattering,
-    responses,
 )
-from sfumato.models.priors.stored import EVENNESS, WIDTH, prior_for
+from sfumato.models.priors.stored import prior_for
 
 
 def images(channels, size, count=3):
@@ -31,39 +30,6 @@ def model(channels, size):
 def test_features_of_every_size_have_the_stated_norm(channels, size):
     norms = model(channels, size).features(images(channels, size)).norm(dim=1)
     torch.testing.assert_close(norms, torch.full((3,), FEATURE_NORM))
-
-
-def by_hand(image, filters, offsets):
-    """One image's mean responses (n, 4), patch by patch, without their square root."""
-    side = image.shape[1] - WIDTH + 1
-    total, counts = torch.zeros(4, filters.shape[1]), torch.zeros(4)
-    middle = -(-side // 2)
-    for top in range(side):
-        for left in range(side):
-            patch = image[:, top : top + WIDTH, left : left + WIDTH].flatten()
-            centered = patch - patch.mean()
-            answer = (centered / (patch.var() + EVENNESS).sqrt()) @ filters + offsets
-            for quarter in range(4):
-                down, right = divmod(quarter, 2)
-                inside = (top >= side - middle if down else top < middle) and (
-                    left >= side - middle if right else left < middle
-                )
-                if inside:
-                    total[quarter] += answer.clamp(min=0)
-                    counts[quarter] += 1
-    return (total / counts[:, None]).T
-
-
-@pytest.mark.parametrize("size", [11, 12])
-def test_responses_are_what_the_formula_gives_patch_by_patch(size):
-    generator = torch.Generator().manual_seed(1)
-    filters, offsets = torch.randn(3 * WIDTH**2, 5, generator=generator), torch.randn(5, generator=generator)
-    image = images(3, size, 1)
-    plain = responses(image, filters, offsets, mirrored=False)
-    torch.testing.assert_close(plain[0], by_hand(image[0], filters, offsets).sqrt(), atol=1e-5, rtol=1e-5)
-    both = by_hand(image[0], filters, offsets) + by_hand(image[0].flip(2), filters, offsets)
-    mirrored = responses(image, filters, offsets, mirrored=True)
-    torch.testing.assert_close(mirrored[0], (both / 2).sqrt(), atol=1e-5, rtol=1e-5)
 
 
 def test_a_colour_image_and_its_mirror_image_have_the_same_features():
@@ -101,10 +67,11 @@ def test_it_is_a_fixed_trunk_and_a_head_from_zero():
 def test_a_model_file_opens_without_the_stored_dictionary():
     colour = model(3, 32)
     held = colour.state_dict()
-    for name in ("filters_0", "offsets_0", "filters_1", "center", "deviation", "vectors", "scales"):
-        assert name in held
-    assert held["vectors"].dtype == torch.int8
-    assert sum(value.numel() * value.element_size() for value in held.values()) < 8e6
+    constants = prior_for(3).constants()
+    assert set(held) == {"head.weight", "head.bias", *constants}
+    assert all(torch.equal(held[name], value) for name, value in constants.items())
+    assert held["vectors"].dtype == held["second_vectors"].dtype == torch.int8
+    assert sum(value.numel() * value.element_size() for value in held.values()) < 15e6
 
 
 def test_other_dictionaries_than_the_stored_one_can_be_given():
@@ -112,6 +79,14 @@ def test_other_dictionaries_than_the_stored_one_can_be_given():
     fewer = prior._replace(whitening=prior.whitening._replace(scales=2 * prior.whitening.scales))
     grey = Dictionary(classes=2, channels=1, size=(28, 28), prior=fewer)
     torch.testing.assert_close(grey.features(images(1, 28)), model(1, 28).features(images(1, 28)))  # of one length
+
+
+def test_both_layers_have_the_same_length():
+    colour, some = model(3, 32), images(3, 32)
+    alone = Dictionary(prior_for(3)._replace(second=None, second_whitening=None), classes=2, channels=3, size=(32, 32))
+    found, first = colour.features(some), alone.features(some)
+    torch.testing.assert_close(found[:, : first.shape[1]], first / 2**0.5)
+    torch.testing.assert_close(found[:, first.shape[1] :].norm(dim=1), torch.full((3,), FEATURE_NORM / 2**0.5))
 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32)])

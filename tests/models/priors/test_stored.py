@@ -14,19 +14,18 @@ def test_a_stored_dictionary_is_what_its_own_record_says(kind, channels):
     assert prior.whitening.vectors.shape == (4, count, count)
     assert prior.whitening.vectors.dtype == torch.int8
     assert record["images"] >= 2 * count
-    assert set(record) == {"kind", "images", "seed", "atoms", "thresholds", "power"}
-    assert record["power"] == making.POWERS[kind]
+    assert set(record) == {"kind", "images", "seed", "atoms", "thresholds", "power", "sums", "second"}
+    assert making.KINDS[kind]._asdict().items() <= record.items()
+    assert record["second"] == (0 if prior.second is None else prior.second.filters.shape[1])
 
 
-def test_a_dictionary_is_read_as_it_was_written(tmp_path):
-    prior = prior_for(1)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_dictionary_is_read_as_it_was_written(channels, tmp_path):
+    prior = prior_for(channels)
     write(prior, tmp_path / "copy.safetensors", made_of={"kind": GREY})
     copy = read(tmp_path / "copy.safetensors")
-    for ours, theirs in zip(prior.scales, copy.scales, strict=True):
-        assert torch.equal(ours.filters, theirs.filters)
-        assert torch.equal(ours.offsets, theirs.offsets)
-    for ours, theirs in zip(prior.whitening, copy.whitening, strict=True):
-        assert torch.equal(ours, theirs)
+    assert list(copy.constants()) == list(prior.constants())
+    assert all(torch.equal(value, copy.constants()[name]) for name, value in prior.constants().items())
 
 
 @pytest.mark.slow
@@ -42,3 +41,17 @@ def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
     again = making.make("grey", images=6, atoms=(4, 2), seed=3)
     torch.testing.assert_close(prior.scales[0].filters, again.scales[0].filters)
     assert prior.whitening.scales.shape == (4, 6)
+    assert prior.second is None
+
+
+def test_a_second_layer_follows_from_its_seed(monkeypatch):
+    monkeypatch.setattr("sfumato.models.priors.stored._PATCHES", 200)
+    monkeypatch.setattr(making, "DIRECTIONS", 3)
+    how = {"images": 6, "atoms": (5, 2), "details": making.Details(power=0.75, sums=1.5, second=4)}
+    one, again, other = making.make("colour", **how), making.make("colour", **how), making.make("colour", seed=1, **how)
+    assert one.second.matrix.shape == (5, 3)
+    assert one.second.filters.shape == (27, 4)
+    assert one.second_whitening.vectors.shape == (4, 4, 2)
+    for ours, theirs, others in zip(one.second, again.second, other.second, strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert not torch.allclose(ours, others, atol=1e-3)

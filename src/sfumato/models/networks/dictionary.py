@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import fraction
-from sfumato.models.priors.stored import WIDTH, Prior, Whitening, normalise_patches, prior_for
+from sfumato.models.networks.responses import responses
+from sfumato.models.priors.stored import Prior, prior_for
 from sfumato.models.weights.pretrained import zero_classifier
 
 # Smallest side for a second layer of wavelets. For smaller images, pooling twice would blur discriminative detail.
@@ -171,7 +172,9 @@ SMALLEST = 16
 LARGEST_WORKING_SIDE = 40
 WORKING_SIDE = 32
 AT_ONCE = 8
-"""Images per chunk. The responses of larger chunks do not fit into the processor's cache."""
+"""Images per chunk on a CPU. The responses of larger chunks do not fit into its cache."""
+AT_ONCE_ON_A_DEVICE = 128
+"""Images per chunk on other devices: the responses of colour images of 32 pixels take 0.3 GB."""
 
 
 class Dictionary(nn.Module):
@@ -190,11 +193,6 @@ class Dictionary(nn.Module):
     Raises:
         SfumatoError: wavelets does not lie between 0 and 1, or there is no dictionary for this number of channels.
     """
-
-    center: Tensor
-    deviation: Tensor
-    vectors: Tensor
-    scales: Tensor
 
     def __init__(
         self,
@@ -216,14 +214,12 @@ class Dictionary(nn.Module):
             height, width = (round(side * WORKING_SIDE / min(size)) for side in size)
             self.working = height, width
         self.images_at_once = AT_ONCE
-        for scale, atoms in enumerate(prior.scales):
-            self.register_buffer(f"filters_{scale}", atoms.filters)
-            self.register_buffer(f"offsets_{scale}", atoms.offsets)
-        self.count = len(prior.scales)
-        for name, value in prior.whitening._asdict().items():
+        constants = prior.constants()
+        self.names = tuple(constants)
+        for name, value in constants.items():
             self.register_buffer(name, value)
-        wavelet_count = 0 if self.wavelets is None else self.wavelets.count
-        self.head = nn.Linear(prior.whitening.scales.numel() + wavelet_count, classes)
+        width = sum(value.numel() for name, value in constants.items() if name in ("scales", "second_scales"))
+        self.head = nn.Linear(width + (0 if self.wavelets is None else self.wavelets.count), classes)
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -239,10 +235,11 @@ class Dictionary(nn.Module):
         """
         if torch.compiler.is_exporting():  # a loop over chunks would fix the number of images
             return self._features(images)
-        return torch.cat([self._features(some) for some in images.split(AT_ONCE)])
+        at_once = AT_ONCE if images.device.type == "cpu" else AT_ONCE_ON_A_DEVICE
+        return torch.cat([self._features(some) for some in images.split(at_once)])
 
     def _features(self, images: Tensor) -> Tensor:
-        white = F.normalize(self._white(images))
+        white = F.normalize(torch.cat([F.normalize(layer) for layer in self._white(images)], 1))
         if self.wavelets is None:
             return white * self.norm
         waves = self.wavelets.features(images)
@@ -251,45 +248,11 @@ class Dictionary(nn.Module):
         scaled = F.normalize(waves, eps=FAINTEST) * math.sqrt(self.share)
         return torch.cat([white * math.sqrt(1 - self.share), scaled], 1) * self.norm
 
-    def _white(self, images: Tensor) -> Tensor:
+    def _white(self, images: Tensor) -> list[Tensor]:
+        """The whitened responses (N, D) of each layer."""
         if self.working is not None:
             images = F.adaptive_avg_pool2d(images, self.working)
-        scales = []
-        for scale in range(self.count):
-            filters, offsets = self.get_buffer(f"filters_{scale}"), self.get_buffer(f"offsets_{scale}")
-            scales.append(responses(images, filters, offsets, mirrored=self.mirrored))
-            images = F.avg_pool2d(images, 2)
-        return Whitening(self.center, self.deviation, self.vectors, self.scales)(torch.cat(scales, 1))
-
-
-def responses(images: Tensor, filters: Tensor, offsets: Tensor, *, mirrored: bool) -> Tensor:
-    """Computes the responses of atoms in each quarter of the images: square roots of mean responses, (N, n, 4).
-
-    Args:
-        images: (N, C, H, W), from -1 to 1.
-        filters, offsets: as in `Atoms`.
-        mirrored: whether to average over the image and its mirror image.
-    """
-    patches = F.pad(normalise_patches(F.unfold(images, WIDTH).transpose(1, 2)), (0, 1), value=1.0)
-    height, width = (side - WIDTH + 1 for side in images.shape[2:])
-    pool = _quarters(height, width).to(images)
-
-    def means(filters: Tensor) -> Tensor:
-        affine = torch.cat([filters, offsets.unsqueeze(0)])  # a separate addition would need another pass
-        return pool @ (patches @ affine).clamp_(min=0)
-
-    mean = means(filters)
-    if mirrored:  # an atom's response to the mirror image equals the mirrored atom's response to the image
-        turned = filters.unflatten(0, (-1, WIDTH)).flip(1).flatten(0, 1)
-        mean = (mean + means(turned)[:, [1, 0, 3, 2]]) / 2
-    return mean.sqrt().transpose(1, 2)
-
-
-def _quarters(height: int, width: int) -> Tensor:
-    """Weights (4, height * width) that average over each quarter. Quarters share the middle row or column."""
-    halves = []
-    for side in (height, width):
-        positions, middle = torch.arange(side), -(-side // 2)
-        half = torch.stack([positions < middle, positions >= side - middle]).float()
-        halves.append(half / middle)
-    return torch.einsum("ih,jw->ijhw", *halves).reshape(4, -1)
+        prior = Prior.from_constants({name: self.get_buffer(name) for name in self.names})
+        found = responses(images, prior.scales, prior.second, mirrored=self.mirrored)
+        whitenings = (prior.whitening, prior.second_whitening)
+        return [whiten(some) for whiten, some in zip(whitenings, found, strict=False) if whiten is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,20 @@ from joblib import Parallel, delayed
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from sfumato.models.networks.dictionary import AT_ONCE, responses
-from sfumato.models.priors.stored import COLOUR, GREY, POWER, Atoms, Prior, learn, whitening, write
+from sfumato.models.networks.dictionary import AT_ONCE
+from sfumato.models.networks.responses import first_layer, map_patches, pooled, responses
+from sfumato.models.priors.stored import (
+    COLOUR,
+    GREY,
+    POWER,
+    Atoms,
+    Prior,
+    SecondLayer,
+    atoms_of,
+    learn,
+    whitening,
+    write,
+)
 
 TOGETHER = 100
 """Images per random generator. Image i depends on the seed and on i // 100, not on the number of images."""
@@ -100,9 +112,59 @@ def _leaves(rng: np.random.Generator, side: int) -> np.ndarray:
 ATOMS = (800, 400)
 """Number of atoms of each scale, the finest first."""
 THRESHOLDS = (0.25, 0.25)
-POWERS = {COLOUR: POWER, GREY: 0.5}
-"""Whitening power of each kind. Drawings differ more from synthetic images than photographs do."""
+
+
+class Details(NamedTuple):
+    """How a dictionary is made.
+
+    Args:
+        power: whitening power.
+        sums: weight of the sum of the quarters beside their differences.
+        second: m, the number of the second layer's atoms; 0 for none.
+    """
+
+    power: float
+    sums: float
+    second: int
+
+
+KINDS = {COLOUR: Details(power=POWER, sums=1.5, second=1600), GREY: Details(power=0.5, sums=1.0, second=0)}
+"""Of each kind. Drawings, which are often grey, differ more from synthetic images than photographs do."""
 IMAGES = 12_000
+DIRECTIONS, PATCHES_OF_AN_IMAGE, THRESHOLD = 44, 25, 0.2
+SUMS_OF_SECOND = 2.5
+"""Of the second layer: d, patches of each synthetic image to learn atoms of, the threshold, the weight of sums."""
+_FOR_DIRECTIONS = 2_000
+_LEAST = 0.03
+
+
+def learn_second(images: Tensor, atoms: Atoms, count: int, *, seed: int = 0) -> SecondLayer:
+    """Learns a second layer from public images.
+
+    Args:
+        images: (N, C, H, W), from -1 to 1.
+        atoms: of the finest scale.
+        count: m, the number of atoms.
+        seed: seed of the choice of patches and initial atoms.
+    """
+    rng = np.random.default_rng(seed)
+
+    def maps(some: Tensor) -> Tensor:
+        return pooled(first_layer(some, atoms))
+
+    seen = torch.cat([maps(some).flatten(0, 2) for some in images[:_FOR_DIRECTIONS].split(AT_ONCE)])
+    center, deviation = seen.mean(0), seen.std(0) + 1e-4
+    values, vectors = torch.linalg.eigh(torch.cov(((seen - center) / deviation).T))
+    values, vectors = values.flip(0)[:DIRECTIONS], vectors.flip(1)[:, :DIRECTIONS]
+    matrix = vectors * (values + _LEAST * values.mean()).rsqrt() / deviation[:, None]
+    shift = -(center @ matrix)
+    patches = []
+    for some in images.split(AT_ONCE):
+        of_some = map_patches(maps(some) @ matrix + shift).flatten(1, 2)
+        chosen = rng.integers(0, of_some.shape[1], (len(some), PATCHES_OF_AN_IMAGE))
+        patches.append(of_some[torch.arange(len(some))[:, None], torch.from_numpy(chosen)].flatten(0, 1))
+    learnt = atoms_of(torch.cat(patches), count, threshold=THRESHOLD, rng=rng)
+    return SecondLayer(matrix, shift, learnt.filters.half().float(), learnt.offsets)
 
 
 def make(
@@ -111,7 +173,7 @@ def make(
     images: int = IMAGES,
     atoms: tuple[int, ...] = ATOMS,
     thresholds: tuple[float, ...] = THRESHOLDS,
-    power: float | None = None,
+    details: Details | None = None,
     seed: int = 0,
 ) -> Prior:
     """A dictionary of this kind.
@@ -120,23 +182,26 @@ def make(
         kind: "colour", whose features are means over an image and its mirror image, or "grey".
         images: number of synthetic images.
         atoms, thresholds: for each scale, the finest first.
-        power: whitening power; None for that of the kind.
+        details: None for those of the kind.
         seed: seed of the images and of the search for atoms.
     """
+    details = KINDS[kind] if details is None else details
     drawn = dead_leaves(images, seed=seed)
     if kind == GREY:
         drawn = grey(drawn)
     shown = torch.from_numpy(drawn).permute(0, 3, 1, 2) / 127.5 - 1
     scales: list[Atoms] = []
-    found: list[Tensor] = []
+    smaller = shown
     for place, (count, threshold) in enumerate(zip(atoms, thresholds, strict=True)):
         if place:
-            shown = F.avg_pool2d(shown, 2)
-        learnt = learn(shown, count, threshold=threshold, seed=seed)
-        stored = Atoms(learnt.filters.half().float(), learnt.offsets)
-        scales.append(stored)
-        found.append(torch.cat([responses(some, *stored, mirrored=kind == COLOUR) for some in shown.split(AT_ONCE)]))
-    return Prior(tuple(scales), whitening(torch.cat(found, 1), POWERS[kind] if power is None else power))
+            smaller = F.avg_pool2d(smaller, 2)
+        learnt = learn(smaller, count, threshold=threshold, seed=seed)
+        scales.append(Atoms(learnt.filters.half().float(), learnt.offsets))
+    layer = learn_second(shown, scales[0], details.second, seed=seed) if details.second else None
+    found = [responses(some, scales, layer, mirrored=kind == COLOUR) for some in shown.split(AT_ONCE)]
+    first, *deeper = (torch.cat(layers) for layers in zip(*found, strict=True))
+    second = [whitening(some, details.power, sums=SUMS_OF_SECOND, keep=details.second // 2) for some in deeper]
+    return Prior(tuple(scales), whitening(first, details.power, sums=details.sums), layer, *second)
 
 
 def main() -> None:
@@ -147,9 +212,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    made_of = {"images": asked.images, "atoms": ATOMS, "thresholds": THRESHOLDS, "power": POWERS[asked.kind]}
-    made_of |= {"seed": asked.seed}
-    write(make(asked.kind, **made_of), asked.out, made_of={"kind": asked.kind, **made_of})
+    made_of = {"images": asked.images, "atoms": ATOMS, "thresholds": THRESHOLDS, "seed": asked.seed}
+    recorded = {"kind": asked.kind, **made_of, **KINDS[asked.kind]._asdict()}
+    write(make(asked.kind, **made_of), asked.out, made_of=recorded)
     print(f"{asked.out}: {asked.out.stat().st_size / 1e6:.1f} MB")
 
 

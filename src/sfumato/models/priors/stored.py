@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,7 +67,18 @@ def learn(images: Tensor, count: int, *, threshold: float, seed: int = 0) -> Ato
         seed: seed of the choice of patches and initial atoms.
     """
     rng = np.random.default_rng(seed)
-    patches = normalise_patches(_patches(images, rng))
+    return atoms_of(normalise_patches(_patches(images, rng)), count, threshold=threshold, rng=rng)
+
+
+def atoms_of(patches: Tensor, count: int, *, threshold: float, rng: np.random.Generator) -> Atoms:
+    """Learns atoms of normalised patches (P, d) by spherical k-means, after whitening the patches.
+
+    Args:
+        patches: of public images.
+        count: n, the number of atoms.
+        threshold: similarity at which a response becomes positive.
+        rng: chooses the initial atoms, and replaces those that no patch resembles most.
+    """
     center = patches.mean(0)
     values, vectors = torch.linalg.eigh(torch.cov(patches.T))
     white = vectors * (values + _WHITENESS).rsqrt() @ vectors.T
@@ -102,12 +114,12 @@ _LEVELS = 127
 
 
 class Whitening(NamedTuple):
-    """Maps features of quarters (N, n, 4) to whitened features (N, 4n).
+    """Maps features of quarters (N, n, 4) to whitened features (N, 4k).
 
     Args:
         center, deviation: (n,), of each atom over images and quarters.
-        vectors: int8 (4, n, n), for each Haar component a column for each direction.
-        scales: (4, n), factor of each direction.
+        vectors: int8 (4, n, k), for each Haar component a column for each direction.
+        scales: (4, k), factor of each direction.
     """
 
     center: Tensor
@@ -116,7 +128,7 @@ class Whitening(NamedTuple):
     scales: Tensor
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Whitened features (N, 4n)."""
+        """Whitened features (N, 4k)."""
         parts = haar((features - self.center[:, None]) / self.deviation[:, None])
         maps = zip(parts.unbind(2), self.vectors.to(parts.dtype), self.scales, strict=True)
         return torch.cat([part @ vectors * scales for part, vectors, scales in maps], 1)
@@ -128,31 +140,78 @@ def haar(features: Tensor) -> Tensor:
     return features @ torch.tensor(signs, dtype=features.dtype, device=features.device).T.div(2)
 
 
-def whitening(features: Tensor, power: float = POWER) -> Whitening:
+def whitening(features: Tensor, power: float = POWER, *, sums: float = 1.0, keep: int | None = None) -> Whitening:
     """The whitening of public features (N, n, 4), by their mean and covariance over the N images.
 
     Args:
         power: 1 for equal variances, 0 for the original ones.
+        sums: weight of the sum of the quarters; that of their differences is 1.
+        keep: k, how many directions of each Haar component to keep, those of the largest variances; None for n.
     """
     center, deviation = features.mean((0, 2)), features.transpose(1, 2).flatten(0, 1).std(0) + 1e-4
     parts = haar((features - center[:, None]) / deviation[:, None])
     found = [torch.linalg.eigh(part.T @ part / len(part)) for part in parts.unbind(2)]
     values = torch.stack([one.eigenvalues.clamp(min=0) for one in found])
-    vectors = torch.stack([one.eigenvectors for one in found])
+    least = _LEAST * values.mean()
+    kept = slice(-keep if keep else None, None)  # eigenvalues ascend
+    values, vectors = values[:, kept], torch.stack([one.eigenvectors[:, kept] for one in found])
     step = vectors.abs().amax(1, keepdim=True) / _LEVELS
-    scales = step.squeeze(1) * (values + _LEAST * values.mean()).clamp(min=1e-12) ** (-power / 2)
+    scales = step.squeeze(1) * (values + least).clamp(min=1e-12) ** (-power / 2)
+    scales[0] *= sums
     return Whitening(center, deviation, (vectors / step).round().to(torch.int8), scales)
 
 
 COLOUR, GREY = "colour", "grey"
 
 
+POOL, STRIDE = 3, 2
+"""Side and stride of the windows over which the second layer's inputs are averaged."""
+SIDE = 3
+"""Places on each side of the second layer's patches."""
+
+
+class SecondLayer(NamedTuple):
+    """Atoms of patches of the finest scale's pooled responses.
+
+    Args:
+        matrix, shift: (n, d) and (d,), from the pooled responses of n atoms to d directions.
+        filters, offsets: (d * SIDE^2, m) and (m,), as in `Atoms`.
+    """
+
+    matrix: Tensor
+    shift: Tensor
+    filters: Tensor
+    offsets: Tensor
+
+
 class Prior(NamedTuple):
-    """A dictionary: the atoms of each scale, the finest first, each further one for images of half the side; and the
-    joint whitening of all responses."""
+    """A dictionary: the atoms of each scale, the finest first, each further one for images of half the side; the joint
+    whitening of their responses; and a second layer with the whitening of its responses, or None."""
 
     scales: tuple[Atoms, ...]
     whitening: Whitening
+    second: SecondLayer | None = None
+    second_whitening: Whitening | None = None
+
+    def constants(self) -> dict[str, Tensor]:
+        """All of its tensors by name, as a model holds them."""
+        named = dict(self.whitening._asdict())
+        for place, atoms in enumerate(self.scales):
+            named |= {f"filters_{place}": atoms.filters, f"offsets_{place}": atoms.offsets}
+        for part in (self.second, self.second_whitening):
+            named |= {} if part is None else {f"second_{name}": value for name, value in part._asdict().items()}
+        return named
+
+    @classmethod
+    def from_constants(cls, named: Mapping[str, Tensor]) -> Prior:
+        """The dictionary of these tensors."""
+        count = sum(name.startswith("filters_") for name in named)
+        scales = tuple(Atoms(named[f"filters_{place}"], named[f"offsets_{place}"]) for place in range(count))
+        white = Whitening(*(named[name] for name in Whitening._fields))
+        if "second_filters" not in named:
+            return cls(scales, white)
+        second = SecondLayer(*(named[f"second_{name}"] for name in SecondLayer._fields))
+        return cls(scales, white, second, Whitening(*(named[f"second_{name}"] for name in Whitening._fields)))
 
 
 def prior_for(channels: int) -> Prior:
@@ -186,16 +245,12 @@ def _place(name: str) -> Any:
 
 def read(path: Path) -> Prior:
     """Reads a dictionary that `write` wrote."""
-    tensors = safetensors.torch.load_file(path)
-    count = sum(name.startswith("filters_") for name in tensors)
-    scales = tuple(Atoms(tensors[f"filters_{place}"].float(), tensors[f"offsets_{place}"]) for place in range(count))
-    return Prior(scales, Whitening(**{name: tensors[name] for name in Whitening._fields}))
+    named = safetensors.torch.load_file(path)
+    return Prior.from_constants({name: value.float() if "filters" in name else value for name, value in named.items()})
 
 
 def write(prior: Prior, path: Path, *, made_of: dict[str, Any]) -> None:
     """Writes the dictionary to a file, with 16-bit filters."""
-    tensors = dict(prior.whitening._asdict())
-    for place, atoms in enumerate(prior.scales):
-        tensors |= {f"filters_{place}": atoms.filters.half(), f"offsets_{place}": atoms.offsets}
+    named = {name: value.half() if "filters" in name else value for name, value in prior.constants().items()}
     metadata = {"made_of": json.dumps(made_of, sort_keys=True)}
-    safetensors.torch.save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata)
+    safetensors.torch.save_file({name: value.contiguous() for name, value in named.items()}, path, metadata)

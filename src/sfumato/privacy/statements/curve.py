@@ -109,6 +109,7 @@ def reconstruction_rates(promise: Promise, guesses: Sequence[float]) -> list[flo
     kappa on average. g is concave and increasing, here as a minimum of lines, so the mean of g(Q(E_Z)) is at most
     g(kappa) (Jensen).
 
+    >>> from sfumato import PrivacyPlan
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=50_000, steps=60, epsilon=3.0, delta=1e-5)
     >>> [f"{share:.4f}" for share in reconstruction_rates(plan, [0.001, 0.01])]
     ['0.0089', '0.0540']
