@@ -3,10 +3,10 @@
 DP-RandP (Tang et al. 2023, arXiv 2306.06076) begins with a network that was trained without labels on images from a
 random process: two views of one image are brought together, and all images apart (alignment and uniformity, Wang and
 Isola 2020, arXiv 2005.10242). This does so for as many minutes of one processor core as are given, on the dead leaves
-that the dictionary was learnt from, and scores both as fixed features of one norm under the same private linear head
-(full batches; DP-RandP's second phase), on 20,000 images of CIFAR-10 with the noise that 50,000 would have, delta
-1e-5. The network's features are scored as they are and whitened by the synthetic images. Goes on where it stopped;
-PLACE keeps the network; writes results/network-prior.json.
+that the dictionary was learnt from. It scores the network and the dictionary's first layer as fixed features of one
+norm under the same private linear head (full batches; DP-RandP's second phase), on 20,000 images of CIFAR-10 with the
+noise that 50,000 would have, delta 1e-5. The network's features are scored as they are and whitened by the synthetic
+images. Goes on where it stopped; PLACE keeps the network; writes results/network-prior.json.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from benchmarks import RESULTS
 from sfumato import PrivacyPlan
 from sfumato.models.networks.dictionary import Dictionary
 from sfumato.models.priors.making import dead_leaves
+from sfumato.models.priors.stored import prior_for
 
 RESULT = RESULTS / "network-prior.json"
 IMAGES, BATCH, RATE = 12_000, 128, 2e-3
@@ -164,7 +165,8 @@ def main(data: Path, place: Path, minutes: float) -> None:
         x, y = archive["x_train"][:TRAINED], torch.from_numpy(archive["y_train"][:TRAINED]).long()
         xt, yt = archive["x_test"][:TESTED], torch.from_numpy(archive["y_test"][:TESTED]).long()
     raw = [of_all(network.features, some, 128) for some in (dead_leaves(IMAGES, seed=1), x, xt)]
-    dictionary = Dictionary(classes=10, channels=3, size=(32, 32))
+    first_layer = prior_for(3)._replace(second=None, second_whitening=None)
+    dictionary = Dictionary(first_layer, classes=10, channels=3, size=(32, 32))
     ways = {
         "network": tuple(raw[1:]),
         "network, whitened": tuple(whitened(raw[0], *raw[1:])),
