@@ -83,7 +83,7 @@ def test_its_fields_made_to_fit_are_no_signature(signed, key):
     conclude_with(signed, json.loads((signed / "statement.json").read_text()))
     path = signed / "signature.json"
     path.write_text(
-        json.dumps({**json.loads(path.read_text()), **signature._signed_fields(signature.RunDirectory(signed))})
+        json.dumps({**json.loads(path.read_text()), **signature.signed_fields(signature.RunDirectory(signed))})
     )
     assert "is not one by this key" in line_of(signed, key)
 

@@ -53,7 +53,7 @@ def new_key(path: str | Path) -> str:
 
 def write_signature(run: RunDirectory, key: str | Path) -> Path:
     """Sign a finished run with the key in a file. Returns the path of the signature, signature.json in the run."""
-    own, signed = _private_key(Path(key)), _signed_fields(run)
+    own, signed = _private_key(Path(key)), signed_fields(run)
     signed |= {"public_key": _digits(own.public_key()), "signature": own.sign(_canonical(signed)).hex()}
     run.write_json(names.SIGNATURE, signed)
     return run / names.SIGNATURE
@@ -73,7 +73,7 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
     expected = {*_SIGNED, "public_key", "signature"}
     if not isinstance(written, dict) or set(written) != expected:
         raise SfumatoError(f"{names.SIGNATURE} has missing or unknown fields", "sign the run again")
-    signed, digits = _signed_fields(run), _digits(public)
+    signed, digits = signed_fields(run), _digits(public)
     if odd := [name for name in _SIGNED if written[name] != signed[name]]:
         raise SfumatoError(f"{names.SIGNATURE} has another {' and '.join(odd)} than the run", "sign the run again")
     if written["public_key"] != digits:
@@ -127,7 +127,7 @@ def _content(path: Path, absent: str) -> bytes:
         ) from None
 
 
-def _signed_fields(run: RunDirectory) -> dict[str, Any]:
+def signed_fields(run: RunDirectory) -> dict[str, Any]:
     """The fields that a signature of this run signs."""
     return {
         "purpose": PURPOSE,

@@ -154,7 +154,7 @@ class Statement(StatementBase):
             f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
-            f"{math.ceil(100 * _detection(epsilon, plan.delta))}% of the cases.",
+            f"{math.ceil(100 * detection(epsilon, plan.delta))}% of the cases.",
             *self.remarks,
             *self.further,
         ]
@@ -322,7 +322,13 @@ def _factor(epsilon: float) -> str:
     return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
 
 
-def _detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:
-    """The largest true-positive rate of any membership test: min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR))."""
+def detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:
+    """The largest true-positive rate of any membership test: min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR)).
+
+    Kairouz, Oh and Viswanath 2015.
+
+    >>> f"{detection(1.0, 0.0, 0.01):.4f}", f"{detection(8.0, 0.0, 0.01):.4f}"
+    ('0.0272', '0.9997')
+    """
     grown = math.exp(min(epsilon, 700.0)) * false_alarms + delta
     return min(1.0, grown, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))

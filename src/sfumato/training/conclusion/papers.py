@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import PrivacyPlan, Statement, ledger, reconstruction_rates
+from sfumato.privacy import PrivacyPlan, Statement, reconstruction_rates
+from sfumato.privacy.statements.statement import detection
 from sfumato.report import GroupScore, wilson
 from sfumato.report.papers import GUESSES, anonymity, technical_documentation
 from sfumato.report.sections.facts import Evaluation, Interval
@@ -16,6 +16,7 @@ from sfumato.runs import audit_outcomes, pins
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.heading import Heading
+from sfumato.runs.signature import signed_fields
 from sfumato.training.conclusion import audit_results, run_report
 from sfumato.training.conclusion.finish import document_facts
 from sfumato.training.job import is_public
@@ -41,7 +42,7 @@ def anonymity_of(run: RunDirectory) -> str:
         ],
         joint_costs=[] if facts.data_public else run_report.joint_cost_lines(record, plan),
         public_test=facts.test_public,
-        test_rate=None if figures is None else detection(figures.epsilon, ALARMS),
+        test_rate=None if figures is None else detection(figures.epsilon, 0.0, ALARMS),
         record=_record_lines(run),
     )
 
@@ -77,16 +78,6 @@ def ai_act_of(run: RunDirectory) -> str:
     )
 
 
-def detection(epsilon: float, rate: float) -> float:
-    """The largest true-positive rate at a false-positive rate of any test for one record, by (epsilon, 0)-differential
-    privacy (Kairouz, Oh and Viswanath 2015).
-
-    >>> f"{detection(1.0, 0.01):.4f}", f"{detection(8.0, 0.01):.4f}"
-    ('0.0272', '0.9997')
-    """
-    return min(math.exp(min(epsilon, 700.0)) * rate, 1 - math.exp(-epsilon) * (1 - rate))
-
-
 def _require_guarantee(run: RunDirectory, option: str) -> None:
     """Refuse a run without a guarantee for private data."""
     if is_public(run) or not run.read_json(names.STATEMENT)["promises"]:
@@ -115,13 +106,10 @@ def _figures(run: RunDirectory, *, public: bool) -> tuple[dict[str, Interval], s
 def _record_lines(run: RunDirectory) -> list[str]:
     """The digests by which a reader finds the run that a document is about, and whether it is signed."""
     signed = (run / names.SIGNATURE).exists()
-    digests = {
-        "Statement": file_hash(run / names.STATEMENT),
-        "Model": file_hash(run / names.MODEL),
-        "Last line of the ledger": ledger.read(run / names.LEDGER)[-1].hash,
-    }
+    fields = signed_fields(run)
+    digests = {"Statement": "statement", "Model": "model", "Last line of the ledger": "ledger"}
     return [
-        *(f"{name}: SHA-256 `{digest}`" for name, digest in digests.items()),
+        *(f"{name}: SHA-256 `{fields[field]}`" for name, field in digests.items()),
         "Signature of these three: " + ("`signature.json` says who vouches" if signed else "none (`sfumato sign`)"),
         "`sfumato verify RUN` derives the guarantee again from the record. A record cannot prove its own honesty.",
     ]
