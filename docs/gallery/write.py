@@ -25,6 +25,8 @@ COMMANDS = (
     "report runs/first --public",
     "report runs/first --model-card",
     "report runs/first --dpia",
+    "report runs/first --anonymity",
+    "report runs/first --ai-act",
     "compare runs/first runs/second --page compare.html",
 )
 PAGES = {
@@ -33,6 +35,8 @@ PAGES = {
     "compare.html": "compare.html",
     "model-card.md": "runs/first/README.md",
     "dpia.md": "runs/first/dpia.md",
+    "anonymity.md": "runs/first/anonymity.md",
+    "ai-act.md": "runs/first/ai-act.md",
 }
 WIDTH, COLOURS = 900, 64
 HEIGHTS = {"report": 1040, "public": 1060, "compare": 1000}

@@ -54,16 +54,10 @@ def _score(name: str, outputs: Tensor, labels: Tensor, loss: str) -> GroupScore:
     return GroupScore(
         name=name,
         records=(count, count, count),
-        accuracy=(right / count, *_ends(right, count)) if count else UNKNOWN,
+        accuracy=(right / count, *wilson(right, count)) if count else UNKNOWN,
         auc=UNKNOWN if area is None else (area.value, area.low, area.high),
         calibration_error=_calibration(outputs, labels, loss),
     )
-
-
-def _ends(right: int, count: int) -> tuple[float, float]:
-    """Wilson's interval, without its rounding error at 0 and 1."""
-    low, high = wilson(right, count)
-    return low if right else 0.0, high if right < count else 1.0
 
 
 def _calibration(outputs: Tensor, labels: Tensor, loss: str) -> Estimate:

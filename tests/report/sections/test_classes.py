@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from sfumato.report import Evaluation
-from sfumato.report.sections.classes import ClassScore, class_scores, confused_pairs, worst
+from sfumato.report.sections.classes import ClassScore, class_scores, confused_pairs, wilson, worst
 
 
 def evaluation(confusion: list[list[int]]) -> Evaluation:
@@ -55,6 +55,8 @@ def test_the_interval_is_wilsons():
         theirs = binomtest(correct, examples).proportion_ci(confidence_level=0.95, method="wilson")
         ours = ClassScore(name="8", correct=correct, examples=examples).interval
         assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-6)
+    for examples in range(1, 200):
+        assert (wilson(0, examples)[0], wilson(examples, examples)[1]) == (0.0, 1.0)
 
 
 @settings(max_examples=15)
