@@ -71,6 +71,8 @@ def test_the_bytes_are_a_function_of_the_content():
 def test_shared_and_strided_tensors_are_written_out():
     base = torch.arange(6.0).reshape(2, 3)
     assert to_bytes({"a": base.t(), "b": base.t()}, {}) == to_bytes({"a": base.t().clone(), "b": base.t().clone()}, {})
+    shared = {"a": base, "b": base, "c": base[1:]}
+    assert to_bytes(shared, {}) == to_bytes({name: value.clone() for name, value in shared.items()}, {})
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not safetensors", bytes(100)])

@@ -158,7 +158,14 @@ def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     """Safetensors bytes: a function of tensors and metadata alone. The order of several metadata keys would vary."""
     if len(metadata) > 1:
         raise ValueError("with more than one metadata key the bytes would not be deterministic")
-    independent = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    independent: dict[str, Tensor] = {}
+    storages: set[int] = set()  # of which safetensors takes each only once
+    for name, value in tensors.items():
+        own = value.detach().cpu().contiguous()
+        if own.untyped_storage().data_ptr() in storages:
+            own = own.clone()
+        storages.add(own.untyped_storage().data_ptr())
+        independent[name] = own
     return save(independent, metadata=metadata)
 
 
