@@ -45,8 +45,8 @@ def refuse_mixing_layers(model: nn.Module) -> None:
             raise SfumatoError(
                 f"{place} is {kind} that normalises by the private batch, so every example would affect the gradients "
                 "of all others",
-                "use another normalisation (`normalisation=group`, or public-batch with public examples; "
-                "`sfumato.models.replace_norms`), or freeze it at its stored statistics with .eval() on that module",
+                "replace it with `sfumato.models.replace_norms(model, 'group')` or `normalisation=group` (with public "
+                "examples also public-batch), or freeze it at its stored statistics with .eval() on that module",
             )
         if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
             raise SfumatoError(
