@@ -15,7 +15,7 @@ from torch import nn
 
 import sfumato
 from sfumato import SfumatoError
-from sfumato.privacy import ledger
+from sfumato.privacy import BandedToeplitz, FullBatch, PrivacyPlan, ledger
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
@@ -365,6 +365,58 @@ def test_a_round_whose_weights_went_out_is_not_taken_from_others(data, tmp_path,
     assert pins.weights_digest(again.train(weights_of(1))) == sent
     again.train(weights_of(2))
     assert sfumato.verify(tmp_path).holds
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 20, 60, 61, 500])
+def test_without_steps_a_round_takes_one_or_as_many_as_make_60_in_all(data, tmp_path, rounds):
+    run = begun(data, tmp_path, rounds=rounds, steps=None, noise_multiplier=None, epsilon=3.0)
+    assert run.plan.steps % rounds == 0
+    assert rounds * (run._each - 1) < max(60, rounds) <= run.plan.steps
+
+
+@pytest.mark.parametrize("given", [{"epochs": 3}, {"steps": 9}, {"noise_multiplier": 2.0, "epsilon": 8.0}, {"plan": 6}])
+def test_steps_that_are_given_or_follow_from_the_noise_are_kept(data, tmp_path, given):
+    choices = {"steps": None, "noise_multiplier": None, "epsilon": 3.0, **given}
+    if "plan" in given:
+        plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=given["plan"], epsilon=3.0, delta=1e-5)
+        choices = {"steps": None, "noise_multiplier": None, "batch_size": None, "plan": plan}
+    run = begun(data, tmp_path, rounds=1, **choices)
+    steps = {"epochs": 9, "steps": 9, "plan": 6}.get(next(iter(given)))
+    assert run.plan.steps == (steps or run.plan.most_steps(8.0))
+
+
+def test_correlated_noise_goes_on_across_rounds_and_lost_steps(data, tmp_path):
+    """With so much noise a round moves the weights by its noise alone, whatever came in and was lost before."""
+    noise = BandedToeplitz(noise_multiplier=1e4, coefficients=(1.0, 0.5, 0.25))
+    plan = PrivacyPlan.calibrate(
+        examples=60, steps=STEPS, noise_multiplier=1e4, delta=1e-5, participation=FullBatch(), mechanism=noise
+    )
+
+    def site(place):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        choices = {"rounds": ROUNDS, "plan": plan, "directory": place, "seed": 1, "threads": 1}
+        return sfumato.private_rounds(model, optimizer, data, **choices)
+
+    def moved(run, weights):
+        return {name: value - weights[name] for name, value in run.train(weights).items()}
+
+    whole, broken = site(tmp_path / "whole"), site(tmp_path / "broken")
+    expected = [moved(whole, weights_of(number)) for number in range(ROUNDS)]
+    turn = next(iter(broken))
+    turn.receive(weights_of(0))
+    steps = iter(turn)
+    next(steps)
+    checkpoint = (tmp_path / "broken" / names.CHECKPOINT).read_bytes()
+    steps.close()
+    (tmp_path / "broken" / names.CHECKPOINT).write_bytes(checkpoint)
+    broken = site(tmp_path / "broken")
+    broken.train(weights_of(4))
+    for number in (1, 2):
+        for name, value in moved(broken, weights_of(number + 5)).items():
+            torch.testing.assert_close(value, expected[number][name], rtol=0, atol=2)  # noise: 80
+    assert broken.statement.circumstances.steps_lost == 1
+    assert sfumato.verify(tmp_path / "broken").holds
 
 
 @pytest.mark.parametrize("given", [{"rounds": 4}, {"rounds": 0}, {"rounds": 2.0}])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.experiment.fixed_features import STEPS_FULL_BATCH
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import RECEIVED, SENT, Entry, read
 from sfumato.runs import directory as names
@@ -301,6 +302,7 @@ def private_rounds(
             the site from round to round.
         rounds: R, the number of rounds. Each takes the same number of steps.
         arguments: the further arguments of `private_steps`. `steps` (or `epochs`) are those of all rounds together.
+            Without them, a plan and a noise multiplier, each round takes one step, or as many as make at least 60.
 
     **Guarantee.** All weights that the site sends in all rounds, together with those after every step, have the plan's
     (epsilon, delta) for each single example of this site, against everybody who sees them: the server, the other sites,
@@ -313,5 +315,7 @@ def private_rounds(
     Errors: `SfumatoError` before any budget is spent.
     """
     positive_integer("rounds", rounds)
+    if all(arguments.get(name) is None for name in ("plan", "steps", "epochs", "noise_multiplier")):
+        arguments["steps"] = rounds * -(-STEPS_FULL_BATCH // rounds)
     steps = private_steps(model, optimizer, data, loss, rounds=rounds, **arguments)
     return PrivateRounds(steps, rounds)
