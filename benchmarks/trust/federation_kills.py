@@ -28,15 +28,15 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
 
 from benchmarks import RESULTS
-from benchmarks.trust.federations import FRAMEWORKS, SITES, STEPS, Federation, paid
+from benchmarks.shared.federations import FRAMEWORKS, SITES, STEPS, Federation, paid
 from sfumato import owner_key
 from sfumato.privacy import ledger
 from sfumato.runs import verify
 
 RESULT = RESULTS / "federation-kills.json"
-ROUNDS, SHARE, JOBS = 6, 0.5, 0.1
-"""Rounds of a run; the share of processes that are killed, until there were enough; the share of kills that are a whole
-job's, where a job can begin again."""
+ROUNDS, SHARE, JOBS = 5, 0.8, 0.1
+"""Rounds of a run; the share of processes that are killed, until there were enough in a round; the share of kills that
+are a whole job's, where a job can begin again."""
 POLL, PAUSE = 0.1, 0.5
 """Seconds between two looks, and by which each step takes longer."""
 IN_STEPS, AROUND = "between the first and the last step of a round", "before the first or after the last"
@@ -46,7 +46,6 @@ IN_STEPS, AROUND = "between the first and the last step of a round", "before the
 class Death:
     """When a site's process is to be killed: so many seconds after its start, or after a number of its steps."""
 
-    process: psutil.Process
     steps: int
     delay: float
     since: float | None = None
@@ -60,10 +59,16 @@ class Death:
 
 @dataclass
 class Reaper:
-    """Decides on each process of a site, once it is seen, whether and when it is killed."""
+    """Decides on each process of a site, once it is seen, whether and when it is killed.
+
+    Args:
+        dice: decides.
+        wanted: the number of kills, spread evenly over the rounds.
+        until: no kills after this moment of the monotonic clock.
+    """
 
     dice: random.Random
-    left: int
+    wanted: int
     until: float
     seconds: float = 10.0
     kills: Counter = field(default_factory=Counter)
@@ -78,23 +83,23 @@ class Reaper:
             self.seconds = 0.8 * self.seconds + 0.2 * (time.monotonic() - known[1])
             del self.seen[site]
         if process and site not in self.seen:
-            self.seen[site] = process, time.monotonic(), self._death(process, steps)
+            self.seen[site] = process, time.monotonic(), self._death(steps, len(federation.rounds()))
         death = self.seen[site][2] if site in self.seen else None
-        if death and self.left and time.monotonic() < self.until and death.is_due(steps):
+        early = self.kills.total() < self.wanted * (len(federation.rounds()) + 1) / ROUNDS
+        if death and early and time.monotonic() < self.until and death.is_due(steps):
             what = "job" if federation.can_begin_again and self.dice.random() < JOBS else "site"
             federation.begin_again() if what == "job" else federation.kill(site)
-            self.left -= 1
             self.kills[what] += 1
             self.moments[IN_STEPS if paid(federation.run(site)) % STEPS else AROUND] += 1
-            print(f"{time.strftime('%H:%M:%S')} {what} {site} killed at step {steps}, {self.left} left", flush=True)
+            print(f"{time.strftime('%H:%M:%S')} {what} {site} killed at step {steps}: {self.kills.total()}", flush=True)
             self.seen.clear() if what == "job" else self.seen.pop(site)
 
-    def _death(self, process: psutil.Process, steps: int) -> Death | None:
+    def _death(self, steps: int, rounds: int) -> Death | None:
         if self.dice.random() > SHARE:
             return None
-        if self.dice.random() < 1 / 3:
-            return Death(process=process, steps=0, delay=self.dice.uniform(0, self.seconds))
-        return Death(process=process, steps=steps + self.dice.randint(1, STEPS), delay=self.dice.uniform(0, PAUSE))
+        if steps == (rounds + 1) * STEPS or self.dice.random() < 1 / 3:  # nothing is left but to repeat the answer
+            return Death(steps=0, delay=self.dice.uniform(0, self.seconds))
+        return Death(steps=steps + self.dice.randint(1, STEPS), delay=self.dice.uniform(0, PAUSE))
 
 
 def whole(federation: Federation, reaper: Reaper) -> float:

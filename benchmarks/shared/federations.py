@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 
 import psutil
+import torch
+
+from sfumato.runs import pins
 
 ROOT = Path(__file__).parents[2]
 SITES, STEPS = 3, 6
@@ -76,7 +79,7 @@ class Complete(ModelAggregator):
         self.done += 1
         weights = {name: sum(one[name] for one in found) / np.float32(self.sites) for name in found[0]}
         with open(self.place + "/rounds.txt", "a") as file:
-            print(digest(weights), file=file)
+            print(pins.weights_digest({name: torch.from_numpy(value) for name, value in weights.items()}), file=file)
         return FLModel(params=weights, metrics={"complete": self.done})
 
     def reset_stats(self):
@@ -261,9 +264,10 @@ class NVFlare(Federation):
     def _prepare(self, slow: str) -> None:
         shutil.copytree(ROOT / "examples" / "nvflare", self.app)
         imports = (
-            "import hashlib\n\nimport numpy as np\n"
+            "import numpy as np\n"
             "from nvflare.app_common.abstract.fl_model import FLModel, ParamsType\n"
             "from nvflare.app_common.aggregators.model_aggregator import ModelAggregator\n"
+            "from sfumato.runs import pins\n"
         )
         replaced(
             self.app / "job.py",
@@ -279,7 +283,7 @@ class NVFlare(Federation):
         )
         replaced(self.app / "network.py", ("import torch\n", f"{imports}import torch\n"))
         with (self.app / "network.py").open("a") as file:
-            file.write(NVFLARE_SERVER + DIGEST)
+            file.write(NVFLARE_SERVER)
         replaced(
             self.app / "client.py",
             ("epsilon=3.0", "epsilon=3.0, threads=1, seed=int(site.removeprefix('site-'))"),
@@ -303,7 +307,7 @@ class NVFlare(Federation):
             copy = self.place / f"server-{self.begun}.pt"
             shutil.copy(found, copy)
             with contextlib.suppress(Exception):  # a file that was being written; no site has seen what it holds
-                self.done = self.rounds().index(digest_of(copy)) + 1
+                self.done = self.rounds().index(pins.weights_digest(torch.load(copy, weights_only=True)["model"])) + 1
                 self.model = copy
         workspace.rename(self.place / f"nvflare-{self.begun}")
         self.begin()
@@ -331,26 +335,6 @@ class NVFlare(Federation):
     def conclude(self) -> None:
         """Waits for the job's end."""
         self.job.wait(300)
-
-
-DIGEST = """
-
-def digest(weights):
-    sums = hashlib.sha256()
-    for name in sorted(weights):
-        sums.update(name.encode() + np.ascontiguousarray(weights[name]).tobytes())
-    return sums.hexdigest()
-"""
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of the weights in a file of NVFlare's server, as its aggregator computes it."""
-    import torch
-
-    names: dict[str, object] = {}
-    exec("import hashlib\nimport numpy as np\n" + DIGEST, names)
-    weights = torch.load(path, weights_only=True)["model"]
-    return names["digest"]({name: value.numpy() for name, value in weights.items()})
 
 
 FRAMEWORKS = {"flower": Flower, "nvflare": NVFlare}
