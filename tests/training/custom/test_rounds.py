@@ -563,6 +563,7 @@ def last(kind):
         (changed(ledger.SENT, round=0), "not in its round"),
         (changed(ledger.SENT, sha256="0" * 64), "is not what went out after round 3"),
         (last(ledger.SENT), "not in its round"),
+        (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], "not in its round"),
         (last(ledger.RECEIVED), "not in its round"),
     ],
 )
