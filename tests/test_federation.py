@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -233,6 +234,22 @@ def flower(tmp_path: Path) -> Iterator[Flower]:
         kill(process)
 
 
+@needs("flwr")
+def test_the_server_of_flower_reads_no_error_of_a_site(monkeypatch: pytest.MonkeyPatch):
+    """Not one of the records either, which come before the rounds."""
+    monkeypatch.syspath_prepend(FLOWER)
+    client = importlib.import_module("hospitals.client_app")
+
+    def unreadable(*given: object) -> None:
+        raise FileNotFoundError("patient-17.png")
+
+    monkeypatch.setattr(client, "images_of", unreadable)
+    monkeypatch.setattr(client, "Message", lambda error, reply_to: error)
+    message = SimpleNamespace(metadata=SimpleNamespace(message_type="train"), has_error=lambda: False)
+    reply = client.app(message, SimpleNamespace(node_config={"site": 0}, run_config={"sites": 3}))
+    assert reply.reason == "the site takes no part in this round"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(90 * MINUTES)
 @needs("flwr")
@@ -261,7 +278,7 @@ def test_three_sites_of_flower(flower: Flower, monkeypatch: pytest.MonkeyPatch):
     wait(lambda: "round 6:" in said(), said, pause=10)  # asking takes seconds
     log = said()
     assert "Node Unavailable" in log
-    assert log.count("the privacy budget is used up") == 3
+    assert log.count("the site takes no part in this round") == 3
     counts = [int(found) for found in re.findall(r"aggregate_train: Received (\d) results", log)]
     assert counts == [3, 2, 2, 2, 2, 2]
     for site, planned in rounds.items():

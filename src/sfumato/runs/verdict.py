@@ -16,7 +16,7 @@ from sfumato.privacy.cross_check.accountant import agreement
 from sfumato.privacy.statements import process_counts
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
-from sfumato.runs import aggregated, audit_outcomes, commitment, kept_weights, signature
+from sfumato.runs import aggregated, audit_outcomes, commitment, kept_weights, pins, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -189,7 +189,7 @@ def _with_other_files(
     last = entries[-1].body
     if facts.rounds or any(entry.kind in (ledger.RECEIVED, ledger.SENT) for entry in entries):
         with _checking(checks, "the ledger names the weights of each round, in and out"):
-            _rounds(entries, facts)
+            _rounds(entries, plan, facts.rounds, run / names.MODEL)
     stored = kept_weights.files(run)
     if last.get("kept") or stored or facts.kept:
         with _checking(checks, "the kept weights are the files that the ledger ends with"):
@@ -260,16 +260,27 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
 
 
-def _rounds(entries: list[Entry], facts: Circumstances) -> None:
-    """Check that the ledger names what came in and what went out in each round of a federation, and no more rounds."""
-    received, sent = (
-        [one.body["round"] for one in entries if one.kind == kind] for kind in (ledger.RECEIVED, ledger.SENT)
-    )
-    _require(sent == list(range(len(sent))), f"it records that weights went out after rounds {sent}")
-    _require(
-        received == sorted(received) and {*sent} <= {*received}, "weights went out of a round that none came in for"
-    )
-    _require(all(one < facts.rounds for one in received), f"it records more rounds than the {facts.rounds} stated")
+def _rounds(entries: list[Entry], plan: PrivacyPlan, rounds: int, model: Path) -> None:
+    """Check that the ledger names what came in before the steps of each round of a federation and what went out after
+    them, and that the model is what went out last."""
+    _require(rounds > 0 and plan.steps % rounds == 0, f"{plan.steps} steps are not {rounds} rounds of equal length")
+    each, paid, came, sent = plan.steps // rounds, 0, -1, list[str]()
+    for entry in entries:
+        body, here = entry.body, f"line {entry.index + 1}, {entry.kind}, is not in its round"
+        if entry.kind == ledger.RECEIVED:
+            came = body["round"]
+            _require(came == len(sent) == body["step"] // each and body["step"] <= paid, here)
+        elif entry.kind == ledger.SENT:
+            _require(body["round"] == came == len(sent) and paid == (came + 1) * each, here)
+            sent.append(body["sha256"])
+        elif entry.kind == "release":
+            _require(came == paid // each, here)
+            paid += 1
+    taken = entries[-1].body["steps_taken"]
+    _require(len(sent) >= taken // each, f"it names the weights that went out after {len(sent)} rounds alone")
+    if taken and taken % each == 0:
+        found = pins.weights_digest(read_safetensors(model)[0])
+        _require(found == sent[taken // each - 1], f"{model.name} is not what went out after round {taken // each}")
 
 
 def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, last: Mapping[str, Any]) -> None:

@@ -17,9 +17,10 @@ import sfumato
 from sfumato import SfumatoError
 from sfumato.privacy import BandedToeplitz, FullBatch, PrivacyPlan, ledger
 from sfumato.runs import directory as names
-from sfumato.runs import pins
+from sfumato.runs import pins, verdict
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.custom.rounds import PrivateRounds
+from sfumato.training.custom.steps import PrivateSteps
 
 ROOT = Path(__file__).parents[3]
 ROUNDS, STEPS = 3, 6
@@ -261,6 +262,11 @@ def test_a_site_killed_at_any_moment_sends_the_same_bytes(data, tmp_path):
         (lambda w: w.update({"0.bias": torch.zeros(9)}), r"0\.bias is torch\.float32 \(9,\), the model's .* \(8,\)"),
         (lambda w: w.update({"0.bias": np.zeros(8)}), r"0\.bias is torch\.float64 \(8,\), the model's torch\.float32"),
         (lambda w: w.update({"0.bias": torch.full((8,), torch.nan)}), r"values in 0\.bias that are not finite"),
+        (lambda w: w["2.weight"].view(-1)[-1].fill_(-torch.inf), r"values in 2\.weight that are not finite"),
+        (lambda w: w["2.weight"].view(-1)[3].fill_(torch.inf), r"values in 2\.weight that are not finite"),
+        (lambda w: w.update({"0.bias": None}), r"0\.bias is no tensor"),
+        (lambda w: w.update({"0.bias": np.zeros(8, np.float32)[::-1]}), r"0\.bias is no tensor"),
+        (lambda w: w.update({"0.bias": torch.zeros(8, device="meta")}), r"0\.bias is no tensor"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_before_anything_is_spent(data, tmp_path, change, refusal):
@@ -269,6 +275,34 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_spent(data, tmp_
     with pytest.raises(SfumatoError, match=refusal):
         run.train(weights)
     assert not RunDirectory(tmp_path).exists
+
+
+@pytest.mark.parametrize("weights", [None, [np.zeros((8, 6), np.float32)]])
+def test_what_has_no_names_is_refused(data, tmp_path, weights):
+    with pytest.raises(SfumatoError, match=r"4 names are in only one of them, such as 0\.bias"):
+        begun(data, tmp_path).train(weights)
+
+
+def test_what_came_in_or_went_out_may_be_changed(data, tmp_path):
+    """Neither the site's steps nor its answer depend on it."""
+    expected = all_rounds(data, tmp_path / "whole")
+    run, model = begun(data, tmp_path / "run"), network()
+    own = run._steps.model.state_dict()
+    for number, digest in enumerate(expected):
+        model.load_state_dict(weights_of(number))
+        turn = next(iter(run))
+        turn.receive({name: value.numpy() for name, value in model.state_dict().items()})
+        for value in model.state_dict().values():
+            value.fill_(7)
+        for _ in turn:
+            pass
+        for value in own.values():
+            value.fill_(7)
+        sent = turn.weights()
+        assert pins.weights_digest(sent) == digest
+        for value in sent.values():
+            value.fill_(7)
+        assert pins.weights_digest(turn.weights()) == digest
 
 
 def test_with_secure_noise_weights_may_be_chosen_to_make_rounding_large(data, tmp_path):
@@ -323,6 +357,68 @@ def test_a_round_that_is_over_takes_no_step_and_gives_no_other_weights(data, tmp
         first.weights()
     run.train(weights_of(2))
     assert list(second) == []
+    assert sfumato.verify(tmp_path).holds
+
+
+def test_what_it_receives_decides_which_round_it_is(data, tmp_path):
+    """A round that is over may be asked again, and given other weights it is the next one, not an old answer."""
+    expected = all_rounds(data, tmp_path / "whole")
+    turn = next(iter(begun(data, tmp_path / "run")))
+    for number, digest in enumerate(expected):
+        for _ in range(2):
+            turn.receive(weights_of(number))
+            list(turn)
+            assert pins.weights_digest(turn.weights()) == digest
+    assert sfumato.verify(tmp_path / "run").holds
+
+
+def test_weights_of_another_process_s_round_are_no_answer(data, tmp_path, monkeypatch):
+    """It takes this round and a step of the next between this one's look at the checkpoint and at the ledger."""
+    run, opened = begun(data, tmp_path), PrivateSteps._open
+
+    def later(steps):
+        monkeypatch.setattr(PrivateSteps, "_open", opened)
+        other = begun(data, tmp_path)
+        other.train(weights_of(0))
+        turn = next(iter(other))
+        turn.receive(weights_of(1))
+        next(iter(turn))
+        return opened(steps)
+
+    monkeypatch.setattr(PrivateSteps, "_open", later)
+    with pytest.raises(SfumatoError, match="another process went on after round 1"):
+        run.train(weights_of(0))
+
+
+def test_weights_leave_when_their_line_is_on_disk(data, tmp_path, monkeypatch):
+    run, synced = begun(data, tmp_path), list[int]()
+    monkeypatch.setattr(ledger, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    for number in range(ROUNDS - 1):
+        run.train(weights_of(number))
+        assert kinds(tmp_path)[-1] == "sent"
+        assert synced[-1] == (tmp_path / names.LEDGER).stat().st_size
+
+
+def test_a_round_that_was_left_at_its_end_is_named_before_the_next(data, tmp_path):
+    run = begun(data, tmp_path)
+    for number, turn in enumerate(run):
+        turn.receive(weights_of(number))
+        for step in turn:
+            if step.number == (number + 1) * STEPS // ROUNDS:
+                break
+    run.finish()
+    assert sfumato.verify(tmp_path).holds
+
+
+def test_leaving_after_a_round_names_its_weights_too(data, tmp_path):
+    run = begun(data, tmp_path)
+    turn = next(iter(run))
+    turn.receive(weights_of(0))
+    for step in turn:
+        if step.number == STEPS // ROUNDS:
+            break
+    run.finish()
+    assert kinds(tmp_path)[-2:] == ["sent", "end"]
     assert sfumato.verify(tmp_path).holds
 
 
@@ -443,20 +539,50 @@ def test_a_run_of_rounds_is_resumed_with_its_number_of_rounds(data, tmp_path):
         begun(data, tmp_path, rounds=2)
 
 
+def without(kind, number=None):
+    return lambda lines: [one for one in lines if one[0] != kind or number not in (None, one[1]["round"])]
+
+
+def changed(kind, **to):
+    return lambda lines: [(name, {**body, **to} if name == kind else body) for name, body in lines]
+
+
+def last(kind):
+    return lambda lines: without(kind)(lines[:-1]) + [one for one in lines if one[0] == kind] + lines[-1:]
+
+
 @pytest.mark.parametrize(
-    ("kind", "number"), [(ledger.SENT, 1), (ledger.RECEIVED, 1), (ledger.RECEIVED, 9)], ids=["sent", "received", "more"]
+    ("change", "found"),
+    [
+        (without(ledger.SENT, 1), "not in its round"),
+        (without(ledger.SENT, 2), "went out after 2 rounds alone"),
+        (without(ledger.RECEIVED, 1), "not in its round"),
+        (lambda lines: without(ledger.SENT)(without(ledger.RECEIVED)(lines)), "not in its round"),
+        (changed(ledger.RECEIVED, round=9), "not in its round"),
+        (changed(ledger.RECEIVED, step=4), "not in its round"),
+        (changed(ledger.SENT, round=0), "not in its round"),
+        (changed(ledger.SENT, sha256="0" * 64), "is not what went out after round 3"),
+        (last(ledger.SENT), "not in its round"),
+        (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], "not in its round"),
+        (last(ledger.RECEIVED), "not in its round"),
+    ],
 )
-def test_verify_reads_the_lines_of_rounds(data, tmp_path, kind, number):
-    """A writer who leaves one out, or adds one, is found even if the chain is made again."""
+def test_verify_reads_the_lines_of_rounds(data, tmp_path, change, found):
+    """A writer who leaves one out, or adds, moves or changes one, is found even if the chain is made again."""
     all_rounds(data, tmp_path)
     path, previous, lines = tmp_path / names.LEDGER, None, []
-    for entry in ledger.read(path):
-        if (entry.kind, entry.body.get("round")) == (kind, number):
-            continue
-        body = {**entry.body, "round": number} if number == 9 and entry.kind == kind == ledger.RECEIVED else entry.body
-        previous = ledger.Entry.after(previous, entry.kind, body)
+    for kind, body in change([(one.kind, one.body) for one in ledger.read(path)]):
+        previous = ledger.Entry.after(previous, kind, body)
         lines.append(previous.line())
     path.write_bytes(b"".join(lines))
-    verdict = sfumato.verify(tmp_path)
-    assert not verdict.holds
-    assert "round" in json.dumps([one.found for one in verdict.checks if not one.holds])
+    read = sfumato.verify(tmp_path)
+    assert not read.holds
+    assert found in json.dumps([one.found for one in read.checks if not one.holds])
+
+
+@pytest.mark.parametrize("rounds", [0, 4, 7])
+def test_verify_finds_rounds_that_do_not_divide_the_steps(data, tmp_path, rounds):
+    """A statement is the site's own: it may say anything."""
+    plan = begun(data, tmp_path).plan
+    with pytest.raises(verdict._BrokenError, match=f"6 steps are not {rounds} rounds of equal length"):
+        verdict._rounds([], plan, rounds, tmp_path)

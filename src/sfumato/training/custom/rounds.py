@@ -49,14 +49,14 @@ class Round:
         round.
         """
         received = self._run._fitting(weights)
-        digest = pins.weights_digest(received)
+        digest, done = pins.weights_digest(received), self._run.completed
         self._repeated = self._run._repeats(digest)
-        if self.number == self._run.rounds and not self._repeated:
+        if done == self._run.rounds and not self._repeated:
             raise SfumatoError(
-                f"the privacy budget is used up after round {self._run.rounds}, the last of the plan",
+                f"the privacy budget is used up after round {done}, the last of the plan",
                 "leave the federation; more rounds need a run with a plan of its own, whose cost adds to this one's",
             )
-        self._received = received, digest
+        self._received, self.number = (received, digest), done - self._repeated
 
     def __iter__(self) -> Iterator[OwnStep]:
         """Takes the steps of the round that are left, none after its end. The loop's body runs after each, as in
@@ -65,7 +65,7 @@ class Round:
             raise SfumatoError(
                 f"{self!r} has no weights to start from", "call its receive() with the weights of the federation first"
             )
-        if not self._repeated and self._run.completed == self.number:
+        if self._run.completed == self.number:
             yield from self._run._take(self.number, *self._received)
 
     def weights(self) -> dict[str, Tensor]:
@@ -73,11 +73,11 @@ class Round:
 
         Errors: `SfumatoError` while steps are left, and for weights that later steps have replaced.
         """
-        if not self._repeated and self._run.completed <= self.number:
+        if self._run.completed <= self.number:
             raise SfumatoError(
                 f"{self!r} is not finished, so it has no weights to send", "iterate over the round to its end first"
             )
-        return self._run._weights_after(self.number - self._repeated)
+        return self._run._weights_after(self.number)
 
 
 class PrivateRounds:
@@ -139,6 +139,7 @@ class PrivateRounds:
 
     def finish(self) -> Statement:
         """Leave the federation early, at the last checkpoint. The statement is still that of the whole plan."""
+        self._settle()
         return self._steps.finish()
 
     def _take(self, number: int, weights: dict[str, Tensor], digest: str) -> Generator[OwnStep]:
@@ -167,6 +168,10 @@ class PrivateRounds:
     def _begin(self, ledger: Ledger, number: int, weights: dict[str, Tensor], digest: str) -> Checkpoint:
         """Restores the checkpoint of a round, with the weights that came in where its steps start from them."""
         checkpoint = self._steps._restore(ledger)
+        if checkpoint.step > (number + 1) * self._each:
+            raise SfumatoError(
+                f"another process went on after round {number + 1} of {self.directory}", "give its requests to one"
+            )
         if number and checkpoint.step == number * self._each:
             self._end(ledger, number - 1, checkpoint.model)
         paid = sum(entry.kind == "release" for entry in ledger.entries)
@@ -230,7 +235,7 @@ class PrivateRounds:
     def _fitting(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
         """The weights as tensors on the CPU, in the model's order. Refuses those that do not fit the model."""
         own = self._steps.model.state_dict()
-        if odd := sorted(own.keys() ^ dict(weights).keys()):
+        if odd := sorted(map(str, own.keys() ^ (weights.keys() if isinstance(weights, Mapping) else set()))):
             raise SfumatoError(
                 f"the received weights do not fit the model: {len(odd)} names are in only one of them, such as "
                 f"{odd[0]}",
@@ -238,7 +243,13 @@ class PrivateRounds:
             )
         found: dict[str, Tensor] = {}
         for name, like in own.items():
-            value = torch.as_tensor(weights[name]).detach().cpu()
+            try:
+                value = torch.as_tensor(weights[name]).detach().cpu()
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise SfumatoError(
+                    f"the received weights do not fit the model: {name} is no tensor ({' '.join(str(error).split())})",
+                    "send tensors or arrays, such as the entries of the model's state_dict()",
+                ) from None
             if (value.shape, value.dtype) != (like.shape, like.dtype):
                 raise SfumatoError(
                     f"the received weights do not fit the model: {name} is {value.dtype} {tuple(value.shape)}, the "
