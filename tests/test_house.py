@@ -183,6 +183,12 @@ def test_public_names_resolve():
         sfumato.Plam  # noqa: B018
 
 
+def test_subpackages_resolve():
+    """As errors and pages spell them, for a program that has imported the package alone."""
+    script = "import sfumato; sfumato.models.replace_norms; sfumato.experiment.Settings"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=["lint", "format"])
 def test_ruff(command: list[str]):
     done = subprocess.run(

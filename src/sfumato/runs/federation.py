@@ -133,7 +133,7 @@ class Federation:
         if not self.overlap:
             return (
                 f"{figures} for each single {what} of {_sites(sites)}. This is the largest of the sites' figures. "
-                "It holds if no person is at two sites; otherwise give --overlap."
+                "It holds if no person is at two sites; otherwise run `sfumato federation` with --overlap."
             )
         if sites == 1:
             return f"{figures} for each single {what} of 1 site: there is nothing to add."
@@ -188,7 +188,10 @@ def read_federation(directories: Sequence[str | os.PathLike[str]], *, overlap: b
     first = dict[str, str]()
     for site in sites:
         if site.ledger and site.ledger in first:
-            raise SfumatoError(f"{first[site.ledger]} and {site.run} are the same run", "give each site's run once")
+            raise SfumatoError(
+                f"{first[site.ledger]} and {site.run} are the same run",
+                "give each site's run once; if copies of it went on, each has spent the whole plan",
+            )
         first[site.ledger] = site.run
     return Federation(sites=sites, overlap=overlap)
 

@@ -33,6 +33,7 @@ from sfumato.training.preparation.resume import as_compared, compare_draws
 KIND = OWN_LOOP
 """The kind of such a run in its record."""
 _AGAIN = "give the original arguments of the run, or another `directory`"
+_RECORDS = "give the original records, on a machine with the owner's key that began the run, or another `directory`"
 _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """The entries of the record that the ledger's first line binds: all that the sums and the releases depend on."""
 
@@ -107,7 +108,7 @@ def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan
     pins.require_same("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)
     for part in _BOUND:
         before, now = (one[part] if isinstance(one[part], Mapping) else {"is": one[part]} for one in (recorded, record))
-        pins.require_same(part, before, now, remedy=_AGAIN, where=where)
+        pins.require_same(part, before, now, remedy=_RECORDS if part == "data" else _AGAIN, where=where)
     before, now = (as_compared(one["performance"]) for one in (recorded, record))
     pins.require_same("performance", before, now, remedy=_AGAIN, where=where)
     compare_draws(recorded, record, where=where)

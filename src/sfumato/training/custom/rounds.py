@@ -235,10 +235,17 @@ class PrivateRounds:
     def _fitting(self, weights: Mapping[str, Any]) -> dict[str, Tensor]:
         """The weights as tensors on the CPU, in the model's order. Refuses those that do not fit the model."""
         own = self._steps.model.state_dict()
-        if odd := sorted(map(str, own.keys() ^ (weights.keys() if isinstance(weights, Mapping) else set()))):
+        if not isinstance(weights, Mapping):
             raise SfumatoError(
-                f"the received weights do not fit the model: {len(odd)} names are in only one of them, such as "
-                f"{odd[0]}",
+                f"the received weights must be a dict of tensors or arrays, got {type(weights).__name__}",
+                "give the entries of the model's state_dict()",
+            )
+        odd = {"missing": own.keys() - weights.keys(), "unknown": weights.keys() - own.keys()}
+        if said := [
+            f"{what} entries: {len(keys)} (such as {min(map(str, keys))})" for what, keys in odd.items() if keys
+        ]:
+            raise SfumatoError(
+                f"the received weights do not fit the model, {', '.join(said)}",
                 "send exactly the entries of the model's state_dict()",
             )
         found: dict[str, Tensor] = {}
