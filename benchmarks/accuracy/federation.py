@@ -206,11 +206,6 @@ def by_private_rounds(held: Set, seed: int) -> list[float]:
     return [held.accuracies(rounds_of(held, parts, epsilon, seed))[0] for epsilon in EPSILONS]
 
 
-def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of one unit's records."""
-    return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
-
-
 def rounds_of(held: Set, parts: list[np.ndarray], epsilon: float, seed: int) -> Tensor:
     """The last weights (D + 1, 1, classes)."""
     os.fsync = os.fstat  # no run here needs to survive a power cut
@@ -220,12 +215,14 @@ def rounds_of(held: Set, parts: list[np.ndarray], epsilon: float, seed: int) -> 
         runs = []
         for number, part in enumerate(parts):
             model = nn.Linear(*reversed(weights["weight"].shape), bias=False)
+            known = held.labels[part] != IGNORED
             runs.append(
                 sfumato.private_rounds(
                     model,
                     torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM),
-                    (held.features[part], held.labels[part]),
-                    mean_loss,
+                    (held.features[part][known], held.labels[part][known]),
+                    users=known.nonzero()[:, 0].numpy(),
+                    drawn="users",
                     rounds=STEPS_FULL_BATCH,
                     epsilon=epsilon,
                     delta=DELTA,

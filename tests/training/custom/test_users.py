@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError
@@ -16,7 +17,7 @@ from sfumato.privacy.unit import User
 from sfumato.runs.owner.uses import earlier_uses, uses_report
 from sfumato.training.custom.bookkeeping import _data
 from sfumato.training.custom.records import own_records
-from sfumato.training.custom.users import keep_per_user
+from sfumato.training.custom.users import by_user, gradient_of
 
 KEY = bytes(32)
 OWNERS = st.lists(st.integers(0, 4), min_size=2, max_size=12)
@@ -25,7 +26,7 @@ OWNERS = st.lists(st.integers(0, 4), min_size=2, max_size=12)
 def kept(owners, values, at_most):
     """The values that are kept of each owner."""
     inputs = torch.tensor(values, dtype=torch.float32)[:, None]
-    records, unit = keep_per_user(own_records((inputs, torch.zeros(len(values)).long()), KEY), owners, at_most)
+    records, unit = by_user(own_records((inputs, torch.zeros(len(values)).long()), KEY), owners, at_most, "examples")
     found = [int(value) for value in records.take(np.arange(records.count))[0][:, 0]]
     assert records.examples == records.count == len(records.codes) == len(records.identifiers) == len(found)
     assert unit == User(drawn="examples", at_most=at_most, users=len(set(owners)))
@@ -96,6 +97,87 @@ def test_a_federation_takes_users_too(tmp_path):
     assert run.statement.plan.unit == User(drawn="examples", at_most=1, users=20)
 
 
+@settings(max_examples=25)
+@given(OWNERS, st.none() | st.integers(1, 3), st.sampled_from([0.05, 1.0, 50.0]), st.integers(0, 2**20), st.data())
+def test_a_users_mean_gradient_is_clipped_as_a_whole(owners, per_user, max_norm, seed, data):
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = torch.randn(len(owners), 1, 5, 5, generator=generator), torch.arange(len(owners)) % 3
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)).double()
+    records = own_records((inputs.double(), targets), KEY)
+    grouped, unit = by_user(records, owners, per_user, "users")
+    assert unit == User(drawn="users", at_most=per_user)
+    assert grouped.count == grouped.examples == len(set(owners))
+    drawn = sorted(data.draw(st.sets(st.integers(0, grouped.count - 1), min_size=1)))
+    options = {"template": None, "capture": False, "max_norm": max_norm, "methods": None}
+    found = gradient_of(grouped, model, functional.cross_entropy, **options)(*grouped.take(np.array(drawn)))
+    single, _ = by_user(records, owners, per_user or 12, "examples")
+    kept = {record.numpy().tobytes() for record in single.take(np.arange(single.count))[0]}
+    expected = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for name in np.unique(owners)[drawn]:
+        of_user = [
+            row for row, owner in enumerate(owners) if owner == name and inputs[row].double().numpy().tobytes() in kept
+        ]
+        assert len(of_user) == min(owners.count(name), per_user or 12)
+        loss = functional.cross_entropy(model(inputs[of_user].double()), targets[of_user])
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        norm = torch.cat([one.flatten() for one in gradients]).norm()
+        for total, one in zip(expected.values(), gradients, strict=True):
+            total += one * min(1.0, max_norm / float(norm))
+    for name, value in expected.items():
+        torch.testing.assert_close(found.gradients[name].double(), value, rtol=1e-4, atol=1e-5 * max_norm)
+
+
+def test_users_may_be_drawn_with_all_of_their_records(tmp_path):
+    names = [f"patient {record // 5}" for record in range(57)] + ["alone", "two", "two"]
+    run = steps(tmp_path, names, drawn="users", per_user=None, batch_size=7)
+    for _ in run:
+        pass
+    known = {"batch_size": 7, "steps": 3, "noise_multiplier": 4.0, "delta": 1e-5}
+    assert run.plan == PrivacyPlan.calibrate(examples=14, unit=User(drawn="users"), **known)
+    assert "for each single person, with all of their images" in run.statement.sentence
+    assert {"examples", "users"} <= set(run.statement.circumstances.read)
+    assert sfumato.verify(tmp_path).holds
+    with pytest.raises(SfumatoError, match="several tensors"):
+        by_user(own_records(((torch.rand(4, 2), torch.rand(4, 2)), torch.arange(4)), KEY), [1, 1, 2, 2], None, "users")
+
+
+@pytest.mark.parametrize("noise", ["standard", "secure"])
+def test_users_are_resumed_and_their_records_must_not_change(tmp_path, noise):
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(60, 6), torch.arange(60) % 3
+
+    def begun(directory):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        users = {"users": np.arange(60) % 11, "drawn": "users", "per_user": 4, "noise": noise}
+        length = {"rounds": 3, "steps": 6, "batch_size": 5, "noise_multiplier": 2.0}
+        known = {"directory": directory, "seed": 1, "threads": 1, "micro_batch": 8 if noise == "standard" else None}
+        return sfumato.private_rounds(model, optimizer, (inputs, targets), **users, **length, **known)
+
+    straight, weights = begun(tmp_path / "straight"), begun(tmp_path / "first")._steps.model.state_dict()
+    for _ in range(3):
+        weights = straight.train(weights)
+    broken = begun(tmp_path / "broken")
+    received = begun(tmp_path / "first")._steps.model.state_dict()
+    received = broken.train(received)
+    turn = next(iter(broken))
+    turn.receive(received)
+    taken = iter(turn)
+    next(taken)
+    taken.close()
+    resumed = begun(tmp_path / "broken")
+    for _ in range(2):
+        received = resumed.train(received)
+    assert all(torch.equal(value, weights[name]) for name, value in received.items())
+    assert sfumato.verify(tmp_path / "broken").holds
+    changed = begun(tmp_path / "changed")
+    changed.train(weights)
+    inputs *= 2
+    with pytest.raises(SfumatoError, match="have changed in memory"):
+        changed.train(weights | {"0.bias": weights["0.bias"] + 1})
+
+
 @pytest.mark.parametrize(
     ("choices", "refusal"),
     [
@@ -107,6 +189,13 @@ def test_a_federation_takes_users_too(tmp_path):
         ({"users": np.ma.masked_equal(np.arange(60), 5)}, "all strings or all integers, got masked values"),
         ({"users": ["a"] * 60, "per_user": None}, "per_user must be"),
         ({"users": None}, "per_user is 2, but there are no users"),
+        ({"users": None, "per_user": None, "drawn": "users"}, "drawn is users, but there are no users"),
+        ({"users": ["a"] * 60, "drawn": "clients"}, "drawn must be"),
+        ({"users": ["a"] * 60, "drawn": "users", "per_user": 0}, "per_user must be"),
+        (
+            {"users": ["a"] * 30 + ["b"] * 30, "drawn": "users", "batch_size": 2, "capture": True},
+            "template and capture",
+        ),
         ({"users": None, "per_user": None, "plan": "users"}, "the plan's unit is User"),
     ],
 )
@@ -124,7 +213,7 @@ def test_users_that_do_not_fit_are_refused(tmp_path, choices, refusal):
 )
 def test_other_names_are_other_users(users):
     records = own_records((torch.arange(3.0)[:, None], torch.zeros(3).long()), KEY)
-    assert keep_per_user(records, users, 1)[1].users == 3
+    assert by_user(records, users, 1, "examples")[1].users == 3
 
 
 def test_runs_with_other_users_do_not_compose(tmp_path):

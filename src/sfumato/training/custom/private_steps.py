@@ -28,7 +28,7 @@ from sfumato.runs.owner import data_identity
 from sfumato.training.custom.bookkeeping import circumstances_of
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
-from sfumato.training.custom.users import keep_per_user
+from sfumato.training.custom.users import EXAMPLES, by_user
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.building import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
@@ -55,6 +55,7 @@ def private_steps(
     examples: int | None = None,
     users: Sequence[Any] | np.ndarray | None = None,
     per_user: int | None = None,
+    drawn: str | None = None,
     with_state: Sequence[Any] = (),
     template: tuple[Tree, Tree] | None = None,
     public: bool = False,
@@ -103,6 +104,9 @@ def private_steps(
         users: (N,), who each record belongs to, as strings or integers: the guarantee is then for each user, such as a
             patient, with all of their records. By default it is for each single record.
         per_user: G, the most records kept of each user, chosen by a keyed hash. Needs `users`.
+        drawn: with `users`, what a step draws: "examples" (default; each record's gradient is clipped, and a user moves
+            the sum by up to G C), or "users" (the mean gradient of a user's records is clipped as a whole to C; batch
+            size and N count users, and inputs and targets are one tensor each).
         with_state: further objects to save in checkpoints, such as a learning rate scheduler, with `state_dict` and
             `load_state_dict`.
         template: synthetic or public (inputs, targets), for a model that fails on random numbers, or on integers that
@@ -134,7 +138,7 @@ def private_steps(
     """
     _refuse_choices(unknown, optimizer, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
-    records, unit = _by_user(_with_name(own_records(data, key), name, run, public), users, per_user)
+    records, unit = _unit_of(_with_name(own_records(data, key), name, run, public), users, per_user, drawn)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
     asked |= options_of(target := target_of(epsilon, mu, attack_risk))
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
@@ -144,6 +148,7 @@ def private_steps(
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
+    others |= {"with_state": tuple(with_state), "capture": capture}
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
@@ -152,8 +157,6 @@ def private_steps(
         plan=plan,
         run=run,
         facts=facts,
-        with_state=tuple(with_state),
-        capture=capture,
         **others,
         start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
     )
@@ -180,13 +183,14 @@ def _refuse_choices(unknown: Mapping[str, Any], optimizer: Any, noise: str, if_c
         )
 
 
-def _by_user(
-    records: LoopRecords, users: Sequence[Any] | np.ndarray | None, per_user: int | None
+def _unit_of(
+    records: LoopRecords, users: Sequence[Any] | np.ndarray | None, per_user: int | None, drawn: str | None
 ) -> tuple[LoopRecords, Example | User]:
     if users is not None:
-        return keep_per_user(records, users, per_user)
-    if per_user is not None:
-        raise SfumatoError(f"per_user is {per_user}, but there are no users", "give users, who each record belongs to")
+        return by_user(records, users, per_user, drawn or EXAMPLES)
+    for name, value in {"per_user": per_user, "drawn": drawn}.items():
+        if value is not None:
+            raise SfumatoError(f"{name} is {value}, but there are no users", "give users, who each record belongs to")
     return records, Example()
 
 

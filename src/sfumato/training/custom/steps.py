@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
-from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import losses
 from sfumato.gradients.examples import Tree, tree_map
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
@@ -33,6 +32,7 @@ from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.training.custom import bookkeeping, optimizers
 from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.custom.records import LoopRecords
+from sfumato.training.custom.users import UserRecords, gradient_of
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.preparation import resume
@@ -115,14 +115,8 @@ class PrivateSteps:
         self._statement = None
         recorded = start.unfinished.recorded
         _, threads = configure_torch(start)
-        self._gradient = ClippedGradient(
-            model,
-            loss,
-            max_norm=plan.max_norm,
-            template=template,
-            methods=recorded.methods if recorded else None,
-            capture=capture,
-        )
+        own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
+        self._gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
         micro_batch = self._checked(loss, template or _synthetic(records), start)
         self.performance = Performance(
             device=str(self._device),
@@ -288,16 +282,19 @@ class PrivateSteps:
         return _devices.compute_mode(str(self._device), self.performance.precision)
 
     def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
-        """Yields inputs, targets and dropout keys of the participants, in micro-batches."""
-        size = self.performance.micro_batch
+        """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in
+        micro-batches."""
+        records, size = self._records, self.performance.micro_batch
+        if isinstance(records, UserRecords):
+            size = max(1, size // records.most_of_one)
         for start in range(0, len(rows), size):
             piece = rows[start : start + size]
-            inputs, targets = tree_map(lambda one: one.to(self._device), self._records.take(piece))
+            batch = tree_map(lambda one: one.to(self._device), records.take(piece))
             torch.manual_seed(self._key.seed("model", step, str(start)))
             keys = None
             if self._gradient.uses_keys:
                 keys = dropout_keys(self._key, step, piece)
-            yield inputs, targets, keys
+            yield *batch, keys
 
     def _checkpoint(self, step: int, identity: str, head: str, *, noise: NoiseState) -> Checkpoint:
         state = Checkpoint.of(step, self.model, {}, self._optimizer, run=identity, noise=noise, ledger=head)

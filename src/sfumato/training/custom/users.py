@@ -1,36 +1,153 @@
-"""The records of a custom loop by user: at most G of each are kept, and the guarantee is for each user."""
+"""The records of a custom loop by user: at most G of each are kept, and the guarantee is for each user.
+
+A step draws records, or users with all of their kept records.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import ranks_within_users
+from sfumato.gradients import ClippedGradient, UserGradient
+from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
 from sfumato.training.custom.records import LoopRecords
+from sfumato.training.steps import record_shares
+
+EXAMPLES, USERS = "examples", "users"
+"""What a step draws."""
 
 
-def keep_per_user(
-    records: LoopRecords, users: Sequence[Any] | np.ndarray, per_user: int | None
+@dataclass(frozen=True, kw_only=True)
+class UserRecords(LoopRecords):
+    """Users, each with all of their kept records, read by user number.
+
+    Args:
+        count: number of users.
+        single: the kept records by themselves.
+        rows: int64 (count, R), the rows of each user's records among them; any row where a user has fewer.
+        own: bool (count, R), False there.
+    """
+
+    single: LoopRecords
+    rows: np.ndarray = field(repr=False)
+    own: np.ndarray = field(repr=False)
+
+    @property
+    def most_of_one(self) -> int:
+        """R, the most records of one user."""
+        return self.rows.shape[1]
+
+    def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """Inputs and targets (b, R, ...) of these users, zeros where one has fewer records, and shares (b, R)."""
+        width = int(self.own[rows].sum(1).max())
+        places, own = self.rows[rows, :width], torch.from_numpy(self.own[rows, :width])
+        found = (one.unflatten(0, places.shape) for one in self.single.take(places.reshape(-1)))  # type: ignore
+        inputs, targets = (torch.where(own.reshape(*places.shape, *[1] * (one.dim() - 2)), one, 0) for one in found)
+        return inputs, targets, record_shares(own, targets, next_words=False)
+
+    def refuse_changed(self) -> None:
+        """See `LoopRecords.refuse_changed`."""
+        self.single.refuse_changed()
+
+    @property
+    def zero_record(self) -> tuple[Tree, Tree]:
+        """Zeros with the shapes and types of one record."""
+        return self.single.zero_record
+
+
+def by_user(
+    records: LoopRecords, users: Sequence[Any] | np.ndarray, per_user: int | None, drawn: str
 ) -> tuple[LoopRecords, User]:
     """The records with at most G of each user, and the unit of their guarantee.
 
     Args:
         users: (N,), who each record belongs to, as strings or integers.
-        per_user: G.
+        per_user: G; with "users" None for all records.
+        drawn: "examples", or "users": each with all of their kept records.
 
     **Guarantee.** The kept records of a user are a function of that user's records and of the owner's key, as in
     `cap_per_user`: so a user who is added or removed with all of their records changes at most G of the kept ones, and
-    none of the others' (unit: one user; adjacency: add-or-remove).
+    none of the others' (unit: one user; adjacency: add-or-remove). With "users" each kept record is in one unit that a
+    step draws, that of its user.
 
-    Errors: `SfumatoError` if there is not one user for each record, and without G.
+    Errors: `SfumatoError` if there is not one user for each record, without G for "examples", and for "users" if inputs
+    or targets are several tensors.
     """
+    one_of("drawn", drawn, (EXAMPLES, USERS))
+    owners = _owners(records, users)
+    if drawn == EXAMPLES or per_user is not None:
+        remedy = "give the largest number of records to keep of each user, such as 10"
+        positive_integer("per_user", per_user, remedy=remedy)
+    names, numbers = np.unique(owners, return_inverse=True)
+    kept = np.arange(records.count)
+    if per_user is not None:
+        ranks = ranks_within_users(numbers, records.codes, np.zeros(records.count, np.int64), records.key)
+        kept = np.flatnonzero(ranks < per_user)
+    every = records.read
+    selected = replace(
+        records,
+        count=len(kept),
+        read=lambda rows: every(kept[rows]),
+        codes=records.codes[kept],
+        identifiers=records.identifiers[kept],
+        users=_assignment(records, names, numbers),
+        examples=len(kept),
+        facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
+    )
+    if drawn == EXAMPLES:
+        return selected, User(drawn="examples", at_most=per_user, users=len(names))
+    return _grouped(selected, numbers[kept]), User(drawn="users", at_most=per_user)
+
+
+def gradient_of(
+    records: LoopRecords,
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    *,
+    template: tuple[Tree, Tree] | None,
+    capture: bool,
+    **own: Any,
+) -> ClippedGradient | UserGradient:
+    """The clipped sum over what a step draws, records or users."""
+    if not isinstance(records, UserRecords):
+        return ClippedGradient(model, loss, template=template, capture=capture, **own)
+    if template is not None or capture:
+        raise SfumatoError("drawn is users, where template and capture have no effect", "leave them out")
+    return UserGradient(model, loss, **own)
+
+
+def _grouped(records: LoopRecords, numbers: np.ndarray) -> UserRecords:
+    """The records of each user together.
+
+    Args:
+        numbers: int64 (N,), the number of each record's user, from 0.
+    """
+    if not all(isinstance(one, Tensor) for one in records.zero_record):
+        raise SfumatoError(
+            "drawn is users, but inputs or targets are several tensors",
+            "give one tensor of inputs and one of targets, or drawn=examples",
+        )
+    counts = np.bincount(numbers)
+    places = (np.cumsum(counts) - counts)[:, None] + np.arange(counts.max())
+    own = np.arange(counts.max()) < counts[:, None]
+    rows = np.argsort(numbers, kind="stable")[np.where(own, places, 0)]
+    known = {one.name: getattr(records, one.name) for one in fields(records)}
+    known |= {"count": len(counts), "examples": len(counts)}
+    return UserRecords(**known, single=records, rows=rows, own=own)
+
+
+def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """The user of each record, (N,)."""
     owners = np.asarray(users, dtype=None if hasattr(users, "dtype") else object)  # a list keeps what it holds
     if owners.shape != (records.count,):
         raise SfumatoError(
@@ -43,23 +160,7 @@ def keep_per_user(
             f"users must be all strings or all integers, got {found}",
             "give the name or number of each record's user, and leave out records without one",
         )
-    remedy = "give the largest number of records to keep of each user, such as 10"
-    at_most = positive_integer("per_user", per_user, remedy=remedy)
-    names, numbers = np.unique(owners, return_inverse=True)
-    ranks = ranks_within_users(numbers, records.codes, np.zeros(records.count, np.int64), records.key)
-    kept = np.flatnonzero(ranks < at_most)
-    every = records.read
-    selected = replace(
-        records,
-        count=len(kept),
-        read=lambda rows: every(kept[rows]),
-        codes=records.codes[kept],
-        identifiers=records.identifiers[kept],
-        users=_assignment(records, names, numbers),
-        examples=len(kept),
-        facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
-    )
-    return selected, User(drawn="examples", at_most=at_most, users=len(names))
+    return owners
 
 
 def _kinds(owners: np.ndarray) -> set[str]:
