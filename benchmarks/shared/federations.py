@@ -186,11 +186,11 @@ class Flower(Federation):
         )
         replaced(
             hospitals / "client_app.py",
-            ("epsilon=3.0", "epsilon=3.0, threads=1, seed=context.node_config['site']"),
-            ("steps=3 * rounds", f"steps={STEPS} * rounds"),
+            ('"epsilon": 3.0', '"epsilon": 3.0, "threads": 1, "seed": context.node_config["site"]'),
+            ("3 * rounds", f"{STEPS} * rounds"),
             ('{"num-examples":', '{"site": context.node_config["site"], "num-examples":'),
             ('"rounds", context.run_config["rounds"]', f'"rounds", {self.total}'),
-            ("app = ClientApp()", "app = ClientApp()" + slow),
+            ("app = ClientApp(mods=[discreet])", "app = ClientApp(mods=[discreet])" + slow),
         )
         (self.place / "flower").mkdir()
         self.link = self.port()

@@ -16,15 +16,18 @@ from flwr.clientapp.typing import ClientAppCallable
 import sfumato
 from hospitals.task import images_of, network
 
+USED_UP = "the privacy budget is used up"
+
 
 def discreet(message: Message, context: Context, train: ClientAppCallable) -> Message:
     """Flower would send the text of an error, which may name files and records: the server learns only that there is
-    one, and goes on without the site."""
+    one, or that the budget is used up, and goes on without the site."""
     try:
         return train(message, context)
-    except Exception:
-        traceback.print_exc()  # for the site alone; a used-up budget is among these
-        return Message(Error(code=0, reason="the site takes no part in this round"), reply_to=message)
+    except Exception as error:
+        traceback.print_exc()  # for the site alone
+        reason = USED_UP if USED_UP in str(error) else "the site takes no part in this round"
+        return Message(Error(code=0, reason=reason), reply_to=message)
 
 
 app = ClientApp(mods=[discreet])
@@ -36,16 +39,9 @@ def train(message: Message, context: Context) -> Message:
     model, (images, labels) = network(), images_of(context.node_config["site"], context.run_config["sites"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     rounds = context.node_config.get("rounds", context.run_config["rounds"])
-    run = sfumato.private_rounds(
-        model,
-        optimizer,
-        (images, labels),
-        rounds=rounds,
-        steps=3 * rounds,
-        batch_size=len(images),
-        epsilon=3.0,
-        directory=context.node_config["directory"],
-    )
+    plan = {"rounds": rounds, "steps": 3 * rounds, "batch_size": len(images), "epsilon": 3.0}
+    place = context.node_config["directory"]
+    run = sfumato.private_rounds(model, optimizer, (images, labels), **plan, directory=place)
     weights = run.train(message.content["arrays"].to_torch_state_dict())
     content = {"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": run.plan.expected_batch_size})}
     return Message(RecordDict(content), reply_to=message)
