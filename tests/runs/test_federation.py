@@ -45,7 +45,7 @@ def place(tmp_path_factory):
         patch.setenv("SFUMATO_HOME", str(root / "home"))
         site(root / "a")
         site(root / "b")
-        site(root / "noisier", rounds=1, noise_multiplier=8.0)
+        site(root / "noisier", rounds=1, noise_multiplier=8.0, delta=1e-6)
         early = site(root / "early", rounds=3, until=1)
         turn = next(iter(early))
         turn.receive(start(7))
@@ -91,6 +91,7 @@ def test_the_worst_site_holds_for_patients_of_any(at, capsys):
     found = asked(capsys, "a", "noisier")
     (together,) = found["together"]
     assert together["epsilon"] == epsilon_of(at / "a") > epsilon_of(at / "noisier")
+    assert together["delta"] == 1e-5 > found["sites"][1]["delta"]
     assert (together["unit"], together["adjacency"], together["sites"]) == ("example", "add-or-remove", 2)
     assert "the largest of the sites' figures. It holds if no person is at two sites" in found["sentences"][0]
     assert found["sites"][0]["sentence"] == json.loads((at / "a" / names.STATEMENT).read_text())["sentence"]
