@@ -35,7 +35,8 @@ def main() -> None:
     while flare.is_running():
         received = flare.receive()
         try:
-            sent = flare.FLModel(params=run.train(received.params))
+            weight = {"NUM_STEPS_CURRENT_ROUND": run.plan.expected_batch_size}  # in the server's average
+            sent = flare.FLModel(params=run.train(received.params), meta=weight)
         except sfumato.SfumatoError as refusal:  # such as a used-up budget: the server goes on without the site
             print(f"{site}: {refusal}")
             sent = flare.FLModel(params={})
