@@ -35,12 +35,11 @@ def main() -> None:
     while flare.is_running():
         received = flare.receive()
         try:
-            weight = {"NUM_STEPS_CURRENT_ROUND": run.plan.expected_batch_size}  # in the server's average
-            sent = flare.FLModel(params=run.train(received.params), meta=weight)
+            sent = run.train(received.params)
         except sfumato.SfumatoError as refusal:  # such as a used-up budget: the server goes on without the site
             print(f"{site}: {refusal}")
-            sent = flare.FLModel(params={})
-        flare.send(sent)
+            sent = {}
+        flare.send(flare.FLModel(params=sent, meta={"NUM_STEPS_CURRENT_ROUND": run.plan.expected_batch_size}))
 
 
 if __name__ == "__main__":
