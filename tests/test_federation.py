@@ -335,3 +335,14 @@ def test_three_sites_of_nvflare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert sfumato.verify(runs / f"site-{site + 1}").holds
     together = float(re.findall(r"accuracy ([\d.]+)%", log)[0]) / 100
     assert together > 0.5
+
+
+@needs("nvflare")
+def test_a_job_of_nvflare_whose_runs_are_all_finished_is_refused(tmp_path: Path):
+    for site in ("site-1", "site-2"):
+        (tmp_path / "runs" / site).mkdir(parents=True)
+        (tmp_path / "runs" / site / names.STATEMENT).touch()
+    program = [sys.executable, "job.py", str(tmp_path), "--sites", "2"]
+    done = subprocess.run(program, cwd=NVFLARE, env=environment_of(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "are finished, so no site would train; give another PLACE" in done.stderr

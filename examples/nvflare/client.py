@@ -35,11 +35,11 @@ def main() -> None:
     while flare.is_running():
         received = flare.receive()
         try:
-            sent = flare.FLModel(params=run.train(received.params))
+            sent = run.train(received.params)
         except sfumato.SfumatoError as refusal:  # such as a used-up budget: the server goes on without the site
             print(f"{site}: {refusal}")
-            sent = flare.FLModel(params={})
-        flare.send(sent)
+            sent = {}
+        flare.send(flare.FLModel(params=sent, meta={"NUM_STEPS_CURRENT_ROUND": run.plan.expected_batch_size}))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=3)
     given = parser.parse_args()
     runs = (given.place / "runs").resolve()
+    if len([*runs.glob("*/statement.json")]) == given.sites:
+        parser.error(f"all runs in {runs} are finished, so no site would train; give another PLACE")
     recipe = Averaging(
         name="hospitals",
         model=Network(),

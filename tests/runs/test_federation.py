@@ -113,7 +113,7 @@ def test_different_units_do_not_add_up(at, capsys, more):
     assert [(one["unit"], one["sites"]) for one in found["together"]] == [("example", 1), ("user", 1)]
     assert [one["epsilon"] for one in found["together"]] == [epsilon_of(at / "a"), epsilon_of(at / "persons")]
     assert "for each single person of 1 site" in found["sentences"][1]
-    assert "These do not add up." in found["sentences"][2]
+    assert "so they do not compose." in found["sentences"][2]
 
 
 def test_who_left_when(at, capsys):
@@ -164,6 +164,7 @@ def test_what_a_site_sends_is_enough_and_what_is_changed_fails(at, sent, capsys)
     page = (at / "page.html").read_text()
     assert "Not every site's statement was verified" in page
     assert "FAILS: The statement does NOT follow" in page
+    assert "(each site whose statement holds)" in page
     assert (at / "page.html").stat().st_mode & 0o077 == 0
 
 
@@ -187,6 +188,7 @@ def test_the_page_has_every_site(at, capsys):
     for name in ("a", "persons"):
         assert json.loads((at / name / names.STATEMENT).read_text())["sentence"] in page
     assert "a record cannot prove its own honesty" in page
+    assert "(all sites)" in page
     assert "<script" not in page
 
 

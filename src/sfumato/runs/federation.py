@@ -121,7 +121,7 @@ class Federation:
         """What the sites promise together, and why; which sites are not in it; and that no accuracy was measured."""
         lines = [self._sentence(**one) for one in self.together]
         if len(self.together) > 1:
-            lines.append("The sites promise for different units or adjacencies. These do not add up.")
+            lines.append("The guarantees are for different units or adjacencies, so they do not compose.")
         without = [site.run for site in self.sites if not site.promises]
         if without:
             lines.append(f"Not in these figures, since nothing is promised for them: {', '.join(without)}.")
@@ -133,7 +133,7 @@ class Federation:
         if not self.overlap:
             return (
                 f"{figures} for each single {what} of {_sites(sites)}. This is the largest of the sites' figures. "
-                "It holds if no person is at two sites; otherwise run `sfumato federation` with --overlap."
+                "It holds if no person is at two sites; otherwise run sfumato federation with --overlap."
             )
         if sites == 1:
             return f"{figures} for each single {what} of 1 site: there is nothing to add."
@@ -220,7 +220,7 @@ def _read(run: RunDirectory) -> Site:
         facts: dict[str, Any] = {"run": path, "ledger": head, "received": received, "sent": sent}
         if verdict is None:
             planned = run.read_json(names.SETTINGS)["circumstances"]["rounds"] if run.exists else None
-            line = "not verified: the run is not finished, so there is no statement"
+            line = "there is no statement to verify"
             site = Site(**facts, holds=False, verdict=line, rounds=planned, end=UNFINISHED)
         else:
             said = run.read_json(names.STATEMENT)
