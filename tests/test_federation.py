@@ -234,6 +234,7 @@ def flower(tmp_path: Path) -> Iterator[Flower]:
         kill(process)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the libraries that flwr imports
 @needs("flwr")
 def test_the_server_of_flower_reads_no_error_of_a_site(monkeypatch: pytest.MonkeyPatch):
     """Not one of the records either, which come before the rounds."""
