@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.util
-import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,12 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 from torch import nn
 
 import sfumato
+from benchmarks.shared.federations import Processes, end, free_port, paid
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.training.custom.rounds import PrivateRounds
@@ -137,13 +135,6 @@ def test_a_plain_job_changes_at_most_20_lines(plain: str, private: Path):
     assert len(new) <= 20, "\n".join(new)
 
 
-def paid(directory: Path) -> int:
-    """The number of steps that a run has paid for, also while it writes."""
-    with contextlib.suppress(FileNotFoundError):
-        return (directory / names.LEDGER).read_bytes().count(b'"kind":"release"')
-    return 0
-
-
 def held(run: Path, killed: Path) -> str:
     return HELD.format(killed=str(killed), ledger=str(run / names.LEDGER), paid=PAID)
 
@@ -153,15 +144,6 @@ def wait(reached: Callable[[], object], said: Callable[[], str], pause: float = 
     while not reached():
         assert time.monotonic() < until, said()
         time.sleep(pause)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and all that it started, also in sessions of their own."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for one in (*psutil.Process(process.pid).children(recursive=True), process):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-    process.wait()
 
 
 def digits(site: int, example: Path = FLOWER / "hospitals" / "task.py") -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -182,56 +164,17 @@ def of_site(model: nn.Module, data: tuple[torch.Tensor, ...], directory: Path, r
     return sfumato.private_rounds(model, optimizer, data, directory=directory, **choices)
 
 
-def environment_of(place: Path) -> dict[str, str]:
-    here = {"FLWR_HOME": str(place / "flower"), "SFUMATO_HOME": str(place / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    sources = os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
-    compiled = {"PYTHONDONTWRITEBYTECODE": ""}  # with which each of the many processes would compile all of torch
-    return os.environ | here | compiled | {"PATH": path, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1"}
-
-
-class Flower:
-    """SuperLink and SuperNodes on the loopback interface."""
-
-    def __init__(self, place: Path):
-        self.place, self.environment, self.processes = place, environment_of(place), []
-        self.link = self.port()
-        (place / "flower").mkdir()
-        (place / "flower" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
-        )
-        self.start("flower-superlink", "--insecure", "--port", self.link, "--disable-runtime-dependency-installation")
-
-    @staticmethod
-    def port() -> str:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return str(free.getsockname()[1])
-
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        with (self.place / f"{len(self.processes)}.log").open("wb") as log:
-            process = subprocess.Popen(words, env=self.environment, stdout=log, stderr=log, cwd=self.place)
-        self.processes.append(process)
-        return process
-
-    def node(self, site: int, **config: object) -> subprocess.Popen[bytes]:
-        given = {"site": site, "directory": f"'{self.place / str(site)}'", **config}
-        spelt = " ".join(f"{name}={value}" for name, value in given.items())
-        superlink = ("--superlink", f"127.0.0.1:{self.link}", "--port", self.port())
-        return self.start("flower-supernode", "--insecure", *superlink, "--node-config", spelt)
-
-    def ask(self, *words: str) -> str:
-        here = {"env": self.environment, "cwd": self.place, "timeout": 10 * MINUTES}
-        done = subprocess.run(words, capture_output=True, text=True, **here)
-        return done.stdout + done.stderr
+def node(flower: Processes, site: int, rounds: int) -> subprocess.Popen[bytes]:
+    """A site of Flower, with its run in the directory of its number."""
+    config = f"site={site} directory='{flower.place / str(site)}' rounds={rounds}"
+    superlink = ("--superlink", f"127.0.0.1:{flower.link}", "--port", free_port())
+    return flower.start("flower-supernode", "--insecure", *superlink, "--node-config", config)
 
 
 @pytest.fixture
-def flower(tmp_path: Path) -> Iterator[Flower]:
-    made = Flower(tmp_path)
-    yield made
-    for process in made.processes:
-        kill(process)
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with contextlib.closing(Processes(tmp_path, SFUMATO_HOME=str(tmp_path / "home"))) as made:
+        yield made
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the libraries that flwr imports
@@ -254,28 +197,29 @@ def test_the_server_of_flower_reads_no_error_of_a_site(monkeypatch: pytest.Monke
 @pytest.mark.slow
 @pytest.mark.timeout(90 * MINUTES)
 @needs("flwr")
-def test_three_sites_of_flower(flower: Flower, monkeypatch: pytest.MonkeyPatch):
+def test_three_sites_of_flower(processes: Processes, monkeypatch: pytest.MonkeyPatch):
     """Site 0 is killed in round 2 and comes back; site 1 sends nothing in round 3; the budget of site 2 ends with 3."""
-    place, rounds = flower.place, {0: 6, 1: 6, 2: 3}
-    monkeypatch.setenv("SFUMATO_HOME", flower.environment["SFUMATO_HOME"])
+    place, rounds = processes.place, {0: 6, 1: 6, 2: 3}
+    monkeypatch.setenv("SFUMATO_HOME", processes.environment["SFUMATO_HOME"])
     app = shutil.copytree(FLOWER, place / "app")
     client = app / "hospitals" / "client_app.py"
     dies = 'context.node_config["site"] == 1 and message.content["config"]["server-round"] == 3'
     changed = client.read_text().replace("    content = {", f"    if {dies}:\n        os._exit(1)\n    content = {{")
     client.write_text(changed + held(place / "0", place / "killed"))
     numbers: list[str] = []
-    nodes = [flower.node(site, rounds=rounds[site]) for site in rounds]
+    processes.start_link()
+    nodes = [node(processes, site, rounds[site]) for site in rounds]
     begin = ("flwr", "run", "app", "--run-config", "rounds=6", "--format", "json")
-    wait(lambda: "run-id" in (begun := flower.ask(*begin)) and numbers.append(begun) is None, lambda: "no job")
+    wait(lambda: "run-id" in (begun := processes.ask(*begin)) and numbers.append(begun) is None, lambda: "no job")
     number = re.findall(r'"run-id": "?(\d+)', numbers[0])[0]
 
     def said() -> str:
-        return flower.ask("flwr", "log", number, "--show")
+        return processes.ask("flwr", "log", number, "--show")
 
     wait(lambda: paid(place / "0") == PAID, said)
-    kill(nodes[0])
+    end(nodes[0])
     (place / "killed").touch()
-    flower.node(0, rounds=6)
+    node(processes, 0, 6)
     wait(lambda: "round 6:" in said(), said, pause=10)  # asking takes seconds
     log = said()
     assert "Node Unavailable" in log
@@ -295,12 +239,13 @@ def test_three_sites_of_flower(flower: Flower, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.slow
 @pytest.mark.timeout(90 * MINUTES)
 @needs("nvflare")
-def test_three_sites_of_nvflare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_three_sites_of_nvflare(processes: Processes, monkeypatch: pytest.MonkeyPatch):
     """The job is killed in round 2 and begun again. Then the budget of site 3 ends: it sends nothing. Site 2 fails in
     round 3 and its process ends in round 4, and the others go on. Site 1 takes all steps."""
-    environment, runs, killed = environment_of(tmp_path), tmp_path / "place" / "runs", tmp_path / "killed"
-    monkeypatch.setenv("SFUMATO_HOME", environment["SFUMATO_HOME"])
-    app = shutil.copytree(NVFLARE, tmp_path / "app")
+    place = processes.place
+    runs, killed = place / "place" / "runs", place / "killed"
+    monkeypatch.setenv("SFUMATO_HOME", processes.environment["SFUMATO_HOME"])
+    app = shutil.copytree(NVFLARE, place / "app")
     fewer = "    site = flare.get_site_name()\n    given.rounds -= 4 * (site == 'site-3')\n"
     text = re.sub(r"    site = .*\n", fewer, (app / "client.py").read_text())
     failures = """        if site == "site-2" and received.current_round == 2:
@@ -313,19 +258,14 @@ def test_three_sites_of_nvflare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "def main()", f"{held(runs / 'site-1', killed)}\n\ndef main()"
     )
     (app / "client.py").write_text(text)
-    program = [sys.executable, "job.py", str(tmp_path / "place"), "--rounds", "6"]
-
-    def begin(name: str) -> subprocess.Popen[bytes]:
-        with (tmp_path / name).open("wb") as log:
-            return subprocess.Popen(program, env=environment, stdout=log, stderr=log, cwd=app)
-
-    job = begin("first")
-    wait(lambda: paid(runs / "site-1") == PAID, (tmp_path / "first").read_text)
-    kill(job)
+    program = [sys.executable, "job.py", str(place / "place"), "--rounds", "6"]
+    job = processes.start(*program, where=app)
+    wait(lambda: paid(runs / "site-1") == PAID, (place / "0.log").read_text)
+    end(job)
     killed.touch()
-    job = begin("second")
-    assert job.wait(20 * MINUTES) == 0, (tmp_path / "second").read_text()
-    log = (tmp_path / "second").read_text()
+    job = processes.start(*program, where=app)
+    assert job.wait(20 * MINUTES) == 0, (place / "1.log").read_text()
+    log = (place / "1.log").read_text()
     assert "site-3: the privacy budget is used up after round 2" in log
     assert log.count("Empty result from client site-3") >= 4
     assert log.count("Ignore the result from site-2") == 2
@@ -339,11 +279,11 @@ def test_three_sites_of_nvflare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @needs("nvflare")
-def test_a_job_of_nvflare_whose_runs_are_all_finished_is_refused(tmp_path: Path):
+def test_a_job_of_nvflare_whose_runs_are_all_finished_is_refused(tmp_path: Path, processes: Processes):
     for site in ("site-1", "site-2"):
         (tmp_path / "runs" / site).mkdir(parents=True)
         (tmp_path / "runs" / site / names.STATEMENT).touch()
     program = [sys.executable, "job.py", str(tmp_path), "--sites", "2"]
-    done = subprocess.run(program, cwd=NVFLARE, env=environment_of(tmp_path), capture_output=True, text=True)
+    done = subprocess.run(program, cwd=NVFLARE, env=processes.environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert "are finished, so no site would train; give another PLACE" in done.stderr

@@ -1,4 +1,7 @@
-"""The federations of `federation_kills.py`: the examples with seeds, slower steps, and a server that waits for all."""
+"""Federations as processes on this machine.
+
+Those of `federation_kills.py` are the examples with seeds, slower steps, and a server that waits for all.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,58 @@ def replaced(path: Path, *pairs: tuple[str, str]) -> None:
     path.write_text(text)
 
 
-class Federation:
+def free_port() -> str:
+    """A port of the loopback interface that is free."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+class Processes:
+    """Processes that end together, with the environment and Flower's configuration for all of them.
+
+    Args:
+        place: their directory.
+        environment: further variables.
+    """
+
+    def __init__(self, place: Path, **environment: str):
+        self.place, self.processes, self.link = place, list[subprocess.Popen[bytes]](), free_port()
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        sources = os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
+        here = {"FLWR_HOME": str(place / "flower"), "FLWR_TELEMETRY_ENABLED": "0", **environment}
+        here |= {"PYTHONDONTWRITEBYTECODE": ""}  # with which each of the many processes would compile all of torch
+        self.environment = os.environ | here | {"PATH": path, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1"}
+        (place / "flower").mkdir()
+        (place / "flower" / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
+        )
+
+    def start(self, *words: str, where: Path | None = None) -> subprocess.Popen[bytes]:
+        """A process that writes to a file of its own."""
+        with (self.place / f"{len(self.processes)}.log").open("wb") as log:
+            process = subprocess.Popen(words, env=self.environment, stdout=log, stderr=log, cwd=where or self.place)
+        self.processes.append(process)
+        return process
+
+    def start_link(self) -> subprocess.Popen[bytes]:
+        """Flower's server."""
+        return self.start(
+            "flower-superlink", "--insecure", "--port", self.link, "--disable-runtime-dependency-installation"
+        )
+
+    def ask(self, *words: str) -> str:
+        """What a command prints."""
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, cwd=self.place, timeout=600)
+        return done.stdout + done.stderr
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self.processes:
+            end(process)
+
+
+class Federation(Processes):
     """Three sites and a server, as processes.
 
     Args:
@@ -130,26 +184,14 @@ class Federation:
 
     def __init__(self, place: Path, rounds: int, pause: float):
         place.mkdir()
-        self.place, self.total, self.app = place, rounds, place / "app"
-        self.processes: list[subprocess.Popen[bytes]] = []
-        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-        sources = os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
-        here = {"FLWR_HOME": str(place / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
-        here |= {"PYTHONDONTWRITEBYTECODE": ""}  # with which each of the many processes would compile all of torch
-        self.environment = os.environ | here | {"PATH": path, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1"}
+        super().__init__(place)
+        self.total, self.app = rounds, place / "app"
         self._prepare(SLOW.format(pause=pause))
 
     @property
     def version(self) -> str:
         """The framework and its version."""
         return f"{self.library} {importlib.metadata.version(self.library)}"
-
-    def start(self, *words: str, where: Path | None = None) -> subprocess.Popen[bytes]:
-        """A process that writes to a file of its own."""
-        with (self.place / f"{len(self.processes)}.log").open("wb") as log:
-            process = subprocess.Popen(words, env=self.environment, stdout=log, stderr=log, cwd=where or self.place)
-        self.processes.append(process)
-        return process
 
     def rounds(self) -> list[str]:
         """SHA-256 of the server's weights after each complete round."""
@@ -163,11 +205,6 @@ class Federation:
     def run(self, site: int) -> Path:
         """The run directory of a site."""
         return self.place / "runs" / f"site-{site + 1}"
-
-    def close(self) -> None:
-        """End all processes."""
-        for process in self.processes:
-            end(process)
 
 
 class Flower(Federation):
@@ -192,35 +229,16 @@ class Flower(Federation):
             ('"rounds", context.run_config["rounds"]', f'"rounds", {self.total}'),
             ("app = ClientApp(mods=[discreet])", "app = ClientApp(mods=[discreet])" + slow),
         )
-        (self.place / "flower").mkdir()
-        self.link = self.port()
-        (self.place / "flower" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
-        )
-
-    @staticmethod
-    def port() -> str:
-        """A port that is free."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return str(free.getsockname()[1])
 
     def begin(self) -> None:
         """Start the link, the nodes and the job."""
-        self.server = self.start(
-            "flower-superlink", "--insecure", "--port", self.link, "--disable-runtime-dependency-installation"
-        )
+        self.server = self.start_link()
         self.nodes = [self.node(site) for site in range(SITES)]
         until = time.monotonic() + 600
         begin = ("flwr", "run", "app", "--run-config", f"rounds={100 * self.total}", "--format", "json")
         while "run-id" not in (said := self.ask(*begin)):
             if time.monotonic() > until:
                 sys.exit(said)
-
-    def ask(self, *words: str) -> str:
-        """What a command prints."""
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, cwd=self.place, timeout=600)
-        return done.stdout + done.stderr
 
     def node(self, site: int) -> subprocess.Popen[bytes]:
         """A site. Heartbeats three times as often as by default: a third of the wait until one is missed."""
@@ -230,7 +248,7 @@ class Flower(Federation):
             "from flwr.supernode.cli import flower_supernode; flower_supernode()"
         )
         config = f"site={site} directory='{self.run(site)}'"
-        link = ("--insecure", "--superlink", f"127.0.0.1:{self.link}", "--port", self.port())
+        link = ("--insecure", "--superlink", f"127.0.0.1:{self.link}", "--port", free_port())
         return self.start(sys.executable, "-c", quicker, *link, "--node-config", config)
 
     def process(self, site: int) -> psutil.Process | None:

@@ -75,8 +75,7 @@ class UserInputs(Inputs):
             found = self._compute(rows.reshape(-1), draws, taken)
             inputs, labels = (flat.unflatten(0, rows.shape) for flat in found)
             mask = _devices.to_device(own, job.device)
-            inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)
-            targets = torch.where(mask.reshape(*rows.shape, *[1] * (labels.dim() - 2)), labels, 0)
+            inputs, targets = zero_padding(inputs, mask), zero_padding(labels, mask)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None
             if job.gradient.uses_keys:
@@ -94,6 +93,11 @@ class UserInputs(Inputs):
                 places = self._ends[users, None] + np.arange(width)
                 own = places < self._ends[users + 1, None]
                 yield users, self._order[np.where(own, places, self._ends[users, None])], own
+
+
+def zero_padding(values: Tensor, mask: Tensor) -> Tensor:
+    """Values (b, R, ...), zeros where the mask (b, R) is False."""
+    return torch.where(mask.reshape(*mask.shape, *[1] * (values.dim() - 2)), values, 0)
 
 
 def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:

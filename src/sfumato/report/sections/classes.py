@@ -24,7 +24,7 @@ def wilson(correct: float, examples: int) -> tuple[float, float]:
     centre = share + z**2 / (2 * examples)
     spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
     scale = 1 + z**2 / examples
-    low, high = (centre - spread) / scale, (centre + spread) / scale
+    low, high = max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
     return low if correct else 0.0, high if correct < examples else 1.0  # there exactly, without a rounding error
 
 

@@ -50,7 +50,7 @@ class Round:
         """
         received = self._run._fitting(weights)
         digest, done = pins.weights_digest(received), self._run.completed
-        self._repeated = self._run._repeats(digest)
+        self._repeated = self._run._repeats(digest, done)
         if done == self._run.rounds and not self._repeated:
             raise SfumatoError(
                 f"the privacy budget is used up after round {done}, the last of the plan",
@@ -190,9 +190,9 @@ class PrivateRounds:
             self._steps.model.load_state_dict(weights)
         return checkpoint
 
-    def _repeats(self, digest: str) -> bool:
-        """Whether the weights with this digest are those that the last finished round began with, and changed."""
-        if not (done := self.completed):
+    def _repeats(self, digest: str, done: int) -> bool:
+        """Whether the weights with this digest are those that the last of `done` rounds began with, and changed."""
+        if not done:
             return False
         entries = read(self.directory / names.LEDGER)
         before, sent = _last(entries, RECEIVED), _last(entries, SENT)

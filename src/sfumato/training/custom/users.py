@@ -21,7 +21,7 @@ from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
 from sfumato.training.custom.records import LoopRecords
-from sfumato.training.steps import record_shares
+from sfumato.training.steps import record_shares, zero_padding
 
 EXAMPLES, USERS = "examples", "users"
 """What a step draws."""
@@ -52,7 +52,7 @@ class UserRecords(LoopRecords):
         width = int(self.own[rows].sum(1).max())
         places, own = self.rows[rows, :width], torch.from_numpy(self.own[rows, :width])
         found = (one.unflatten(0, places.shape) for one in self.single.take(places.reshape(-1)))  # type: ignore
-        inputs, targets = (torch.where(own.reshape(*places.shape, *[1] * (one.dim() - 2)), one, 0) for one in found)
+        inputs, targets = (zero_padding(one, own) for one in found)
         return inputs, targets, record_shares(own, targets, next_words=False)
 
     def refuse_changed(self) -> None:
