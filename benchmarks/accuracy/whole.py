@@ -1,4 +1,4 @@
-"""The README's command on whole data sets, some runs each: python benchmarks/accuracy/whole.py DATA [NAME ...] [--runs 3]
+"""The README's command on whole data sets, some runs each: python benchmarks/accuracy/whole.py DATA [NAME ...]
 
 `sfumato train npz:DATA/NAME.npz --epsilon E` with no other option and a fresh key, in one process (DATA holds
 cifar10.npz and mnist.npz). Fixed features do not depend on the key: they are computed once for each data set and kept.
