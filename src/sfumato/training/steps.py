@@ -37,13 +37,12 @@ UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
 class UserInputs(Inputs):
     """The training records as the model's inputs, in micro-batches of whole users.
 
-    Users with similar numbers of records share a micro-batch. Each user is padded to 1 to 8, 10, 12, 14, 16, 20, ...
-    records with padding of share 0, so at most a fifth of the computation is padding. All records of a user have equal
-    shares; for next-word prediction shares are proportional to the number of words, so that a user's loss is the mean
-    over their words.
+    All records of a user have equal shares; for next-word prediction shares are proportional to the number of words, so
+    that a user's loss is the mean over their words.
 
     **Guarantee.** All records of a user are in one micro-batch, each once, with shares that sum to 1. Each record's
-    input is a function of that record, of public constants and of random draws that do not depend on the data.
+    input is a function of that record, of public constants and of random draws that do not depend on the data. The
+    number of a user's records, padding included, is a function of that user (`pieces_of_users`).
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
@@ -73,9 +72,8 @@ class UserInputs(Inputs):
         for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
             draws = drawn[place]
             found = self._compute(rows.reshape(-1), draws, taken)
-            inputs, labels = (flat.unflatten(0, rows.shape) for flat in found)
+            inputs, targets = (flat.unflatten(0, rows.shape) for flat in found)
             mask = _devices.to_device(own, job.device)
-            inputs, targets = zero_padding(inputs, mask), zero_padding(labels, mask)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None
             if job.gradient.uses_keys:
@@ -85,19 +83,33 @@ class UserInputs(Inputs):
     def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields users (b,), rows of their records (b, R), and a mask (b, R) that is False for padding."""
         counts = self._ends[participants + 1] - self._ends[participants]
-        rooms = np.array([round_up_records(int(count)) for count in counts], dtype=np.int64)
-        for width in np.unique(rooms):
-            alike, size = participants[rooms == width], max(1, self._job.performance.micro_batch // int(width))
-            for start in range(0, len(alike), size):
-                users = alike[start : start + size]
-                places = self._ends[users, None] + np.arange(width)
-                own = places < self._ends[users + 1, None]
-                yield users, self._order[np.where(own, places, self._ends[users, None])], own
+        for chosen, width in pieces_of_users(counts, self._job.performance.micro_batch):
+            users = participants[chosen]
+            places = self._ends[users, None] + np.arange(width)
+            own = places < self._ends[users + 1, None]
+            yield users, self._order[np.where(own, places, self._ends[users, None])], own
 
 
-def zero_padding(values: Tensor, mask: Tensor) -> Tensor:
-    """Values (b, R, ...), zeros where the mask (b, R) is False."""
-    return torch.where(mask.reshape(*mask.shape, *[1] * (values.dim() - 2)), values, 0)
+def pieces_of_users(counts: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Yields micro-batches of users: the places (b,) of users with the same width, and the width.
+
+    A user's width is their number of records rounded up (`round_up_records`), so at most a fifth of the computation is
+    padding.
+
+    Args:
+        counts: int64 (users,), the number of records of each user.
+        size: the most records of a micro-batch, unless it has a single user.
+
+    **Guarantee.** A user's width is a function of their own number of records, whoever else takes part (unit: one user;
+    adjacency: any).
+
+    >>> [(places.tolist(), width) for places, width in pieces_of_users(np.array([2, 9, 2, 10, 2]), 4)]
+    [([0, 2], 2), ([4], 2), ([1], 10), ([3], 10)]
+    """
+    widths = np.array([round_up_records(int(count)) for count in counts], dtype=np.int64)
+    for width in np.unique(widths).tolist():
+        alike, users = np.flatnonzero(widths == width), max(1, size // width)
+        yield from ((alike[start : start + users], width) for start in range(0, len(alike), users))
 
 
 def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
