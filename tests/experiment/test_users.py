@@ -94,9 +94,10 @@ def without(source: Source, user: str) -> Source:
     return replace(source, train=source.train.select(source.train.users != user))
 
 
-def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, **how) -> torch.Tensor:
+def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, own=None, **how) -> torch.Tensor:
     """What a real step adds up before its noise, with these participants."""
-    job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1, **how)
+    settings = SETTINGS if own is None else replace(SETTINGS, model="module")
+    job = prepare(own, source, plan, settings, device="cpu", threads=1, **how)
     whole = steps.PrivateTrainingSteps(job, job.key)
     found = []
     noiseless = lambda state: SimpleNamespace(add_to=lambda total: (found.append(total) or total, state))  # noqa: E731
@@ -133,6 +134,29 @@ def test_one_person_whose_records_are_drawn_moves_the_sum_by_as_many_norms_as_ar
         raw_sum(source, plan, np.arange(len(source.train))) - raw_sum(rest, plan, np.arange(len(rest.train)))
     ).norm()
     assert 0.49 < float(moved) <= 0.5
+
+
+class Standardised(torch.nn.Module):
+    """Not finite on an image of zeros."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = torch.nn.Linear(64, 4)
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        return self.last((flat - flat.mean(1, keepdim=True)) / flat.std(1, keepdim=True))
+
+
+def test_nobody_drops_out_of_a_sum_because_their_records_are_padded(people):
+    plan, module = plan_for(people, "users", at_most=None, max_norm=0.1), Standardised()
+    nine = np.array([16])  # person 23
+    alone = raw_sum(people, plan, nine, module)
+    assert 0.05 < float(alone.norm()) <= 0.1
+    rest = np.setdiff1d(np.arange(PEOPLE), nine)
+    whole = raw_sum(people, plan, np.arange(PEOPLE), module, micro_batch=64)
+    torch.testing.assert_close(whole, alone + raw_sum(people, plan, rest, module, micro_batch=64), atol=1e-6, rtol=1e-4)
 
 
 def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):

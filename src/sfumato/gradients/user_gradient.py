@@ -108,7 +108,7 @@ class UserGradient(BoundedSum):
             return self._sum(inputs, targets, shares, keys, present)
         user_slices = [slice(user, user + 1) for user in range(users)]
         sums = [
-            self._sum_in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u])
+            self._sum_in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u], present[u])
             for u in user_slices
         ]
         return reduce(ClippedSum.merge, sums).hide_padding(present)
@@ -129,7 +129,9 @@ class UserGradient(BoundedSum):
         examples = inputs.reshape(users, *([views] if views > 1 else []), *shape)
         return self._for_records(records, clipped=clipped)(examples, (targets, shares.to(torch.float32)), keys, present)
 
-    def _sum_in_pieces(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None) -> ClippedSum:
+    def _sum_in_pieces(
+        self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, present: Tensor
+    ) -> ClippedSum:
         """The clipped sum of one user (1, R, ...), whose gradient is added up in float64 before it is clipped."""
         gradients = {name: value.double() for name, value in self.zeros().items()}
         losses = torch.zeros(1, device=inputs.device)
@@ -140,7 +142,7 @@ class UserGradient(BoundedSum):
             for name, value in part.gradients.items():
                 gradients[name] += value + 0 * part.norms[0]  # nan if a piece was left out
             losses = losses + part.losses
-        return sum_of_one(gradients, losses, self.zeros(), self._max_norm)
+        return sum_of_one(gradients, losses, self.zeros(), self._max_norm, present)
 
     def self_check(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> None:
         """Compares the sums over synthetic users with a slow reference: see `ClippedGradient.self_check`.
