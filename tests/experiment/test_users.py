@@ -24,7 +24,7 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.training import steps
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.steps import UserInputs
+from sfumato.training.steps import UserInputs, pieces_of_users
 
 PEOPLE = 24
 COUNTS = [*(1 + number % 7 for number in range(PEOPLE - 1)), 9]  # of images of each person; nine are padded to ten
@@ -184,7 +184,7 @@ def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_ba
     present = np.array([0, 3, 4, 9, 16, 20])  # person 23, who has nine, is number 16
     names = np.unique(people.train.users)
     rows = {user: [] for user in present.tolist()}
-    for chosen, places, own in inputs._pieces(present):
+    for chosen, places, own in pieces_of_users(inputs._order, inputs._ends, present, micro_batch):
         assert places.shape == own.shape
         assert places.size <= max(micro_batch, places.shape[1])
         for user, place, mine in zip(chosen.tolist(), places, own, strict=True):

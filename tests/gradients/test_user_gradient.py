@@ -152,7 +152,7 @@ class Fragile(nn.Module):
             x = x * x.square().sum(1, keepdim=True)
         elif self.kind == "hook":
             x = self.last(x)
-            if x.requires_grad:
+            if torch.is_grad_enabled():
                 x.register_hook(lambda gradient: gradient + 1)  # also where the share of a record is 0
             return x
         return self.last(x)

@@ -187,7 +187,7 @@ class UserGradient(BoundedSum):
             inputs = shape.to(parameter.device)[None] if isinstance(shape, Tensor) else parameter.new_zeros(1, *shape)
             targets = torch.arange(selfcheck.count_classes(self._model, inputs, 1), device=parameter.device)
         places = torch.arange(_SYNTHETIC * records, device=parameter.device).unflatten(0, (-1, records))
-        shares = torch.where((places % 3 == 2) & (places % records > 0), 0.0, 1 / records)
+        shares = torch.where((places % 3 == 1) & (places % records > 0), 0.0, 1 / records)
         return targets[places % len(targets)], shares
 
 

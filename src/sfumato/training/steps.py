@@ -33,6 +33,9 @@ from sfumato.training.workers import ALONE, Workers
 # The arguments of `UserGradient`: inputs, targets, shares, keys.
 UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
+USERS_AT_ONCE = 64
+"""Users are padded to up to 8 records where this many of them fit into a micro-batch: each micro-batch costs time."""
+
 
 class UserInputs(Inputs):
     """The training records as the model's inputs, in micro-batches of whole users.
@@ -62,7 +65,7 @@ class UserInputs(Inputs):
         """Yields the step's users (ascending numbers) in micro-batches: inputs (b, R, ...) or (b, R, K, ...), targets
         and shares (b, R), and dropout keys (b, 4)."""
         job = self._job
-        pieces = list(self._pieces(participants))
+        pieces = list(pieces_of_users(self._order, self._ends, participants, job.performance.micro_batch))
         generator = key.generator("views", step)
         records = job.source.images_for(job.views)
         drawn = [job.views.draw(generator, rows.size, size=job.source.size) for _, rows, _ in pieces]
@@ -80,36 +83,36 @@ class UserInputs(Inputs):
                 keys = dropout_keys(key, step, (f"user {user}" for user in users))
             yield inputs, targets, record_shares(mask, targets, next_words=job.source.next_words), keys
 
-    def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields users (b,), rows of their records (b, R), and a mask (b, R) that is False for padding."""
-        counts = self._ends[participants + 1] - self._ends[participants]
-        for chosen, width in pieces_of_users(counts, self._job.performance.micro_batch):
-            users = participants[chosen]
-            places = self._ends[users, None] + np.arange(width)
-            own = places < self._ends[users + 1, None]
-            yield users, self._order[np.where(own, places, self._ends[users, None])], own
 
+def pieces_of_users(
+    order: np.ndarray, ends: np.ndarray, users: np.ndarray, size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields micro-batches of whole users (b,), the rows of their records (b, R), and a mask (b, R), False for padding.
 
-def pieces_of_users(counts: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields micro-batches of users: the places (b,) of users with the same width, and the width.
-
-    A user's width is their number of records rounded up (`round_up_records`), so at most a fifth of the computation is
-    padding.
+    A user is padded with their first record to R records: their number rounded up (`round_up_records`).
 
     Args:
-        counts: int64 (users,), the number of records of each user.
+        order: int64 (N,), the rows of all records, user by user.
+        ends: int64 (all users + 1,): the rows of user u are `order[ends[u] : ends[u + 1]]`.
+        users: int64 (n,), the numbers of the users who take part.
         size: the most records of a micro-batch, unless it has a single user.
 
-    **Guarantee.** A user's width is a function of their own number of records, whoever else takes part (unit: one user;
-    adjacency: any).
+    **Guarantee.** R is a function of the user's own number of records and of `size`, whoever else takes part (unit: one
+    user; adjacency: any).
 
-    >>> [(places.tolist(), width) for places, width in pieces_of_users(np.array([2, 9, 2, 10, 2]), 4)]
-    [([0, 2], 2), ([4], 2), ([1], 10), ([3], 10)]
+    >>> order, ends = np.arange(8), np.array([0, 2, 6, 8])
+    >>> [(users.tolist(), rows.tolist()) for users, rows, _ in pieces_of_users(order, ends, np.arange(3), 4)]
+    [([0, 2], [[0, 1], [6, 7]]), ([1], [[2, 3, 4, 5]])]
     """
-    widths = np.array([round_up_records(int(count)) for count in counts], dtype=np.int64)
+    counts, least = ends[users + 1] - ends[users], min(8, size // USERS_AT_ONCE)
+    widths = np.array([round_up_records(int(count), least) for count in counts], dtype=np.int64)
     for width in np.unique(widths).tolist():
-        alike, users = np.flatnonzero(widths == width), max(1, size // width)
-        yield from ((alike[start : start + users], width) for start in range(0, len(alike), users))
+        alike, together = users[widths == width], max(1, size // width)
+        for start in range(0, len(alike), together):
+            some = alike[start : start + together]
+            places = ends[some, None] + np.arange(width)
+            own = places < ends[some + 1, None]
+            yield some, order[np.where(own, places, ends[some, None])], own
 
 
 def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
@@ -129,13 +132,17 @@ def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
     return weights / weights.sum(1, keepdim=True)
 
 
-def round_up_records(records: int) -> int:
+def round_up_records(records: int, least: int = 1) -> int:
     """Rounds a number of records up to the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...
+
+    So at most a fifth of the computation is padding, except up to 8 records, for which multiples of `least` are taken.
 
     >>> [round_up_records(records) for records in (1, 7, 9, 17, 100)]
     [1, 7, 10, 20, 112]
+    >>> [round_up_records(records, 4) for records in (1, 7, 9, 17, 100)]
+    [4, 8, 10, 20, 112]
     """
-    step = 1 << max(0, (records - 1).bit_length() - 3)
+    step = max(1, least) if records <= 8 else 1 << (records - 1).bit_length() - 3
     return -(-records // step) * step
 
 

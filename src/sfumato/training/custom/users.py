@@ -21,7 +21,7 @@ from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
 from sfumato.training.custom.records import LoopRecords
-from sfumato.training.steps import pieces_of_users, record_shares, round_up_records
+from sfumato.training.steps import pieces_of_users, record_shares
 
 EXAMPLES, USERS = "examples", "users"
 """What a step draws."""
@@ -33,15 +33,14 @@ class UserRecords(LoopRecords):
 
     Args:
         count: number of users.
-        rows: int64 (count, R), the rows of each user's records among them; the first again where a user has fewer.
-        own: bool (count, R), False there.
+        order: int64 (N,), the rows of all records, user by user.
+        ends: int64 (count + 1,): the rows of user u are `order[ends[u] : ends[u + 1]]`.
 
-    **Guarantee.** What is computed for a user is a function of their own records: they are padded with copies of one of
-    them, to a number that depends on theirs alone (`pieces_of_users`).
+    **Guarantee.** The inputs of a user are a function of their own records: see `pieces_of_users`.
     """
 
-    rows: np.ndarray = field(repr=False)
-    own: np.ndarray = field(repr=False)
+    order: np.ndarray = field(repr=False)
+    ends: np.ndarray = field(repr=False)
 
     def micro_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]]:
         """Yields users (b,), and the inputs and targets (b, R, ...) of their records with shares (b, R).
@@ -50,10 +49,9 @@ class UserRecords(LoopRecords):
             rows: the users' numbers.
             size: the most records at once, unless one user has more.
         """
-        for chosen, width in pieces_of_users(self.own[rows].sum(1), size):
-            places, own = self.rows[rows[chosen], :width], torch.from_numpy(self.own[rows[chosen], :width])
+        for users, places, own in pieces_of_users(self.order, self.ends, rows, size):
             inputs, targets = (one.unflatten(0, places.shape) for one in self.take(places.reshape(-1)))  # type: ignore
-            yield rows[chosen], (inputs, targets, record_shares(own, targets, next_words=False))
+            yield users, (inputs, targets, record_shares(torch.from_numpy(own), targets, next_words=False))
 
 
 def by_user(
@@ -128,13 +126,10 @@ def _grouped(records: LoopRecords, numbers: np.ndarray) -> UserRecords:
             "drawn is users, but inputs or targets are several tensors",
             "give one tensor of inputs and one of targets, or drawn=examples",
         )
-    counts = np.bincount(numbers)
-    first, width = (np.cumsum(counts) - counts)[:, None], np.arange(round_up_records(int(counts.max())))
-    own = width < counts[:, None]
-    rows = np.argsort(numbers, kind="stable")[np.where(own, first + width, first)]
     known = {one.name: getattr(records, one.name) for one in fields(records)}
-    known |= {"count": len(counts), "examples": len(counts)}
-    return UserRecords(**known, rows=rows, own=own)
+    ends = np.append(0, np.bincount(numbers).cumsum())
+    known |= {"count": len(ends) - 1, "examples": len(ends) - 1}
+    return UserRecords(**known, order=np.argsort(numbers, kind="stable"), ends=ends)
 
 
 def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarray:
