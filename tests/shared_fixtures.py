@@ -201,7 +201,9 @@ def _bytes_once(objective: Any, path: Any) -> int:
 def _check_once(
     gradient: Any, build: Any, model: Any, loss: Any, synthetic: Any, *, max_norm: float, views: int
 ) -> None:
-    case = _case(model, loss, synthetic, max_norm, views, repr(sorted(gradient.methods.items())))
+    case = _case(
+        model, loss, synthetic, max_norm, views, repr(sorted(getattr(gradient, "__self__", gradient).methods.items()))
+    )
     if case is not None and case in _CHECKED:
         with preserved_random_state(), WithoutRandomness():
             gradient(*synthetic)  # which chooses the methods that it has not yet chosen

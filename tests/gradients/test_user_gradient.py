@@ -131,3 +131,110 @@ def test_other_shapes_are_refused():
     gradient = UserGradient(network(), F.cross_entropy)
     with pytest.raises(SfumatoError, match=r"are \(2, 3\), \(2, 3\) and \(2, 2\); give \(users, records\)"):
         gradient(torch.zeros(2, 3, *SHAPE), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2))
+
+
+class Fragile(nn.Module):
+    """Not finite on a record of zeros, of ones, or with a value of 1e25; or moved by copies of a record."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.last = kind, nn.Linear(4, 3)
+
+    def forward(self, x):
+        if self.kind == "norm":
+            x = x / x.norm(dim=1, keepdim=True)
+        elif self.kind == "std":
+            x = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
+        elif self.kind == "root":
+            x = (x - 1).square().sum(1, keepdim=True).sqrt() * x
+        elif self.kind == "square":
+            x = x * x.square().sum(1, keepdim=True)
+        elif self.kind == "hook":
+            x = self.last(x)
+            if torch.is_grad_enabled():
+                x.register_hook(lambda gradient: gradient + 1)  # also where the share of a record is 0
+            return x
+        return self.last(x)
+
+
+KINDS = ["norm", "std", "root", "square"]
+SPECIAL = [0.0, 1.0, 1e25]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    st.sampled_from([0.0, 1.0, 1e25, float("nan")]),
+    st.sampled_from([2, 64]),
+    st.integers(0, 99),
+    st.data(),
+)
+def test_no_user_is_moved_by_what_others_are_padded_with(kind, counts, held, at_once, seed, data):
+    """Each user contributes what they contribute by themselves, and at most C, whatever padding holds."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.rand(len(counts), 5, 4, generator=generator)
+    own = torch.arange(5) < torch.tensor(counts)[:, None]
+    inputs[~own] = held
+    if data.draw(st.booleans()):
+        inputs[0, 0] = data.draw(st.sampled_from(SPECIAL))
+    targets, shares = torch.randint(3, own.shape, generator=generator), own / own.sum(1, keepdim=True)
+    gradient = UserGradient(Fragile(kind), F.cross_entropy, max_norm=0.1, at_once=at_once)
+    together, alone = gradient(inputs, targets, shares), 0
+    for user, count in enumerate(counts):
+        rows = (slice(user, user + 1), slice(count))
+        one = flat(gradient(inputs[rows], targets[rows], shares[rows]).gradients)
+        assert float(one.norm()) <= 0.1
+        alone = alone + one
+    assert float((flat(together.gradients) - alone).norm()) <= 1e-5 * len(counts)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "hook"])
+@pytest.mark.parametrize("held", [0.0, 1.0, 1e25, float("nan")])
+@pytest.mark.parametrize("at_once", [64, 2])
+def test_a_user_without_records_is_padding_and_contributes_nothing(kind, held, at_once):
+    gradient = UserGradient(Fragile(kind), F.cross_entropy, max_norm=0.1, at_once=at_once)
+    inputs, targets = torch.rand(3, 3, 4), torch.zeros(3, 3).long()
+    inputs[1], shares = held, torch.full((3, 3), 1 / 3)
+    shares[1] = 0 if held else float("nan")  # the shares of a text without words
+    total, rest = gradient(inputs, targets, shares), gradient(inputs[::2], targets[::2], shares[::2])
+    torch.testing.assert_close(total.gradients, rest.gradients)
+    torch.testing.assert_close(total.norms[::2], rest.norms)
+    assert total.norms[1].isnan()
+    assert total.losses[1].isnan()
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_piece_that_is_not_finite_makes_its_user_zero_and_nobody_else(place):
+    gradient = UserGradient(Fragile("norm"), F.cross_entropy, max_norm=0.1, at_once=2)
+    inputs, targets, shares = torch.rand(3, 5, 4), torch.zeros(3, 5).long(), torch.full((3, 5), 0.2)
+    inputs[1, place] = 0
+    total, rest = gradient(inputs, targets, shares), gradient(inputs[::2], targets[::2], shares[::2])
+    torch.testing.assert_close(total.gradients, rest.gradients)
+    assert total.norms.isfinite().tolist() == [True, False, True]
+
+
+def test_the_pieces_of_a_user_have_different_dropout_masks():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, CLASSES))
+    inputs, targets = torch.randn(1, 1, *SHAPE).expand(1, 4, *SHAPE), torch.zeros(1, 4).long()
+    gradient, keys = UserGradient(model, F.cross_entropy, at_once=2), torch.arange(4)[None]
+    gradient.self_check(SHAPE)
+    first, third = (
+        flat(gradient(inputs, targets, torch.eye(4)[[record]], keys).gradients) for record in (0, 2)
+    )  # the first record of each of two pieces
+    assert float((first - third).norm()) > 1e-3
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_the_self_check_tries_users_beside_wider_ones(views):
+    for kind in ("norm", "std", "root"):
+        UserGradient(Fragile(kind), F.cross_entropy, views=views).self_check((4,))
+    with pytest.raises(SfumatoError, match="differs from the plain computation"):
+        UserGradient(Fragile("hook"), F.cross_entropy, views=views).self_check((4,))
+
+
+def test_the_self_check_leaves_each_module_in_its_mode():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES), nn.BatchNorm1d(CLASSES).eval())
+    UserGradient(model, F.cross_entropy).self_check(SHAPE)
+    assert [module.training for module in model] == [True, True, False]

@@ -229,7 +229,9 @@ class ClippedGradient(BoundedSum):
                 )
             return explain(self._objective, examples, path)
 
-    def self_check(self, example_shape: Any = None, *, targets: Tree | None = None) -> None:
+    def self_check(
+        self, example_shape: Any = None, *, targets: Tree | None = None, gradient: selfcheck.Gradient | None = None
+    ) -> None:
         """Compares this object's sums with a slow reference on synthetic examples and raises an error if they differ.
 
         Ordinary and adversarial examples (a large offset, tiny and huge scales) are tried. No private data are read, so
@@ -241,6 +243,7 @@ class ClippedGradient(BoundedSum):
                 in place of a shape. By default the template's shape, with integers taken from the template.
             targets: (M, ...) synthetic targets, used in turn. By default the template's, if `example_shape` is the
                 template's too, or else the classes of the model's output.
+            gradient: computes the same sums from this one, and is checked in its place.
         """
         synthetic, loss = self._synthetic(example_shape, targets, examples=6), self._objective.loss
         path = self._batches.path(synthetic)[1]
@@ -257,7 +260,9 @@ class ClippedGradient(BoundedSum):
             if path.fast and not path.conditional:
                 mixing.refuse_mixing(self._model, synthetic[0], self.views)
         with self._batches.uncaptured():
-            selfcheck.check(self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views)
+            selfcheck.check(
+                gradient or self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views
+            )
 
     def bytes_per_example(self, example_shape: Any = None, *, targets: Tree | None = None) -> int:
         """Estimates the memory, in bytes, of one more example in a batch, views included.

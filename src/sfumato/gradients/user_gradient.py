@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.clipped_gradient import BoundedSum, ClippedGradient
 from sfumato.gradients.sums import ClippedSum, sum_of_one
 
 AT_ONCE = 64
 """Views of one user that are vectorised together. For more views, a user's gradient is added up in pieces."""
 _UNCLIPPED = 1e30
+_SYNTHETIC = 6
 
 
 class UserGradient(BoundedSum):
@@ -23,7 +25,7 @@ class UserGradient(BoundedSum):
 
     A user's records, each with its own label, are treated like the views of one example of `ClippedGradient`. Shares of
     1/n, for n records, give the gradient of their mean loss. Users with fewer than R records are padded with records of
-    share zero.
+    share 0.
 
     Args:
         model, loss, max_norm, methods: as for `ClippedGradient`; the loss is a mean over a batch.
@@ -33,8 +35,10 @@ class UserGradient(BoundedSum):
     **Guarantee.** Adding, removing or zeroing out one user with all of their records moves the sum by at most
     `max_norm` in L2 norm (`sensitivity`), however many records they have: the records' gradients are added before the
     norm is taken, even if they are computed in pieces. A user whose gradient contains a value that is not finite
-    contributes zero. No term mixes records of two users. Rounding is as for `ClippedGradient`. Source: McMahan et al.
-    2018 (arXiv 1710.06963), algorithm 1, with one gradient as the user's update.
+    contributes zero, also if it is in one piece only. No term mixes records of two users: whatever a caller pads a user
+    with is replaced by copies of a record of their own. Assumption: R is a function of each user's own records and of
+    public facts (`round_up_records`), since models may see the number of copies. Rounding is as for `ClippedGradient`.
+    Source: McMahan et al. 2018 (arXiv 1710.06963), algorithm 1, with one gradient as the user's update.
 
     >>> import torch.nn.functional as F
     >>> gradient = UserGradient(nn.Linear(4, 3), F.cross_entropy, max_norm=0.1)
@@ -85,7 +89,8 @@ class UserGradient(BoundedSum):
         Args:
             inputs: R records for each of B users: (B, R, ...) if views is 1, (B, R, K, ...) otherwise.
             targets: (B, R, ...).
-            shares: (B, R), the weight of each record's loss; 0 for padding.
+            shares: (B, R), the weight of each record's loss; 0 for padding, which may hold anything. A user whose
+                shares are all 0 is padding and contributes exactly zero.
             keys: (B, 4) int64, from which each user's dropout masks are made.
         """
         users, records = targets.shape[:2]
@@ -97,25 +102,36 @@ class UserGradient(BoundedSum):
             )
         if users == 0:
             return self._for_records(1)(inputs.new_zeros(0, *inputs.shape[2:]), (targets[:, :1], shares[:, :1]))
+        inputs, targets = _with_own_padding(shares > 0, inputs, targets)
+        present = (shares > 0).any(1)
         if records <= self._at_once:
-            return self._sum(inputs, targets, shares, keys)
+            return self._sum(inputs, targets, shares, keys, present)
         user_slices = [slice(user, user + 1) for user in range(users)]
         sums = [
-            self._sum_in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u])
+            self._sum_in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u], present[u])
             for u in user_slices
         ]
-        return reduce(ClippedSum.merge, sums)
+        return reduce(ClippedSum.merge, sums).hide_padding(present)
 
     def _sum(
-        self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, *, clipped: bool = True
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        shares: Tensor,
+        keys: Tensor | None,
+        present: Tensor | None = None,
+        *,
+        clipped: bool = True,
     ) -> ClippedSum:
         users, records = targets.shape[:2]
         views = records * self._views
         shape = inputs.shape[2 if self._views == 1 else 3 :]
         examples = inputs.reshape(users, *([views] if views > 1 else []), *shape)
-        return self._for_records(records, clipped=clipped)(examples, (targets, shares.to(torch.float32)), keys)
+        return self._for_records(records, clipped=clipped)(examples, (targets, shares.to(torch.float32)), keys, present)
 
-    def _sum_in_pieces(self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None) -> ClippedSum:
+    def _sum_in_pieces(
+        self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, present: Tensor
+    ) -> ClippedSum:
         """The clipped sum of one user (1, R, ...), whose gradient is added up in float64 before it is clipped."""
         gradients = {name: value.double() for name, value in self.zeros().items()}
         losses = torch.zeros(1, device=inputs.device)
@@ -126,7 +142,7 @@ class UserGradient(BoundedSum):
             for name, value in part.gradients.items():
                 gradients[name] += value + 0 * part.norms[0]  # nan if a piece was left out
             losses = losses + part.losses
-        return sum_of_one(gradients, losses, self.zeros(), self._max_norm)
+        return sum_of_one(gradients, losses, self.zeros(), self._max_norm, present)
 
     def self_check(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> None:
         """Compares the sums over synthetic users with a slow reference: see `ClippedGradient.self_check`.
@@ -136,9 +152,8 @@ class UserGradient(BoundedSum):
             targets: (M, ...) synthetic targets of records, used in turn; by default the classes of the model's output.
         """
         for records in (1, 2):
-            self._for_records(records).self_check(
-                example_shape, targets=self._synthetic(example_shape, records, targets)
-            )
+            users = self._synthetic(example_shape, records, targets)
+            self._for_records(records).self_check(example_shape, targets=users, gradient=self._sum_of_synthetic)
 
     def bytes_per_example(self, example_shape: tuple[int, ...] | Tensor, *, targets: Tensor | None = None) -> int:
         """Estimates the memory, in bytes, of one more record, views included."""
@@ -157,25 +172,35 @@ class UserGradient(BoundedSum):
             )
         return self._by_records[records, clipped]
 
+    def _sum_of_synthetic(self, inputs: Tensor, targets: tuple[Tensor, Tensor]) -> ClippedSum:
+        """The sum over synthetic users, from all views of each user (B, R K, ...) and their targets and shares."""
+        users, records = targets[1].shape
+        shape = inputs.shape[1 if records * self._views == 1 else 2 :]
+        return self(inputs.reshape(users, records, *([self._views] if self._views > 1 else []), *shape), *targets)
+
     def _synthetic(
         self, shape: tuple[int, ...] | Tensor, records: int, targets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Targets (M, R, ...) and shares (M, R) of synthetic users."""
+        """Targets (M, R, ...) and shares (M, R) of synthetic users; the last record of some is padding."""
         parameter = next(self._model.parameters())
-        if isinstance(shape, Tensor):
-            inputs = shape.to(parameter.device).expand(2, *shape.shape)
-        else:
-            inputs = parameter.new_zeros(2, *shape)
-        with torch.no_grad():
-            was = self._model.training
-            outputs = self._model.eval()(inputs)
-            self._model.train(was)
-        places = torch.arange(2 * outputs.shape[1] * records, device=parameter.device)
-        shares = torch.where(places.reshape(-1, records) % 3 == 2, 0.0, 1 / records)
-        shares[:, 0] = 1 / records
         if targets is None:
-            targets = torch.arange(outputs.shape[1], device=parameter.device)
-        return targets[places % len(targets)].unflatten(0, (-1, records)), shares
+            inputs = shape.to(parameter.device)[None] if isinstance(shape, Tensor) else parameter.new_zeros(1, *shape)
+            targets = torch.arange(selfcheck.count_classes(self._model, inputs, 1), device=parameter.device)
+        places = torch.arange(_SYNTHETIC * records, device=parameter.device).unflatten(0, (-1, records))
+        shares = torch.where((places % 3 == 1) & (places % records > 0), 0.0, 1 / records)
+        return targets[places % len(targets)], shares
+
+
+def _with_own_padding(own: Tensor, *values: Tensor) -> list[Tensor]:
+    """The values (B, R, ...), with padding replaced by copies of the first record of the same user.
+
+    Args:
+        own: (B, R) bool, False for padding. The records of a user without any stay as they are.
+    """
+    places = torch.arange(own.numel(), device=own.device).view(own.shape)
+    first = own.byte().argmax(1, keepdim=True)
+    rows = torch.where(own, places, places.gather(1, first)).flatten()
+    return [one.flatten(0, 1).index_select(0, rows).view(one.shape) for one in values]
 
 
 def _user_loss(

@@ -33,17 +33,19 @@ from sfumato.training.workers import ALONE, Workers
 # The arguments of `UserGradient`: inputs, targets, shares, keys.
 UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
+USERS_AT_ONCE = 64
+"""Users are padded to up to 8 records where this many of them fit into a micro-batch: each micro-batch costs time."""
+
 
 class UserInputs(Inputs):
     """The training records as the model's inputs, in micro-batches of whole users.
 
-    Users with similar numbers of records share a micro-batch. Each user is padded to 1 to 8, 10, 12, 14, 16, 20, ...
-    records with padding of share 0, so at most a fifth of the computation is padding. All records of a user have equal
-    shares; for next-word prediction shares are proportional to the number of words, so that a user's loss is the mean
-    over their words.
+    All records of a user have equal shares; for next-word prediction shares are proportional to the number of words, so
+    that a user's loss is the mean over their words.
 
     **Guarantee.** All records of a user are in one micro-batch, each once, with shares that sum to 1. Each record's
-    input is a function of that record, of public constants and of random draws that do not depend on the data.
+    input is a function of that record, of public constants and of random draws that do not depend on the data. The
+    number of a user's records, padding included, is a function of that user (`pieces_of_users`).
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
@@ -63,7 +65,7 @@ class UserInputs(Inputs):
         """Yields the step's users (ascending numbers) in micro-batches: inputs (b, R, ...) or (b, R, K, ...), targets
         and shares (b, R), and dropout keys (b, 4)."""
         job = self._job
-        pieces = list(self._pieces(participants))
+        pieces = list(pieces_of_users(self._order, self._ends, participants, job.performance.micro_batch))
         generator = key.generator("views", step)
         records = job.source.images_for(job.views)
         drawn = [job.views.draw(generator, rows.size, size=job.source.size) for _, rows, _ in pieces]
@@ -73,31 +75,44 @@ class UserInputs(Inputs):
         for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
             draws = drawn[place]
             found = self._compute(rows.reshape(-1), draws, taken)
-            inputs, labels = (flat.unflatten(0, rows.shape) for flat in found)
+            inputs, targets = (flat.unflatten(0, rows.shape) for flat in found)
             mask = _devices.to_device(own, job.device)
-            inputs, targets = zero_padding(inputs, mask), zero_padding(labels, mask)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None
             if job.gradient.uses_keys:
                 keys = dropout_keys(key, step, (f"user {user}" for user in users))
             yield inputs, targets, record_shares(mask, targets, next_words=job.source.next_words), keys
 
-    def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields users (b,), rows of their records (b, R), and a mask (b, R) that is False for padding."""
-        counts = self._ends[participants + 1] - self._ends[participants]
-        rooms = np.array([round_up_records(int(count)) for count in counts], dtype=np.int64)
-        for width in np.unique(rooms):
-            alike, size = participants[rooms == width], max(1, self._job.performance.micro_batch // int(width))
-            for start in range(0, len(alike), size):
-                users = alike[start : start + size]
-                places = self._ends[users, None] + np.arange(width)
-                own = places < self._ends[users + 1, None]
-                yield users, self._order[np.where(own, places, self._ends[users, None])], own
 
+def pieces_of_users(
+    order: np.ndarray, ends: np.ndarray, users: np.ndarray, size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields micro-batches of whole users (b,), the rows of their records (b, R), and a mask (b, R), False for padding.
 
-def zero_padding(values: Tensor, mask: Tensor) -> Tensor:
-    """Values (b, R, ...), zeros where the mask (b, R) is False."""
-    return torch.where(mask.reshape(*mask.shape, *[1] * (values.dim() - 2)), values, 0)
+    A user is padded with their first record to R records: their number rounded up (`round_up_records`).
+
+    Args:
+        order: int64 (N,), the rows of all records, user by user.
+        ends: int64 (all users + 1,): the rows of user u are `order[ends[u] : ends[u + 1]]`.
+        users: int64 (n,), the numbers of the users who take part.
+        size: the most records of a micro-batch, unless it has a single user.
+
+    **Guarantee.** R is a function of the user's own number of records and of `size`, whoever else takes part (unit: one
+    user; adjacency: any).
+
+    >>> order, ends = np.arange(8), np.array([0, 2, 6, 8])
+    >>> [(users.tolist(), rows.tolist()) for users, rows, _ in pieces_of_users(order, ends, np.arange(3), 4)]
+    [([0, 2], [[0, 1], [6, 7]]), ([1], [[2, 3, 4, 5]])]
+    """
+    counts, least = ends[users + 1] - ends[users], min(8, size // USERS_AT_ONCE)
+    widths = np.array([round_up_records(int(count), least) for count in counts], dtype=np.int64)
+    for width in np.unique(widths).tolist():
+        alike, together = users[widths == width], max(1, size // width)
+        for start in range(0, len(alike), together):
+            some = alike[start : start + together]
+            places = ends[some, None] + np.arange(width)
+            own = places < ends[some + 1, None]
+            yield some, order[np.where(own, places, ends[some, None])], own
 
 
 def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
@@ -117,13 +132,17 @@ def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
     return weights / weights.sum(1, keepdim=True)
 
 
-def round_up_records(records: int) -> int:
+def round_up_records(records: int, least: int = 1) -> int:
     """Rounds a number of records up to the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...
+
+    So at most a fifth of the computation is padding, except up to 8 records, for which multiples of `least` are taken.
 
     >>> [round_up_records(records) for records in (1, 7, 9, 17, 100)]
     [1, 7, 10, 20, 112]
+    >>> [round_up_records(records, 4) for records in (1, 7, 9, 17, 100)]
+    [4, 8, 10, 20, 112]
     """
-    step = 1 << max(0, (records - 1).bit_length() - 3)
+    step = max(1, least) if records <= 8 else 1 << (records - 1).bit_length() - 3
     return -(-records // step) * step
 
 

@@ -90,7 +90,7 @@ def test_a_norm_beside_nothing_is_rounding_as_far_as_the_other_norms_say(own, ri
     with (
         contextlib.nullcontext() if right else pytest.raises(SfumatoError, match="gradient norm of synthetic example 1")
     ):
-        selfcheck._compare_answers(answer(own), exact, exact, 1e-6)
+        selfcheck._compare_answers(answer(own), exact, exact, 1e-6, whole=2**0.5)
 
 
 def test_a_loss_that_is_a_sum_over_views_is_refused():
@@ -122,3 +122,17 @@ def test_dropout_between_recurrent_layers_is_switched_off(kind):
             return self.last(self.layers(x)[0][:, -1])
 
     ClippedGradient(Words(), F.cross_entropy).self_check((5, 3))
+
+
+def test_an_example_that_is_left_out_is_refused():
+    gradient = ClippedGradient(net(), F.cross_entropy)
+    left_out = lambda x, y: gradient(x, y, None, x.flatten(1).mean(1) < 100)  # noqa: E731 - the one with an offset
+    with pytest.raises(SfumatoError, match="differs from the plain computation"):
+        gradient.self_check((1, 8, 8), gradient=left_out)
+
+
+def test_gradients_may_cancel():
+    """Of two classes, on equal inputs, as integers all are: each pair of clipped gradients adds up to zero."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(3, 4), nn.Flatten(), nn.Linear(8, 2))
+    ClippedGradient(model, F.cross_entropy).self_check(torch.ones(2, dtype=torch.int64), targets=torch.tensor([0, 1]))

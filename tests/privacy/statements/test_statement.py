@@ -212,6 +212,10 @@ def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
         ({}, "a 256-bit key (HMAC-SHA512, then Philox"),
         ({"steps_taken": 7}, "The choice to end the run after 7 steps"),
         ({}, "Running time, memory use"),
+        (
+            {"rounds": 2, "own_loop": True},
+            "Rounds in which this site sends nothing: an error that a single record causes",
+        ),
         ({"figures": FIGURES}, "only the noisy counts are covered"),
         ({"figures": FIGURES}, "Figures of the same test images that other runs publish: their epsilons add up."),
         ({"figures": FIGURES}, "A record that was put into both parts"),

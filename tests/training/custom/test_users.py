@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 import torch
@@ -11,13 +13,16 @@ from torch import nn
 from torch.nn import functional
 
 import sfumato
-from sfumato import PrivacyPlan, SfumatoError
+from sfumato import PrivacyPlan, RunKey, SfumatoError
 from sfumato.data import cap_per_user, open_source
+from sfumato.gradients import ClippedSum, UserGradient
 from sfumato.privacy.unit import User
 from sfumato.runs.owner.uses import earlier_uses, uses_report
 from sfumato.training.custom.bookkeeping import _data
 from sfumato.training.custom.records import own_records
 from sfumato.training.custom.users import by_user, gradient_of
+from sfumato.training.preparation.building import noise_named
+from sfumato.training.step import PrivateStep
 
 KEY = bytes(32)
 OWNERS = st.lists(st.integers(0, 4), min_size=2, max_size=12)
@@ -97,6 +102,11 @@ def test_a_federation_takes_users_too(tmp_path):
     assert run.statement.plan.unit == User(drawn="examples", at_most=1, users=20)
 
 
+def sum_over(gradient, records, drawn, *, size):
+    """The clipped sum over these users, in micro-batches of `size` records."""
+    return reduce(ClippedSum.merge, (gradient(*batch) for _, batch in records.micro_batches(np.array(drawn), size)))
+
+
 @settings(max_examples=25)
 @given(OWNERS, st.none() | st.integers(1, 3), st.sampled_from([0.05, 1.0, 50.0]), st.integers(0, 2**20), st.data())
 def test_a_users_mean_gradient_is_clipped_as_a_whole(owners, per_user, max_norm, seed, data):
@@ -109,7 +119,12 @@ def test_a_users_mean_gradient_is_clipped_as_a_whole(owners, per_user, max_norm,
     assert grouped.count == grouped.examples == len(set(owners))
     drawn = sorted(data.draw(st.sets(st.integers(0, grouped.count - 1), min_size=1)))
     options = {"template": None, "capture": False, "max_norm": max_norm, "methods": None}
-    found = gradient_of(grouped, model, functional.cross_entropy, **options)(*grouped.take(np.array(drawn)))
+    found = sum_over(
+        gradient_of(grouped, model, functional.cross_entropy, **options),
+        grouped,
+        drawn,
+        size=data.draw(st.sampled_from([8, 512])),
+    )
     single, _ = by_user(records, owners, per_user or 12, "examples")
     kept = {record.numpy().tobytes() for record in single.take(np.arange(single.count))[0]}
     expected = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
@@ -125,6 +140,90 @@ def test_a_users_mean_gradient_is_clipped_as_a_whole(owners, per_user, max_norm,
             total += one * min(1.0, max_norm / float(norm))
     for name, value in expected.items():
         torch.testing.assert_close(found.gradients[name].double(), value, rtol=1e-4, atol=1e-5 * max_norm)
+
+
+class Adverse(nn.Module):
+    """Weights of a server, or a model, for which some finite record is not finite; or which sees its user's copies."""
+
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.first, self.last = kind, nn.Linear(4, 3), nn.Linear(3, 2)
+        with torch.no_grad():
+            if kind == "server":  # a unit that overflows on zeros alone
+                self.first.weight[0], self.first.bias[0], self.last.weight[:, 0] = -1e37, 2e37, 1e3
+            if kind == "huge":
+                self.first.weight[0] = 1e20
+
+    def forward(self, x):
+        if self.kind == "norm":
+            x = x / x.norm(dim=1, keepdim=True)
+        elif self.kind == "ones":
+            x = (x - 1) / (x - 1).std(1, keepdim=True)
+        elif self.kind == "mixed":  # the self-check refuses it
+            x = x - x.mean(0)
+        elif self.kind == "branch":
+            x = x / x.norm(dim=1, keepdim=True) if x.mean() > 0.45 else -x
+        x = self.first(x)
+        if self.kind == "hook":
+            x.register_hook(lambda gradient: gradient + 0.1)
+        return self.last(x.relu())
+
+
+@settings(max_examples=30)
+@given(
+    kind=st.sampled_from(["server", "huge", "norm", "ones", "mixed", "branch", "hook"]),
+    counts=st.lists(st.integers(1, 12), min_size=2, max_size=7),
+    special=st.sampled_from([None, 0.0, 1.0, 1e25]),
+    micro_batch=st.sampled_from([1, 4, 64, 512]),
+    at_once=st.sampled_from([3, 64]),
+    noise=st.sampled_from(["standard", "secure"]),
+    seed=st.integers(0, 2**16),
+)
+def test_no_user_moves_a_release_by_more_than_the_norm(kind, counts, special, micro_batch, at_once, noise, seed):
+    """The noise of a key is the same with and without one user: releases differ by that user alone."""
+    generator, norm = torch.Generator().manual_seed(seed), 0.5
+    inputs = 0.5 + 0.5 * torch.rand(sum(counts), 4, generator=generator)
+    targets = torch.randint(2, (len(inputs),), generator=generator)
+    users = np.repeat(np.arange(len(counts)), counts)
+    if special is not None:
+        inputs[int(torch.randint(len(inputs), (), generator=generator))] = special
+    unit, size = User(drawn="users"), {"examples": 8, "batch_size": 8, "steps": 1}
+    plan = PrivacyPlan.calibrate(**size, noise_multiplier=1e-3, delta=1e-5, max_norm=norm, unit=unit)
+    gradient = UserGradient(Adverse(kind), functional.cross_entropy, max_norm=norm, at_once=at_once)
+
+    def release(kept):
+        records, _ = by_user(own_records((inputs[kept], targets[kept]), KEY), users[kept], None, "users")
+        step = PrivateStep(plan=plan, gradient=gradient, noise=noise_named(noise, plan, RunKey.from_seed(0)))
+        found = step(0, (batch for _, batch in records.micro_batches(np.arange(records.count), micro_batch)))
+        return torch.cat([value.double().flatten() for value in found.values()]) * plan.expected_batch_size
+
+    whole = release(users >= 0)  # in units of the norm
+    for user in range(len(counts)):
+        assert float((whole - release(users != user)).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("more", [{}, {"users": np.arange(60) // 7, "drawn": "users", "batch_size": 5}])
+def test_a_model_that_is_not_finite_on_an_empty_text_passes_the_self_check(tmp_path, more):
+    class Mean(nn.Module):
+        """The mean over words; the word 0 is padding."""
+
+        def __init__(self):
+            super().__init__()
+            self.words, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+        def forward(self, texts):
+            shown = (texts > 0).unsqueeze(-1)
+            return self.last((self.words(texts) * shown).sum(1) / shown.sum(1))
+
+    torch.manual_seed(0)
+    texts, model = torch.randint(1, 9, (60, 5)), Mean()
+    choices = {"noise_multiplier": 4.0, "batch_size": 20, "steps": 2, "threads": 1, **more}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    assert (
+        len(list(sfumato.private_steps(model, optimizer, (texts, torch.arange(60) % 2), directory=tmp_path, **choices)))
+        == 2
+    )
 
 
 def test_users_may_be_drawn_with_all_of_their_records(tmp_path):

@@ -37,7 +37,8 @@ _SHARP, _LOOSE = 1e-6, 5e-2
 _REPEATED = 1e-3
 # The oracle's own rounding error is allowed this many times on top.
 _ROUNDING = 30.0
-# Fraction of the whole gradient's size added to each parameter's, because some have hardly any gradient of their own.
+# Fraction of the whole gradients' size added to each parameter's, because some have hardly any gradient of their own,
+# and gradients may cancel.
 _NEGLIGIBLE = 1e-2
 # The engine enlarges norms this small to cover what their squares lose in float32; no clipping norm is as small.
 _VANISHING = 1e-12
@@ -107,11 +108,12 @@ def synthetic(
     else:
         raise SfumatoError("example_shape is missing", "give one example's shape, or build the object with template=")
     if targets is None:
-        return inputs, torch.arange(examples, device=like.device) % _classes(model, inputs, views)
+        return inputs, torch.arange(examples, device=like.device) % count_classes(model, inputs, views)
     return inputs, tree_map(in_turn, targets)
 
 
-def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
+def count_classes(model: nn.Module, inputs: Tree, views: int) -> int:
+    """The width of the model's output (N, classes) on synthetic inputs (E, ...), or (E, K, ...) with views."""
     batch = tree_map(lambda tensor: (tensor[:2] if views == 1 else tensor[0]).clone(), inputs)
     state = {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
     with torch.no_grad(), preserved_random_state(), unchanged_state(model, None):
@@ -230,30 +232,22 @@ def _compare(
     *,
     relative: float,
 ) -> None:
-    def answer(rows: list[int]) -> _Answer:
-        total = gradient(*tree_map(itemgetter(rows), synthetic))
-        return _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
-
-    ours = answer(chosen)
-    finite = [
-        index
-        for index, norm in zip(chosen, ours.norms, strict=True)
-        if all(bool(torch.isfinite(n).all()) for n in (norm, plain[index].norms, exact[index].norms))
-    ]
+    finite = [i for i in chosen if all(bool(one[i].norms.isfinite().all()) for one in (plain, exact))]
     if not finite:
         raise SfumatoError(
             "the gradients of all synthetic examples are not finite", "check the model, the loss and example_shape"
         )
-    if finite != chosen:
-        ours = answer(finite)
-    _compare_answers(ours, _add_up([plain[i] for i in finite]), _add_up([exact[i] for i in finite]), relative)
+    total = gradient(*tree_map(itemgetter(finite), synthetic))
+    ours = _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
+    squares = sum(value.square().sum() for i in finite for value in exact[i].gradients.values())
+    sums = [_add_up([answers[i] for i in finite]) for answers in (plain, exact)]
+    _compare_answers(ours, *sums, relative, whole=math.sqrt(squares))
 
 
-def _compare_answers(ours: _Answer, plain: _Answer, exact: _Answer, relative: float) -> None:
+def _compare_answers(ours: _Answer, plain: _Answer, exact: _Answer, relative: float, *, whole: float) -> None:
     def size(value: Tensor) -> float:
         return float(value.square().sum().sqrt())
 
-    whole = size(torch.stack([value.square().sum().sqrt() for value in exact.gradients.values()]))
     differences, allowed = {}, {}
     for name, value in exact.gradients.items():
         rounding = _ROUNDING * size(plain.gradients[name] - value)

@@ -77,10 +77,12 @@ def _choice_lines(facts: Circumstances) -> list[str]:
             "choosing a learning rate by them.",
         )
     if facts.rounds:
-        lines.append(
+        lines += [
             "Records of the same person at other sites of the federation: each site has its own statement, and their "
-            "epsilons add up."
-        )
+            "epsilons add up.",
+            "Rounds in which this site sends nothing: an error that a single record causes ends the site's step, and "
+            "the others see that nothing comes.",
+        ]
     if facts.own_code:
         lines.insert(
             0,

@@ -44,6 +44,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("The owner's own code around the steps", MENDABLE, "do not use private records in the loop's body"),
     ("The owner's own (loss|optimizer)", INHERENT, ""),
     ("Records of the same person at other sites", INHERENT, ""),
+    ("Rounds in which this site sends nothing", INHERENT, ""),
     ("Weights that came in and were chosen", MENDABLE, 'noise="secure" computes one example at a time'),
     ("The choice to end the run", MENDABLE, "let a run take all of its steps: they are already paid for"),
     ("The choice of the training data", MENDABLE, _UNFILTERED),

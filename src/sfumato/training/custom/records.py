@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,10 +36,10 @@ class LoopRecords:
     """Training records, read by row number.
 
     Args:
-        count: number of records.
+        count: number of records, or of users that are drawn.
         read: returns inputs and targets (b, ...) for row numbers int64 (b,).
-        codes: uint8 (count, 16), keyed digests of each record when it was first read.
-        identifiers: uint8 (count, 32), two digests that identify each record in other data sets.
+        codes: uint8 (N, 16), keyed digests of each record when it was first read.
+        identifiers: uint8 (N, 32), two digests that identify each record in other data sets.
         data_digests, places: identify the data on the owner's list of runs (`Source.data_digests`).
         examples: N of the plan: the number of records, or the declared number of a source.
         facts: the circumstances of the data for the statement.
@@ -84,6 +84,11 @@ class LoopRecords:
                 )
         return inputs, targets
 
+    def micro_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, tuple[Tree, ...]]]:
+        """Yields row numbers (b,), at most `size`, and their inputs and targets (b, ...)."""
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size], self.take(rows[start : start + size])
+
     def refuse_double(self, model: nn.Module) -> None:
         """Refuse float64 inputs for a model that has no parameter of that type."""
         double = any(one.dtype == torch.float64 for one in tree_tensors(self.zero_record[0]))
@@ -95,7 +100,7 @@ class LoopRecords:
 
     def refuse_changed(self) -> None:
         """Refuse records in memory that have changed, such as inputs that were normalised in place."""
-        if self.in_memory and (_digest_all(self.key, self.read, self.count)["codes"] != self.codes).any():
+        if self.in_memory and (_digest_all(self.key, self.read, len(self.codes))["codes"] != self.codes).any():
             raise SfumatoError(
                 "the data have changed in memory since private_steps was called",
                 "give a copy (inputs.clone()), and prepare the inputs before the call",

@@ -11,17 +11,19 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.gradients.checks import losses
-from sfumato.gradients.examples import Tree, tree_map
+from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState, RunKey, Sampler
@@ -32,7 +34,7 @@ from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.training.custom import bookkeeping, optimizers
 from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.custom.records import LoopRecords
-from sfumato.training.custom.users import UserRecords, gradient_of
+from sfumato.training.custom.users import gradient_of
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.preparation import resume
@@ -145,8 +147,8 @@ class PrivateSteps:
         records.refuse_double(model)
         with _devices.fork_rng(self._device), _devices.deterministic(self._device):
             torch.manual_seed(0)
-            shape, targets = _first_example(synthetic[0]), synthetic[1]
             on_device = tree_map(lambda one: one.to(self._device), synthetic[0])
+            shape, targets = _finite_example(model, on_device), synthetic[1]
             losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
             self._gradient.self_check(shape, targets=targets)
             known = known_micro_batch(start, self._noise)
@@ -284,17 +286,12 @@ class PrivateSteps:
     def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
         """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in
         micro-batches."""
-        records, size = self._records, self.performance.micro_batch
-        if isinstance(records, UserRecords):
-            size = max(1, size // records.most_of_one)
-        for start in range(0, len(rows), size):
-            piece = rows[start : start + size]
-            batch = tree_map(lambda one: one.to(self._device), records.take(piece))
-            torch.manual_seed(self._key.seed("model", step, str(start)))
-            keys = None
-            if self._gradient.uses_keys:
-                keys = dropout_keys(self._key, step, piece)
-            yield *batch, keys
+        done = 0
+        for piece, batch in self._records.micro_batches(rows, self.performance.micro_batch):
+            batch = tree_map(lambda one: one.to(self._device), batch)
+            torch.manual_seed(self._key.seed("model", step, str(done)))
+            done += len(piece)
+            yield *batch, dropout_keys(self._key, step, piece) if self._gradient.uses_keys else None
 
     def _checkpoint(self, step: int, identity: str, head: str, *, noise: NoiseState) -> Checkpoint:
         state = Checkpoint.of(step, self.model, {}, self._optimizer, run=identity, noise=noise, ledger=head)
@@ -324,6 +321,12 @@ def _synthetic(records: LoopRecords) -> tuple[Tree, Tree]:
     return tree_map(made, records.zero_record)  # type: ignore[return-value]
 
 
-def _first_example(inputs: Tree) -> Tree:
-    """The first synthetic example, in place of a shape (`ClippedGradient.self_check`)."""
-    return tree_map(lambda one: one[0], inputs)
+def _finite_example(model: nn.Module, inputs: Tree) -> Tree:
+    """The first synthetic example with finite outputs, in place of a shape (`ClippedGradient.self_check`)."""
+    for row in range(len(tree_tensors(inputs)[0])):
+        one = tree_map(itemgetter(slice(row, row + 1)), inputs)
+        with suppress(Exception), torch.no_grad():  # what fails on all of them is refused by the self-check
+            outputs = tree_leaves(call_model(model, {}, one))
+            if all(bool(value.isfinite().all()) for value in outputs if isinstance(value, Tensor)):
+                return tree_map(itemgetter(0), one)
+    return tree_map(itemgetter(0), inputs)

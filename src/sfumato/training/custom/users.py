@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
 from sfumato.training.custom.records import LoopRecords
-from sfumato.training.steps import record_shares, zero_padding
+from sfumato.training.steps import pieces_of_users, record_shares
 
 EXAMPLES, USERS = "examples", "users"
 """What a step draws."""
@@ -29,40 +29,29 @@ EXAMPLES, USERS = "examples", "users"
 
 @dataclass(frozen=True, kw_only=True)
 class UserRecords(LoopRecords):
-    """Users, each with all of their kept records, read by user number.
+    """Users, each with all of their kept records.
 
     Args:
         count: number of users.
-        single: the kept records by themselves.
-        rows: int64 (count, R), the rows of each user's records among them; any row where a user has fewer.
-        own: bool (count, R), False there.
+        order: int64 (N,), the rows of all records, user by user.
+        ends: int64 (count + 1,): the rows of user u are `order[ends[u] : ends[u + 1]]`.
+
+    **Guarantee.** The inputs of a user are a function of their own records: see `pieces_of_users`.
     """
 
-    single: LoopRecords
-    rows: np.ndarray = field(repr=False)
-    own: np.ndarray = field(repr=False)
+    order: np.ndarray = field(repr=False)
+    ends: np.ndarray = field(repr=False)
 
-    @property
-    def most_of_one(self) -> int:
-        """R, the most records of one user."""
-        return self.rows.shape[1]
+    def micro_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]]:
+        """Yields users (b,), and the inputs and targets (b, R, ...) of their records with shares (b, R).
 
-    def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Inputs and targets (b, R, ...) of these users, zeros where one has fewer records, and shares (b, R)."""
-        width = int(self.own[rows].sum(1).max())
-        places, own = self.rows[rows, :width], torch.from_numpy(self.own[rows, :width])
-        found = (one.unflatten(0, places.shape) for one in self.single.take(places.reshape(-1)))  # type: ignore
-        inputs, targets = (zero_padding(one, own) for one in found)
-        return inputs, targets, record_shares(own, targets, next_words=False)
-
-    def refuse_changed(self) -> None:
-        """See `LoopRecords.refuse_changed`."""
-        self.single.refuse_changed()
-
-    @property
-    def zero_record(self) -> tuple[Tree, Tree]:
-        """Zeros with the shapes and types of one record."""
-        return self.single.zero_record
+        Args:
+            rows: the users' numbers.
+            size: the most records at once, unless one user has more.
+        """
+        for users, places, own in pieces_of_users(self.order, self.ends, rows, size):
+            inputs, targets = (one.unflatten(0, places.shape) for one in self.take(places.reshape(-1)))  # type: ignore
+            yield users, (inputs, targets, record_shares(torch.from_numpy(own), targets, next_words=False))
 
 
 def by_user(
@@ -137,13 +126,10 @@ def _grouped(records: LoopRecords, numbers: np.ndarray) -> UserRecords:
             "drawn is users, but inputs or targets are several tensors",
             "give one tensor of inputs and one of targets, or drawn=examples",
         )
-    counts = np.bincount(numbers)
-    places = (np.cumsum(counts) - counts)[:, None] + np.arange(counts.max())
-    own = np.arange(counts.max()) < counts[:, None]
-    rows = np.argsort(numbers, kind="stable")[np.where(own, places, 0)]
     known = {one.name: getattr(records, one.name) for one in fields(records)}
-    known |= {"count": len(counts), "examples": len(counts)}
-    return UserRecords(**known, single=records, rows=rows, own=own)
+    ends = np.append(0, np.bincount(numbers).cumsum())
+    known |= {"count": len(ends) - 1, "examples": len(ends) - 1}
+    return UserRecords(**known, order=np.argsort(numbers, kind="stable"), ends=ends)
 
 
 def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarray:
