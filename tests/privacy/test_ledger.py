@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sfumato import Ledger, PrivacyPlan, SfumatoError
 from sfumato.privacy import ledger as ledgers
-from sfumato.privacy.ledger import KINDS, LOST, ORIGIN, Entry, Record, lost_steps, read
+from sfumato.privacy.ledger import KINDS, LOST, OPTIONAL, ORIGIN, Entry, Record, lost_steps, read
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_what_is_no_line_of_a_chain_is_named(tmp_path, line):
 def test_a_line_that_is_spelt_in_another_way_is_refused(tmp_path, spelt):
     line = Entry.after(None, "release", {"step": 0}).line().decode()
     (tmp_path / "ledger.jsonl").write_text(line.replace('{"body":', spelt, 1))
-    with pytest.raises(SfumatoError, match="line 1 of ledger.jsonl"):
+    with pytest.raises(SfumatoError, match=r"line 1 of ledger\.jsonl"):
         read(tmp_path / "ledger.jsonl")
 
 
@@ -220,6 +220,8 @@ BEGIN = (
     },
 )
 END = ("end", {"steps_taken": 1, "model": DIGEST, "statement": DIGEST})
+UNTAKEN = ("end", {**END[1], "steps_taken": 0})
+FULL_END = ("end", {**END[1], "kept": {"1": DIGEST}, "figures": DIGEST, "audit": DIGEST})
 FIGURES = ("figures", {"step": 1, "table": {"classes": 2}})
 
 
@@ -264,10 +266,10 @@ ONE_ROUND = [received(0, 0), release(0), release(1), sent(0)]
         ([], SEED),
         ([release(0), release(1), END], SEED),
         ([opening(0), opening(0, 1), release(0), opening(1, 2), release(1), END], SALT),
-        ([END[:1] + ({**END[1], "steps_taken": 0},)], SALT),
+        ([UNTAKEN], SALT),
         ([release(0), release(1), lost(1, 1), lost(0, 1), release(2), lost(0, 2)], SEED),
         ([workers(2), release(0), workers(8, 2), FIGURES, END], SEED),
-        ([release(0), END[:1] + ({**END[1], "kept": {"1": DIGEST}, "figures": DIGEST, "audit": DIGEST},)], SEED),
+        ([release(0), FULL_END], SEED),
         ([*ONE_ROUND, received(1, 2), release(2), received(1, 2), received(1, 3), release(3), sent(1)], ROUNDS),
         ([received(0, 0), opening(0), release(0), opening(1, 1), release(1)], ROUNDS | {"seeded": False}),
     ],
@@ -284,7 +286,7 @@ def test_what_a_run_writes_is_its_record(lines, known):
     [
         ([END], SEED, "steps_taken"),
         ([BEGIN], SEED, "kind"),
-        ([END[:1] + ({**END[1], "steps_taken": 0},), release(0)], SEED, "kind"),
+        ([UNTAKEN, release(0)], SEED, "kind"),
         ([("noise", {})], SEED, "kind"),
         ([release(number) for number in range(7)], SEED, "step"),
         ([release(0), release(2)], SEED, "step"),
@@ -293,14 +295,14 @@ def test_what_a_run_writes_is_its_record(lines, known):
         ([opening(1)], SALT, "step"),
         ([opening(0), release(0), opening(0, 1)], SALT, "step"),
         ([opening(0), opening(0)], SALT, "salt"),
-        ([lost(0, -1)], SEED, "first, last"),
+        ([lost(0, -1)], SEED, "first"),
         ([release(0), lost(0, 1)], SEED, "last"),
         ([release(0), release(1), lost(0, 0)], SEED, "last"),
         ([release(0), lost(-1, 0)], SEED, "first"),
         ([release(0), lost(-(10**12), 0)], SEED, "first"),
         ([release(0), release(1), lost(1, 1), lost(1, 1)], SEED, "first"),
         ([release(0), release(1), lost(0, 1), lost(1, 1)], SEED, "first"),
-        ([received(0, 0)], SEED, "round, step"),
+        ([received(0, 0)], SEED, "round"),
         ([sent(0)], SEED, "round"),
         ([sent(0)], ROUNDS, "round"),
         ([release(0)], ROUNDS, "step"),
@@ -323,9 +325,7 @@ def test_what_a_run_writes_is_its_record(lines, known):
 )
 def test_no_line_stands_where_no_run_writes_it(lines, known, found):
     recorded([BEGIN, *lines[:-1]], **known)
-    with pytest.raises(
-        SfumatoError, match=rf"line {len(lines) + 1} of the ledger, \w+, cannot stand .* its {found}$|;"
-    ):
+    with pytest.raises(SfumatoError, match=rf"line {len(lines) + 1} of the ledger, \w+, cannot stand .* its {found};"):
         recorded([BEGIN, *lines], **known)
 
 
@@ -354,17 +354,13 @@ ODD = (
 def test_each_field_has_its_values_alone(kind):
     """Exact names, types and forms: nothing else is taken for them."""
     before = [] if kind == "begin" else [BEGIN, received(0, 0), release(0), release(1)]
-    samples = (BEGIN, opening(2), release(2), lost(0, 1), received(0, 1), sent(0), workers(2), FIGURES, END)
-    ((_, body),) = [line for line in samples if line[0] == kind]
-    body = body | ({"kept": {"1": DIGEST}, "figures": DIGEST, "audit": DIGEST} if kind == "end" else {})
-    known = {"rounds": 1, "seeded": kind != "opening" and None}
+    samples = (BEGIN, opening(2), release(2), lost(0, 1), received(0, 1), sent(0), workers(2), FIGURES, FULL_END)
+    body, known = dict(samples)[kind], {"rounds": 3 if kind == "sent" else 1}
     recorded([*before, (kind, body)], **known)
     wrong = [{**body, "more": 0}, *({**body, name: odd} for name in body for odd in ODD if name != "table")]
-    wrong += [
-        {key: body[key] for key in body if key != name} for name in body if name not in ("kept", "figures", "audit")
-    ]
+    wrong += [{key: body[key] for key in body if key != name} for name in body.keys() - OPTIONAL.get(kind, set())]
     for one in wrong:
-        if one.get("record_fields") == [] or one.get("machines") == 10**30 or one == body:
+        if one.get("record_fields") == []:
             continue
         with pytest.raises(SfumatoError, match="cannot stand there"):
             recorded([*before, (kind, one)], **known)

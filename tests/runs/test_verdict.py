@@ -84,11 +84,11 @@ DAMAGE = {
     "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json is missing"),
     "plan changed": (
         lambda copy: edit_json(copy / "plan.json", steps=11),
-        "line 1 of the ledger, begin, cannot stand there with its plan, plan_fingerprint",
+        "begin, cannot stand there with its plan, plan_fingerprint",
     ),
     "plan of another run": (
         better_plan,
-        "line 1 of the ledger, begin, cannot stand there with its plan, plan_fingerprint",
+        "begin, cannot stand there with its plan, plan_fingerprint",
     ),
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
@@ -137,9 +137,9 @@ DAMAGE = {
     ),
     "an end before the first step": (
         lambda copy: ended_after(copy, -1),
-        "end, cannot stand there with its steps_taken",
+        "end, cannot stand there with its steps",
     ),
-    "an end within a step": (lambda copy: ended_after(copy, 1.5), "end, cannot stand there with its steps_taken"),
+    "an end within a step": (lambda copy: ended_after(copy, 1.5), "end, cannot stand there with its steps"),
 }
 
 

@@ -170,7 +170,7 @@ def test_steps_that_are_lost_are_not_lost_again(tmp_path):
             releases.commit(written, step, {"weight": torch.ones(3)}, NoiseState(step=1))
         releases.lose(written, 1)
         releases.lose(written, 0)  # the checkpoint is an older one
-        with pytest.raises(SfumatoError, match="steps 1 to 3 of the run in .* are lost already"):
+        with pytest.raises(SfumatoError, match=r"steps 1 to 3 of the run in .* are lost already"):
             releases.lose(written, 0)
     assert lines(tmp_path, "lost") == [{"first": 1, "last": 2}, {"first": 0, "last": 2}]
 

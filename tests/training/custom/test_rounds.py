@@ -557,7 +557,7 @@ def last(kind):
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (without(ledger.SENT, 1), "line 10 of the ledger, received, cannot stand there with its round"),
+        (without(ledger.SENT, 1), "line 9 of the ledger, received, cannot stand there with its round"),
         (without(ledger.SENT, 2), "went out after 2 rounds alone"),
         (without(ledger.RECEIVED, 1), "line 6 of the ledger, release, cannot stand there with its step"),
         (lambda lines: without(ledger.SENT)(without(ledger.RECEIVED)(lines)), "line 2 of the ledger, release, cannot"),
