@@ -6,14 +6,15 @@ import errno
 import itertools
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato import Ledger, SfumatoError
+from sfumato import Ledger, PrivacyPlan, SfumatoError
 from sfumato.privacy import ledger as ledgers
-from sfumato.privacy.ledger import ORIGIN, read
+from sfumato.privacy.ledger import KINDS, LOST, OPTIONAL, ORIGIN, Entry, Record, lost_steps, read
 
 
 @pytest.fixture
@@ -135,3 +136,243 @@ def test_missing_and_unwritable_places_are_named(tmp_path):
         read(tmp_path / "ledger.jsonl")
     with pytest.raises(SfumatoError, match="cannot be written"):
         Ledger(tmp_path / "absent" / "ledger.jsonl")
+
+
+@pytest.fixture
+def unlocked(monkeypatch):
+    """Neither lock nor lease keeps a second writer away."""
+    monkeypatch.setattr(Ledger, "_lock", lambda ledger: None)
+    monkeypatch.setattr(ledgers, "Lease", lambda *_: SimpleNamespace(check_held=lambda: None, release=lambda: None))
+
+
+def test_a_writer_past_the_lock_writes_no_line_after_another_s(path, unlocked):
+    """Also where the other one's is as long as its own would be."""
+    with Ledger(path) as first, Ledger(path) as second:
+        first.append("release", {"step": 4, "release": "a"})
+        before = path.read_bytes()
+        with pytest.raises(SfumatoError, match="another process has written to the ledger") as error:
+            second.append("release", {"step": 4, "release": "b"})
+        assert "the run resumes where it stopped" in error.value.remedy
+        assert path.read_bytes() == before
+        first.append("release", {"step": 5, "release": "a"})
+    assert len(read(path)) == 7
+
+
+def test_whose_line_was_overwritten_learns_of_it_before_it_counts(path, unlocked, monkeypatch):
+    """Both have looked before either has written."""
+    with Ledger(path) as first, Ledger(path) as second:
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "_require", lambda ledger: None)
+            for ledger, release in ((first, "a"), (second, "b")):
+                ledger.append("release", {"step": 4, "release": release})
+        for attempt in (first.sync, lambda: first.append("release", {"step": 5, "release": "a"})):
+            with pytest.raises(SfumatoError, match="another process has written to the ledger"):
+                attempt()
+        second.sync()
+    assert read(path)[-1].body["release"] == "b"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"body":{},"hash":"0","index":0.0,"kind":"begin","previous":"0"}',
+        b'{"body":{"step":1e999},"hash":"0","index":0,"kind":"begin","previous":"0"}',
+        b'{"body":{"step":NaN},"hash":"0","index":0,"kind":"begin","previous":"0"}',
+        b'{"body":' + b'{"a":' * 10**5 + b"0" + b"}" * 10**5 + b',"hash":"0","index":0,"kind":"begin","previous":"0"}',
+        b'{"body":' + b'{"a":' * 950 + b"0" + b"}" * 950 + b',"hash":"0","index":0,"kind":"begin","previous":"0"}',
+        b'{"body":{"step":' + b"9" * 5000 + b'},"hash":"0","index":0,"kind":"begin","previous":"0"}',
+        b'{"body":[],"hash":"0","index":0,"kind":["begin"],"previous":"0"}',
+        b'{"body":null,"hash":"0","index":0,"kind":"begin","previous":"0"}',
+        b'{"kind":"begin"}',
+        b'["body","kind"]',
+        b"null",
+        b"7",
+        b"",
+        b"\xff",
+    ],
+)
+def test_what_is_no_line_of_a_chain_is_named(tmp_path, line):
+    (tmp_path / "ledger.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(SfumatoError, match=r"line 1 of ledger.jsonl (is not a ledger entry|does not follow)"):
+        read(tmp_path / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("spelt", ['{"body": ', '{"body":{"more":1,"step":0},"body":', '{"a":0,"body":'])
+def test_a_line_that_is_spelt_in_another_way_is_refused(tmp_path, spelt):
+    line = Entry.after(None, "release", {"step": 0}).line().decode()
+    (tmp_path / "ledger.jsonl").write_text(line.replace('{"body":', spelt, 1))
+    with pytest.raises(SfumatoError, match=r"line 1 of ledger\.jsonl"):
+        read(tmp_path / "ledger.jsonl")
+
+
+# -- what the lines of a run may say -----------------------------------------------------------------------------------
+
+PLAN = PrivacyPlan.calibrate(examples=100, batch_size=100, steps=6, noise_multiplier=9.0, delta=1e-3)
+DIGEST, SALTS = "0" * 64, [f"{number:032x}" for number in range(9)]
+COMMITMENTS = ("data_commitment", "settings_commitment", "key_check", "record_commitment")
+BEGIN = (
+    "begin",
+    {
+        "plan": PLAN.to_dict(),
+        "plan_fingerprint": PLAN.fingerprint,
+        **dict.fromkeys(COMMITMENTS, DIGEST),
+        "record_fields": ["0" * 8],
+    },
+)
+END = ("end", {"steps_taken": 1, "model": DIGEST, "statement": DIGEST})
+UNTAKEN = ("end", {**END[1], "steps_taken": 0})
+FULL_END = ("end", {**END[1], "kept": {"1": DIGEST}, "figures": DIGEST, "audit": DIGEST})
+FIGURES = ("figures", {"step": 1, "table": {"classes": 2}})
+
+
+def opening(step, salt=0):
+    return "opening", {"step": step, "salt": SALTS[salt]}
+
+
+def release(step):
+    return "release", {"step": step, "plan": PLAN.fingerprint, "release": DIGEST}
+
+
+def lost(first, last):
+    return "lost", {"first": first, "last": last}
+
+
+def received(number, step):
+    return "received", {"round": number, "step": step, "sha256": DIGEST}
+
+
+def sent(number):
+    return "sent", {"round": number, "sha256": DIGEST}
+
+
+def workers(processes, machines=1):
+    return "workers", {"processes": processes, "machines": machines}
+
+
+def recorded(lines, **known):
+    entry, entries = None, []
+    for kind, body in lines:
+        entries.append(entry := Entry.after(entry, kind, body))
+    return Record(PLAN, entries, **known)
+
+
+SEED, SALT, ROUNDS = {"seeded": True, "rounds": 0}, {"seeded": False, "rounds": 0}, {"seeded": True, "rounds": 3}
+ONE_ROUND = [received(0, 0), release(0), release(1), sent(0)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "known"),
+    [
+        ([], SEED),
+        ([release(0), release(1), END], SEED),
+        ([opening(0), opening(0, 1), release(0), opening(1, 2), release(1), END], SALT),
+        ([UNTAKEN], SALT),
+        ([release(0), release(1), lost(1, 1), lost(0, 1), release(2), lost(0, 2)], SEED),
+        ([workers(2), release(0), workers(8, 2), FIGURES, END], SEED),
+        ([release(0), FULL_END], SEED),
+        ([*ONE_ROUND, received(1, 2), release(2), received(1, 2), received(1, 3), release(3), sent(1)], ROUNDS),
+        ([received(0, 0), opening(0), release(0), opening(1, 1), release(1)], ROUNDS | {"seeded": False}),
+    ],
+)
+def test_what_a_run_writes_is_its_record(lines, known):
+    for choices in (known, dict.fromkeys(known)):
+        found = recorded([BEGIN, *lines], **choices)
+        assert found.paid == len(found.bodies["release"]) == sum(kind == "release" for kind, _ in lines)
+        assert [body for kind, body in lines if kind == "opening"] == found.bodies["opening"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "found"),
+    [
+        ([END], SEED, "steps_taken"),
+        ([BEGIN], SEED, "kind"),
+        ([UNTAKEN, release(0)], SEED, "kind"),
+        ([("noise", {})], SEED, "kind"),
+        ([release(number) for number in range(7)], SEED, "step"),
+        ([release(0), release(2)], SEED, "step"),
+        ([release(0)], SALT, "step"),
+        ([opening(0)], SEED, "step"),
+        ([opening(1)], SALT, "step"),
+        ([opening(0), release(0), opening(0, 1)], SALT, "step"),
+        ([opening(0), opening(0)], SALT, "salt"),
+        ([lost(0, -1)], SEED, "first"),
+        ([release(0), lost(0, 1)], SEED, "last"),
+        ([release(0), release(1), lost(0, 0)], SEED, "last"),
+        ([release(0), lost(-1, 0)], SEED, "first"),
+        ([release(0), lost(-(10**12), 0)], SEED, "first"),
+        ([release(0), release(1), lost(1, 1), lost(1, 1)], SEED, "first"),
+        ([release(0), release(1), lost(0, 1), lost(1, 1)], SEED, "first"),
+        ([received(0, 0)], SEED, "round"),
+        ([sent(0)], SEED, "round"),
+        ([sent(0)], ROUNDS, "round"),
+        ([release(0)], ROUNDS, "step"),
+        ([received(1, 2)], ROUNDS, "round, step"),
+        ([received(0, 0), release(0), sent(0)], ROUNDS, "round"),
+        ([received(0, 0), release(0), release(1), release(2)], ROUNDS, "step"),
+        ([received(0, 0), release(0), release(1), received(1, 2)], ROUNDS, "round, step"),
+        ([*ONE_ROUND, sent(0)], ROUNDS, "round"),
+        ([*ONE_ROUND, sent(1)], ROUNDS, "round"),
+        ([*ONE_ROUND, received(0, 0)], ROUNDS, "round, step"),
+        ([*ONE_ROUND, received(1, 3)], ROUNDS, "step"),
+        ([*ONE_ROUND, received(1, 1)], ROUNDS, "step"),
+        ([opening(0), received(0, 0), release(0)], ROUNDS | {"seeded": False}, "step"),
+        ([release(0), FIGURES, FIGURES], SEED, "table"),
+        ([release(0), FIGURES, release(1)], SEED, "step"),
+        ([FIGURES], SEED, "step"),
+        ([workers(1)], SEED, "processes"),
+        ([workers(2, 0)], SEED, "machines"),
+    ],
+)
+def test_no_line_stands_where_no_run_writes_it(lines, known, found):
+    recorded([BEGIN, *lines[:-1]], **known)
+    with pytest.raises(SfumatoError, match=rf"line {len(lines) + 1} of the ledger, \w+, cannot stand .* its {found};"):
+        recorded([BEGIN, *lines], **known)
+
+
+ODD = (
+    None,
+    True,
+    False,
+    0.0,
+    1.0,
+    "",
+    "0",
+    "G" * 64,
+    "0" * 63,
+    "0" * 64 + "\n",
+    -1,
+    10**30,
+    [],
+    {},
+    [0],
+    {"0": 0},
+    ["0"],
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_field_has_its_values_alone(kind):
+    """Exact names, types and forms: nothing else is taken for them."""
+    before = [] if kind == "begin" else [BEGIN, received(0, 0), release(0), release(1)]
+    samples = (BEGIN, opening(2), release(2), lost(0, 1), received(0, 1), sent(0), workers(2), FIGURES, FULL_END)
+    body, known = dict(samples)[kind], {"rounds": 3 if kind == "sent" else 1}
+    recorded([*before, (kind, body)], **known)
+    wrong = [{**body, "more": 0}, *({**body, name: odd} for name in body for odd in ODD if name != "table")]
+    wrong += [{key: body[key] for key in body if key != name} for name in body.keys() - OPTIONAL.get(kind, set())]
+    for one in wrong:
+        if one.get("record_fields") == []:
+            continue
+        with pytest.raises(SfumatoError, match="cannot stand there"):
+            recorded([*before, (kind, one)], **known)
+
+
+@given(st.lists(st.tuples(st.integers(-9, 12), st.integers(-9, 12)), max_size=6), st.integers(0, 9))
+def test_lost_steps_are_those_of_all_ranges(ranges, taken):
+    entries = [Entry.after(None, LOST, {"first": first, "last": last}) for first, last in ranges]
+    expected = {step for step in range(taken) if any(first <= step <= last for first, last in ranges)}
+    assert lost_steps(entries, taken) == expected
+
+
+def test_lost_steps_take_no_longer_where_the_ranges_are_huge_or_many():
+    entries = [Entry.after(None, LOST, {"first": -(10**15), "last": 10**15}) for _ in range(1000)]
+    assert lost_steps(entries, 10_000) == {*range(10_000)}

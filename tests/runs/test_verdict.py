@@ -80,48 +80,66 @@ DAMAGE = {
         "statement.json differs from what plan and ledger give in epsilon",
     ),
     "sentence changed": (lambda copy: edit_json(copy / "statement.json", sentence="It is private."), "in sentence"),
-    "a seed hidden": (hidden_seed, "differs from what plan and ledger give"),
+    "a seed hidden": (hidden_seed, "line 2 of the ledger, release, cannot stand there with its step"),
     "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json is missing"),
-    "plan changed": (lambda copy: edit_json(copy / "plan.json", steps=11), "it started with another plan"),
-    "plan of another run": (better_plan, "it started with another plan than plan.json"),
+    "plan changed": (
+        lambda copy: edit_json(copy / "plan.json", steps=11),
+        "begin, cannot stand there with its plan, plan_fingerprint",
+    ),
+    "plan of another run": (
+        better_plan,
+        "begin, cannot stand there with its plan, plan_fingerprint",
+    ),
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "zeros and more in the ledger": (zeros, "its last line is incomplete"),
     "ledger missing": (lambda copy: (copy / "ledger.jsonl").unlink(), "there is no ledger"),
     "ledger line dropped": (
         lambda copy: rewrite(copy, lambda events: [*events[:3], *events[4:]]),
-        "entry 3 is not step 2",
+        "line 4 of the ledger, release, cannot stand there with its step",
     ),
     "ledger line repeated": (
         lambda copy: rewrite(copy, lambda events: [*events[:3], events[2], *events[3:]]),
-        "entry 3 is not step 2",
+        "line 4 of the ledger, release, cannot stand there with its step",
     ),
-    "ledger without an end": (lambda copy: rewrite(copy, lambda events: events[:-1]), "has no beginning or no end"),
+    "ledger without an end": (lambda copy: rewrite(copy, lambda events: events[:-1]), "it has no end"),
+    "ledger without a beginning": (
+        lambda copy: rewrite(copy, lambda events: events[1:]),
+        "line 1 of the ledger, release, cannot stand there with its kind",
+    ),
+    "ledger without a line": (lambda copy: rewrite(copy, lambda events: []), "it has no end"),
+    "ledger with a line behind its end": (
+        lambda copy: rewrite(copy, lambda events: [*events, events[-1]]),
+        "line 15 of the ledger, end, cannot stand there with its kind",
+    ),
     "ledger of more steps": (
         lambda copy: rewrite(
             copy, lambda events: [*events[:-1], ("release", {**events[-2][1], "step": 12}), events[-1]]
         ),
-        "it records 13 steps, the plan allows 12",
+        "line 14 of the ledger, release, cannot stand there with its step",
     ),
     "ledger of fewer steps": (
         lambda copy: rewrite(copy, lambda events: [*events[:5], events[-1]]),
-        "it ends after 12 steps, but records 4",
+        "line 6 of the ledger, end, cannot stand there with its steps_taken",
     ),
     "a release of another plan": (
         lambda copy: rewrite(
             copy, lambda events: [*events[:3], ("release", {**events[3][1], "plan": "0" * 64}), *events[4:]]
         ),
-        "entry 3 is not step 2",
+        "line 4 of the ledger, release, cannot stand there with its plan",
     ),
     "all releases of another plan": (
         lambda copy: rewrite(
             copy,
             lambda events: [(kind, body | {"plan": "0" * 64} if kind == "release" else body) for kind, body in events],
         ),
-        "entry 1 is not step 0",
+        "line 2 of the ledger, release, cannot stand there with its plan",
     ),
-    "an end before the first step": (lambda copy: ended_after(copy, -1), "it ends after -1 steps, but records 12"),
-    "an end within a step": (lambda copy: ended_after(copy, 1.5), "it ends after 1.5 steps, which is not an integer"),
+    "an end before the first step": (
+        lambda copy: ended_after(copy, -1),
+        "end, cannot stand there with its steps",
+    ),
+    "an end within a step": (lambda copy: ended_after(copy, 1.5), "end, cannot stand there with its steps"),
 }
 
 
@@ -202,7 +220,7 @@ def test_the_statement_inside_the_model_is_the_run_s(one_run):
 
 def test_kept_weights_of_a_step_that_is_no_number_are_a_verdict(copy):
     rewrite(copy, lambda events: [*events[:-1], ("end", {**events[-1][1], "kept": {"first": "0" * 64}})])
-    assert "damaged (ValueError" in verify(copy).line
+    assert "the statement names steps" in verify(copy).line
 
 
 def test_the_published_files_alone_can_be_verified(copy, tmp_path):
@@ -270,10 +288,13 @@ def unnamed(statement):
 
 
 FORGERIES = {
-    "another search": (fewer_candidates, "differs from what plan and ledger give in sentence"),
+    "another search": (
+        fewer_candidates,
+        "differs from what plan and ledger give in planned, selection_fingerprint, sentence",
+    ),
     "one run's epsilon": (cheaper, "differs from what plan and ledger give in planned"),
     "another plan's candidates": (of_another_plan, "its selection was made among runs of another plan than plan.json"),
-    "the search taken out": (unnamed, "differs from what plan and ledger give in sentence"),
+    "the search taken out": (unnamed, "differs from what plan and ledger give in accountant, citation"),
     "a search that is none": (lambda statement: {**statement, "selection": None}, "a selection must have"),
 }
 

@@ -147,6 +147,34 @@ def test_a_release_is_safe_on_disk_before_it_is_used_also_a_repeated_one(tmp_pat
     assert synced == [2, 2]
 
 
+def test_a_repeated_adaptive_step_has_the_next_norm_of_the_first(tmp_path):
+    """The norm is a release too: another one would be a second count under the noise of the first."""
+    release = {"weight": torch.ones(3)}
+    with ledger.Ledger(tmp_path / "ledger.jsonl") as written:
+        written.append("begin", {"plan_fingerprint": "a plan"})
+        for norm in (0.5, 0.5, 0.25):
+            following = NoiseState(step=1, tensors={"norm": torch.tensor(norm, dtype=torch.float64)})
+            if norm == 0.25:
+                with pytest.raises(releases.OtherReleaseError, match="another release than its ledger commits to"):
+                    releases.commit(written, 0, release, following)
+            else:
+                releases.commit(written, 0, release, following)
+    assert len(lines(tmp_path)) == 1
+
+
+def test_steps_that_are_lost_are_not_lost_again(tmp_path):
+    """A loop that takes a lost step again would do so for ever."""
+    with ledger.Ledger(tmp_path / "ledger.jsonl") as written:
+        written.append("begin", {"plan_fingerprint": "a plan"})
+        for step in range(3):
+            releases.commit(written, step, {"weight": torch.ones(3)}, NoiseState(step=1))
+        releases.lose(written, 1)
+        releases.lose(written, 0)  # the checkpoint is an older one
+        with pytest.raises(SfumatoError, match=r"steps 1 to 3 of the run in .* are lost already"):
+            releases.lose(written, 0)
+    assert lines(tmp_path, "lost") == [{"first": 1, "last": 2}, {"first": 0, "last": 2}]
+
+
 def test_a_lost_step_stays_lost_when_the_run_is_interrupted_again(tmp_path):
     place = tmp_path / "run"
     killed(place, 3)
@@ -172,6 +200,8 @@ def test_a_hash_sees_names_shapes_numbers_and_public_figures():
     found = {releases.digest_of(release, state) for release in (one, *others) for state in states}
     assert len(found) == 2 * (1 + len(others))
     assert releases.digest_of(dict(reversed(one.items())), states[0]) == releases.digest_of(one, states[0])
+    other = NoiseState(step=1, tensors={"norm": torch.tensor(0.25, dtype=torch.float64)})
+    assert releases.digest_of(one, other) not in found
     secret = NoiseState(step=1, tensors={"a": torch.randn(2, 2, 3)})
     assert releases.digest_of(one, secret) == releases.digest_of(one, states[0]), "noise's memory is no release"
 

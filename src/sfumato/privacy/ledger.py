@@ -14,12 +14,15 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError, parse_json
+from sfumato._checks import SfumatoError, parse_json, shortened
 from sfumato._files import regular_file, whole_lines
 from sfumato._systems import fsync, lock, open_bytes
 from sfumato.privacy.lease import Lease
+
+if TYPE_CHECKING:
+    from sfumato.privacy.plan import PrivacyPlan
 
 ORIGIN = "0" * 64
 LEASE = "ledger.lease"
@@ -34,8 +37,6 @@ RECEIVED, SENT = "received", "sent"
 """Entry kinds of a round in a federation: the SHA-256 of the weights that came in before it, and went out after it."""
 BETWEEN_RELEASES = (OPENING, LOST, RECEIVED, SENT)
 """Entry kinds that may stand among the releases and are none."""
-_SHA256 = re.compile("[0-9a-f]{64}")
-_FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
 
 
@@ -72,7 +73,7 @@ def is_release(entry: Entry, step: int, plan: str) -> bool:
     """Whether the entry commits to the release of this step, under the plan with this fingerprint."""
     body = dict(entry.body)
     digest = body.pop(RELEASE, None)
-    committed = isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
+    committed = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
     return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
 
 
@@ -102,9 +103,15 @@ def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
 
 
 def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:
-    """Those of the first `taken` steps that are paid but changed nothing: their releases could not be repeated."""
-    ranges = (entry.body for entry in entries if entry.kind == LOST)
-    return {step for body in ranges for step in range(body["first"], min(body["last"] + 1, taken))}
+    """Those of the first `taken` steps that are paid but changed nothing: their releases could not be repeated.
+
+    Takes time and memory for each entry and for each of these steps, whatever the entries say.
+    """
+    lost, after = set[int](), 0
+    for first, last in sorted((entry.body["first"], entry.body["last"]) for entry in entries if entry.kind == LOST):
+        lost.update(range(max(first, after), min(last + 1, taken)))
+        after = max(after, last + 1)
+    return lost
 
 
 def read(path: str | os.PathLike[str]) -> list[Entry]:
@@ -130,22 +137,139 @@ def _entries(content: bytes, name: str) -> Iterator[Entry]:
     previous: Entry | None = None
     lines = whole_lines(content).split(b"\n")
     for position, line in enumerate(lines[:-1], start=1):
-        entry = _parse(line, f"line {position} of {name}")
-        expected = Entry.after(previous, entry.kind, entry.body)
-        if entry != expected:
+        try:
+            data = parse_json(line)
+            previous = Entry.after(previous, str(data["kind"]), data["body"])
+            follows = previous.line() == line + b"\n"  # every byte: 0.0 is not 0, and no name stands twice
+        except (LookupError, TypeError, ValueError, RecursionError):
+            raise SfumatoError(f"line {position} of {name} is not a ledger entry", _DAMAGED) from None
+        if not follows:
             raise SfumatoError(f"line {position} of {name} does not follow from the line before it", _DAMAGED)
-        yield entry
-        previous = entry
+        yield previous
 
 
-def _parse(line: bytes, where: str) -> Entry:
-    try:
-        data = parse_json(line)
-        if not isinstance(data, dict) or set(data) != _FIELDS or not isinstance(data["body"], dict):
-            raise ValueError
-        return Entry(**data)
-    except (ValueError, TypeError):
-        raise SfumatoError(f"{where} is not a ledger entry", _DAMAGED) from None
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, types included: 1, 1.0 and true all differ."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+Allowed = Callable[[Any, "Record"], bool]
+"""Whether a field may have a value, given the lines before it."""
+
+
+def _hex(digits: int) -> Allowed:
+    form = re.compile(f"[0-9a-f]{{{digits}}}")
+    return lambda value, run: type(value) is str and form.fullmatch(value) is not None
+
+
+def _in(numbers: Callable[[Record], range]) -> Allowed:
+    return lambda value, run: type(value) is int and value in numbers(run)
+
+
+_SHA256, _SALT, _SHORT = _hex(64), _hex(32), _hex(8)
+_UP_TO_PAID = _in(lambda run: range(run.paid + 1))
+KINDS: Mapping[str, Mapping[str, Allowed]] = {
+    "begin": {
+        "plan": lambda value, run: same(value, run.plan.to_dict()),
+        "plan_fingerprint": lambda value, run: value == run.fingerprint,
+        **dict.fromkeys(("data_commitment", "settings_commitment", "key_check", "record_commitment"), _SHA256),
+        "record_fields": lambda value, run: type(value) is list and all(_SHORT(one, run) for one in value),
+    },
+    OPENING: {
+        "step": _in(lambda run: range(run.paid, run.paid + (run.seeded is not True))),
+        "salt": lambda value, run: _SALT(value, run) and value not in run.salts,
+    },
+    "release": {
+        "step": _in(lambda run: range(run.paid, run.payable)),
+        "plan": lambda value, run: value == run.fingerprint,
+        RELEASE: _SHA256,
+    },
+    LOST: {"first": _in(lambda run: range(run.kept)), "last": _in(lambda run: range(run.paid - 1, run.paid))},
+    RECEIVED: {
+        "round": _in(lambda run: range(run.sent, min(run.sent + 1, run.rounds))),
+        "step": _in(lambda run: range(run.sent * run.each, min(run.paid, (run.sent + 1) * run.each - 1) + 1)),
+        "sha256": _SHA256,
+    },
+    SENT: {"round": _in(lambda run: range(run.sent, min(run.round + 1, run.paid // run.each))), "sha256": _SHA256},
+    "workers": {"processes": _in(lambda run: range(2, 1 << 20)), "machines": _in(lambda run: range(1, 1 << 20))},
+    "figures": {"step": _UP_TO_PAID, "table": lambda value, run: type(value) is dict and not run.bodies["figures"]},
+    "end": {
+        "steps_taken": _UP_TO_PAID,
+        "kept": lambda value, run: (
+            type(value) is dict and value != {} and all(_SHA256(one, run) for one in value.values())
+        ),
+        **dict.fromkeys(("model", "statement", "figures", "audit"), _SHA256),
+    },
+}
+"""All kinds of lines, and the values of their fields."""
+OPTIONAL = {"end": {"kept", "figures", "audit"}}
+"""The fields that a kind of line may lack."""
+
+
+class Record:
+    """The lines of a run, each checked against the plan and the lines before it.
+
+    It takes time and memory in proportion to the lines, whatever they say.
+
+    Args:
+        rounds: R of a federation's run, 0 for others; None to take it from the lines.
+        seeded: whether the run has a seed, and so no openings; None if that is not known.
+
+    Attributes:
+        bodies: the bodies of the lines, by kind.
+        paid, sent: the number of releases, and of rounds whose weights went out.
+        round: the last round whose weights came in; -1 before the first.
+        each: the number of steps in a round, or of all steps if there are no rounds.
+
+    Errors: `SfumatoError` for a line that no run of this plan writes at its place, naming its fields.
+    """
+
+    def __init__(
+        self, plan: PrivacyPlan, entries: Sequence[Entry], *, rounds: int | None = None, seeded: bool | None = None
+    ):
+        if rounds is None:  # all as long as the first
+            kinds = [entry.kind for entry in entries]
+            first = kinds[: kinds.index(SENT)].count("release") if SENT in kinds else plan.steps
+            rounds = plan.steps // max(1, first) if RECEIVED in kinds else 0
+        if rounds < 0 or (rounds and plan.steps % rounds):
+            raise SfumatoError(f"{plan.steps} steps are not {rounds} rounds of equal length", _DAMAGED)
+        self.plan, self.fingerprint, self.seeded = plan, plan.fingerprint, seeded
+        self.rounds, self.each = rounds, plan.steps // max(1, rounds)
+        self.bodies = {kind: list[Mapping[str, Any]]() for kind in KINDS}
+        self.paid, self.sent, self.round, self.salts, self.opened = 0, 0, -1, set[str](), False
+        for entry in entries:
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        kind, body, fields = entry.kind, entry.body, KINDS.get(entry.kind, {})
+        odd = fields.keys() - body.keys() - OPTIONAL.get(kind, set())
+        odd |= {name for name, value in body.items() if name not in fields or not fields[name](value, self)}
+        if not fields or self.bodies["end"] or (kind == "begin") == bool(self.bodies["begin"]):
+            odd = {"kind"}
+        if odd:
+            where = f"line {entry.index + 1} of the ledger, {shortened(kind)}"
+            raise SfumatoError(f"{where}, cannot stand there with its {shortened(', '.join(sorted(odd)))}", _DAMAGED)
+        self.bodies[kind].append(body)
+        self.paid, self.sent = len(self.bodies["release"]), len(self.bodies[SENT])
+        if kind == OPENING:
+            self.salts.add(body["salt"])
+            self.opened = True
+        elif kind == RECEIVED:
+            self.round, self.opened = body["round"], False
+
+    @property
+    def payable(self) -> int:
+        """The number of releases after one more, which must be a step of the plan and of the round whose weights came
+        in, under a salt if the run has no seed, and before any figures; without such a step, the number so far."""
+        allowed = (self.opened or self.seeded is not False) and not self.bodies["figures"]
+        in_round = not self.rounds or self.paid // self.each == self.round
+        return min(self.paid + (allowed and in_round), self.plan.steps)
+
+    @property
+    def kept(self) -> int:
+        """The number of paid steps, or of those before the lost ones if none was paid since."""
+        lost = self.bodies[LOST][-1:]
+        return lost[0]["first"] if lost and lost[0]["last"] == self.paid - 1 else self.paid
 
 
 class Ledger:
@@ -236,10 +360,14 @@ class Ledger:
         fsync(self._descriptor)
 
     def _require(self) -> None:
-        """Refuse if another process has written here."""
+        """Refuse if another process has written here: the file must end with the last line that this one knows."""
         if self._lease is not None:
             self._lease.check_held()
-        if os.path.getsize(self.path) != self._length:
+        last = self._entries[-1].line() if self._entries else b""
+        with open(self.path, "rb") as file:
+            file.seek(self._length - len(last))
+            unchanged = file.read(len(last) + 1) == last
+        if not unchanged:
             raise SfumatoError(
                 f"another process has written to the ledger {self.path}",
                 "stop it, and repeat the command: the run resumes where it stopped",

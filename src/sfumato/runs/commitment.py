@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -62,17 +63,16 @@ def edited_fields(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list
 
     A removed field has no name here, so it is reported as "a field that is gone".
     """
-    if commitments(record)[WHOLE] == opening[WHOLE]:
+    if commitments(record).items() <= opening.items():
         return []
-    key, left = _key(record), list(opening[FIELDS])
+    key, left = _key(record), Counter(opening[FIELDS])
     found = []
     for name, one in _fields(record):
-        short = _commitment(key, one)[:_SHORT]
-        if short in left:
-            left.remove(short)
-        else:
+        left[short := _commitment(key, one)[:_SHORT]] -= 1
+        if left[short] < 0:
             found.append(name)
-    return found if found and len(left) <= len(found) else [*found, "a field that is gone"]
+    gone = sum(count for count in left.values() if count > 0)
+    return found if found and gone <= len(found) else [*found, "a field that is gone"]
 
 
 def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

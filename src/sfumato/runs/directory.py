@@ -210,7 +210,7 @@ class RunDirectory:
             yield
         except SfumatoError:
             raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise SfumatoError(
                 f"a file of the run in {self.path} was changed after sfumato wrote it ({type(error).__name__}: "
                 f"{error})",

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import PrivacyPlan, ledger
+from sfumato.privacy import Circumstances, PrivacyPlan, ledger
 from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -207,26 +207,24 @@ def _read(run: RunDirectory) -> Site:
         )
     try:
         entries = ledger.read(run / names.LEDGER)
-        ended = bool(entries) and entries[-1].kind == "end"
-        verdict = verify(run.path) if ended else None
+        verdict = verify(run.path) if entries and entries[-1].kind == "end" else None
+        if verdict is not None and not verdict.holds:
+            return Site(run=path, ledger=entries[0].hash, holds=False, verdict=verdict.line)
+        with run.format_errors():
+            said = run.read_json(names.STATEMENT if verdict else names.SETTINGS) if verdict or run.exists else None
+            facts = Circumstances.from_dict(said["circumstances"]) if said else None
+            plan, rounds = PrivacyPlan.from_dict(run.read_json(names.PLAN)), facts.rounds if facts else None
+            record = ledger.Record(plan, entries, rounds=rounds, seeded=facts.seeded if facts else None)
     except SfumatoError as error:
         return Site(run=path, holds=False, verdict=f"not verified: {error.problem}")
+    received = {body["round"]: body["sha256"] for body in record.bodies[ledger.RECEIVED]}
     head = entries[0].hash if entries else ""
-    if verdict is not None and not verdict.holds:
-        return Site(run=path, ledger=head, holds=False, verdict=verdict.line)
-    with run.format_errors():
-        received = {one.body["round"]: one.body["sha256"] for one in entries if one.kind == ledger.RECEIVED}
-        sent = sum(one.kind == ledger.SENT for one in entries)
-        facts: dict[str, Any] = {"run": path, "ledger": head, "received": received, "sent": sent}
-        if verdict is None:
-            planned = run.read_json(names.SETTINGS)["circumstances"]["rounds"] if run.exists else None
-            line = "there is no statement to verify"
-            site = Site(**facts, holds=False, verdict=line, rounds=planned, end=UNFINISHED)
-        else:
-            said = run.read_json(names.STATEMENT)
-            end = USED_UP if said["steps_taken"] == said["steps_planned"] else EARLY
-            rounds = said["circumstances"]["rounds"]
-            site = Site(**facts, holds=True, verdict=verdict.line, statement=said, rounds=rounds, end=end)
+    known: dict[str, Any] = {"run": path, "ledger": head, "received": received, "sent": record.sent, "rounds": rounds}
+    if verdict is None or said is None:
+        site = Site(**known, holds=False, verdict="there is no statement to verify", end=UNFINISHED)
+    else:
+        end = USED_UP if said["steps_taken"] == said["steps_planned"] else EARLY
+        site = Site(**known, holds=True, verdict=verdict.line, statement=said, end=end)
     if site.rounds == 0 or not (site.rounds or received):
         raise SfumatoError(f"{path} is the run of no federation: it has no rounds", "give runs of private_rounds")
     return site

@@ -15,6 +15,11 @@ from sfumato.privacy import Ledger
 from sfumato.privacy.ledger import LOST, RELEASE
 from sfumato.randomness import NoiseState
 
+_RESTORE = (
+    "restore the code, the data, the machine and any state between the steps (loss, dropout, schedulers, state in "
+    "`with_state`); or end the run at its checkpoint (`finish`)"
+)
+
 
 class OtherReleaseError(SfumatoError):
     """A repeated step gives another release than the one that its line in the ledger commits to."""
@@ -60,8 +65,7 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
         raise OtherReleaseError(
             f"step {step} of the run in {ledger.path.parent}, repeated, gives another release than its ledger commits "
             "to: it would be a second release with the noise of the first",
-            "restore the code, the data, the machine and any state between the steps (loss, dropout, schedulers, state "
-            "in `with_state`); or end the run at its checkpoint (`finish`)",
+            _RESTORE,
         )
 
 
@@ -73,10 +77,17 @@ def lose(ledger: Ledger, reached: int) -> None:
 
     Args:
         reached: the number of steps in the checkpoint.
+
+    Errors: `SfumatoError` if they are lost already, since they must not be taken again.
     """
     paid = sum(entry.kind == "release" for entry in ledger.entries)
+    lost = {"first": reached, "last": paid - 1}
+    if lost in [entry.body for entry in ledger.entries if entry.kind == LOST][-1:]:
+        raise SfumatoError(
+            f"steps {reached + 1} to {paid} of the run in {ledger.path.parent} are lost already", _RESTORE
+        )
     with write_errors(ledger.path):
-        ledger.append(LOST, {"first": reached, "last": paid - 1})
+        ledger.append(LOST, lost)
         ledger.sync()
     ledger.notify(
         f"note: repeated after the checkpoint, steps {reached + 1} to {paid} would have given other releases: they are "

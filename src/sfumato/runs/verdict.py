@@ -11,9 +11,9 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
-from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
+from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.privacy.cross_check.accountant import agreement
-from sfumato.privacy.statements import process_counts
+from sfumato.privacy.ledger import Record, same
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
 from sfumato.runs import aggregated, audit_outcomes, commitment, kept_weights, pins, signature
@@ -125,19 +125,19 @@ def sign(directory: str | Path, key: str | Path) -> Path:
 
 def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
     """Run all checks in order, up to the first failure. Returns whether the settings were checked."""
-    with _checking(checks, "the plan can be read"):
-        plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    with _checking(checks, "plan and statement can be read"):
+        plan, written = PrivacyPlan.from_dict(run.read_json(names.PLAN)), run.read_json(names.STATEMENT)
+        facts = Circumstances.from_dict(written["circumstances"])
     with _checking(checks, "the ledger's hash chain holds"):
         entries = ledger.read(run / names.LEDGER)
         content = (run / names.LEDGER).read_bytes()
         _require(whole_lines(content) == content, "its last line is incomplete")
     with _checking(checks, "the ledger records this plan's steps, each once"):
-        _sequence(entries, plan)
-    last = entries[-1].body
+        record = Record(plan, entries, rounds=facts.rounds, seeded=facts.seeded)
+        _require(bool(record.bodies["end"]), "it has no end")
+        last = record.bodies["end"][0]
     with _checking(checks, "the statement and its epsilon follow from plan and ledger"):
-        written = run.read_json(names.STATEMENT)
         early = last["steps_taken"] < plan.steps
-        facts = Circumstances.from_dict(written["circumstances"])
         lost = ledger.lost_steps(entries, last["steps_taken"])
         facts = replace(facts, steps_taken=last["steps_taken"] if early else None, steps_lost=len(lost))
         selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
@@ -147,19 +147,17 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
         )
         workers = ProcessCounts.from_entries(entries)
         promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers)
-        derived = json.loads(json.dumps(promised.to_dict()))
-        differing = [name for name in derived if written.get(name) != derived[name]]
-        differing += sorted(set(written) - set(derived))
-        _require(not differing, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(differing)}")
+        odd = sorted({name for name, _ in _fields(written) ^ _fields(promised.to_dict())})
+        _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
     with _checking(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
     bound = _second_and_settings(run, checks, entries[0].body, written)
-    _with_other_files(run, checks, plan, entries, facts)
+    _with_other_files(run, checks, record, facts)
     with _checking(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
-        carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
-        _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
+        carried = replace(promised, computed=None).to_dict()
+        _require(same(inside, carried), f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
     if workers is not None:
         checks.append(Check(what=f"ledger and statement name the same processes: {workers.sentence}", holds=True))
     with _checking(checks, "the run key is gone"):
@@ -182,30 +180,32 @@ def _second_and_settings(
     return bound
 
 
-def _with_other_files(
-    run: RunDirectory, checks: list[Check], plan: PrivacyPlan, entries: list[Entry], facts: Circumstances
-) -> None:
+def _fields(data: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(name, json.dumps(value, sort_keys=True)) for name, value in data.items()}
+
+
+def _with_other_files(run: RunDirectory, checks: list[Check], record: Record, facts: Circumstances) -> None:
     """Check the other files of the run: kept weights, published figures, the audit of canaries, aggregates."""
-    last = entries[-1].body
-    if facts.rounds or any(entry.kind in (ledger.RECEIVED, ledger.SENT) for entry in entries):
+    (last,) = record.bodies["end"]
+    if record.rounds:
         with _checking(checks, "the ledger names the weights of each round, in and out"):
-            _rounds(entries, plan, facts.rounds, run / names.MODEL)
+            _sent(record, last["steps_taken"], run / names.MODEL)
     stored = kept_weights.files(run)
     if last.get("kept") or stored or facts.kept:
         with _checking(checks, "the kept weights are the files that the ledger ends with"):
-            recorded, steps = kept_weights.recorded_hashes(last), list(facts.kept)
-            _require(list(recorded) == steps, f"the statement names steps {steps}, the ledger {list(recorded)}")
+            recorded, steps = last.get("kept", {}), [str(step) for step in facts.kept]
+            _require(sorted(recorded) == sorted(steps), f"the statement names steps {steps}, the ledger {[*recorded]}")
             for step, path in stored.items():
-                _require_bound(path, recorded.get(step))
+                _require_bound(path, recorded.get(str(step)))
     present = (run / names.FIGURES).is_file()
-    if facts.figures is not None or published.find_body(entries) or published.ENTRY in last or present:
+    if facts.figures is not None or record.bodies[published.ENTRY] or published.ENTRY in last or present:
         with _checking(checks, "the published figures are the one release in statement and ledger"):
-            _published(run, entries, facts, last)
+            _published(run, record, facts, last)
     if facts.audit or audit_outcomes.ENTRY in last or (run / names.AUDIT).is_file():
         with _checking(
             checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"
         ):
-            _audited(run, plan, facts, last)
+            _audited(run, record.plan, facts, last)
     if made := aggregated.files(run):
         with _checking(checks, "the aggregates follow from the kept weights, as far as these are here"):
             for path in made:
@@ -220,7 +220,7 @@ def _checking(checks: list[Check], what: str) -> Iterator[None]:
         yield
     except (_BrokenError, SfumatoError) as error:
         found = f"{error}"
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except (KeyError, RecursionError, TypeError, ValueError, OSError) as error:
         found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"damaged ({error!r})"
     else:
         checks.append(Check(what=what, holds=True))
@@ -241,53 +241,21 @@ def altered_file(run: RunDirectory) -> str | None:
         return names.LEDGER
 
 
-def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
-    _require(len(entries) >= 2, "it has fewer than two entries")
-    ledger.openings(entries)
-    first, *releases, last = entries
-    others = (process_counts.ENTRY, *ledger.BETWEEN_RELEASES)
-    releases = [entry for entry in releases if entry.kind not in others]
-    if releases and releases[-1].kind == published.ENTRY:
-        releases = releases[:-1]
-    _require(first.kind == "begin" and last.kind == "end", "it has no beginning or no end")
-    _require(first.body["plan"] == plan.to_dict(), f"it started with another plan than {names.PLAN}")
-    _require(first.body["plan_fingerprint"] == plan.fingerprint, "its plan's fingerprint is wrong")
-    for step, entry in enumerate(releases):
-        _require(ledger.is_release(entry, step, plan.fingerprint), f"entry {entry.index} is not step {step}")
-    taken = last.body["steps_taken"]
-    _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
-    _require(type(taken) is int, f"it ends after {taken!r} steps, which is not an integer")
-    _require(0 <= taken <= len(releases), f"it ends after {taken} steps, but records {len(releases)}")
-
-
-def _rounds(entries: list[Entry], plan: PrivacyPlan, rounds: int, model: Path) -> None:
-    """Check that the ledger names what came in before the steps of each round of a federation and what went out after
-    them, and that the model is what went out last."""
-    _require(rounds > 0 and plan.steps % rounds == 0, f"{plan.steps} steps are not {rounds} rounds of equal length")
-    each, paid, came, sent = plan.steps // rounds, 0, -1, list[str]()
-    for entry in entries:
-        body, here = entry.body, f"line {entry.index + 1}, {entry.kind}, is not in its round"
-        if entry.kind == ledger.RECEIVED:
-            came = body["round"]
-            _require(came == len(sent) == body["step"] // each and body["step"] <= paid, here)
-        elif entry.kind == ledger.SENT:
-            _require(body["round"] == came == len(sent) and paid == (came + 1) * each, here)
-            sent.append(body["sha256"])
-        elif entry.kind == "release":
-            _require(came == paid // each, here)
-            paid += 1
-    taken = entries[-1].body["steps_taken"]
-    _require(len(sent) >= taken // each, f"it names the weights that went out after {len(sent)} rounds alone")
-    if taken and taken % each == 0:
+def _sent(record: Record, taken: int, model: Path) -> None:
+    """Check that the ledger names what went out after each round of a federation, and that the model is what went out
+    last."""
+    sent = [body["sha256"] for body in record.bodies[ledger.SENT]][: taken // record.each]
+    _require(len(sent) == taken // record.each, f"it names the weights that went out after {len(sent)} rounds alone")
+    if taken and taken % record.each == 0:
         found = pins.weights_digest(read_safetensors(model)[0])
-        _require(found == sent[taken // each - 1], f"{model.name} is not what went out after round {taken // each}")
+        _require(found == sent[-1], f"{model.name} is not what went out after round {len(sent)}")
 
 
-def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, last: Mapping[str, Any]) -> None:
+def _published(run: RunDirectory, record: Record, facts: Circumstances, last: Mapping[str, Any]) -> None:
     """Check that the ledger has one line for the release, of the statement's table, and of the final model."""
     _require(facts.figures is not None, f"the statement does not mention the figures in the ledger or {names.FIGURES}")
-    promised = facts.figures and published.body(facts.figures, last["steps_taken"])
-    _require(published.find_body(entries) == promised, "the ledger records other figures than the statement")
+    promised = [] if facts.figures is None else [published.body(facts.figures, last["steps_taken"])]
+    _require(same(record.bodies[published.ENTRY], promised), "the ledger records other figures than the statement")
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")

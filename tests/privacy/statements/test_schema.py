@@ -173,6 +173,16 @@ def test_older_statements_and_ledgers_keep_to_it(path):
         LINE.validate(json.loads(line))
 
 
+def test_the_schema_of_ledgers_has_the_fields_that_are_checked():
+    parts = LINE.schema["$defs"]
+    assert [one["properties"]["kind"]["const"] for one in LINE.schema["oneOf"]] == [*parts][-len(ledger.KINDS) :]
+    assert parts.keys() - {"count", "sha256"} == ledger.KINDS.keys()
+    for kind, checked in ledger.KINDS.items():
+        assert parts[kind]["properties"].keys() == checked.keys()
+        assert {*parts[kind]["required"]} == checked.keys() - ledger.OPTIONAL.get(kind, set())
+        assert parts[kind]["additionalProperties"] is False
+
+
 def test_the_ledger_of_a_run_keeps_to_it(one_run):
     STATEMENT.validate(json.loads((one_run.directory / "statement.json").read_text()))
     entries = ledger.read(one_run.directory / "ledger.jsonl")

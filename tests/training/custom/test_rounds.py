@@ -17,10 +17,11 @@ import sfumato
 from sfumato import SfumatoError
 from sfumato.privacy import BandedToeplitz, FullBatch, PrivacyPlan, ledger
 from sfumato.runs import directory as names
-from sfumato.runs import pins, verdict
+from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.custom.rounds import PrivateRounds
 from sfumato.training.custom.steps import PrivateSteps
+from sfumato.training.preparation import resume
 
 ROOT = Path(__file__).parents[3]
 ROUNDS, STEPS = 3, 6
@@ -543,8 +544,10 @@ def without(kind, number=None):
     return lambda lines: [one for one in lines if one[0] != kind or number not in (None, one[1]["round"])]
 
 
-def changed(kind, **to):
-    return lambda lines: [(name, {**body, **to} if name == kind else body) for name, body in lines]
+def changed(kind, number=None, **to):
+    return lambda lines: [
+        (name, {**body, **to} if name == kind and number in (None, body["round"]) else body) for name, body in lines
+    ]
 
 
 def last(kind):
@@ -554,17 +557,23 @@ def last(kind):
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (without(ledger.SENT, 1), "not in its round"),
+        (without(ledger.SENT, 1), "line 9 of the ledger, received, cannot stand there with its round"),
         (without(ledger.SENT, 2), "went out after 2 rounds alone"),
-        (without(ledger.RECEIVED, 1), "not in its round"),
-        (lambda lines: without(ledger.SENT)(without(ledger.RECEIVED)(lines)), "not in its round"),
-        (changed(ledger.RECEIVED, round=9), "not in its round"),
-        (changed(ledger.RECEIVED, step=4), "not in its round"),
-        (changed(ledger.SENT, round=0), "not in its round"),
+        (without(ledger.RECEIVED, 1), "line 6 of the ledger, release, cannot stand there with its step"),
+        (lambda lines: without(ledger.SENT)(without(ledger.RECEIVED)(lines)), "line 2 of the ledger, release, cannot"),
+        (changed(ledger.RECEIVED, round=9), "line 2 of the ledger, received, cannot stand there with its round"),
+        (changed(ledger.RECEIVED, 0, step=1), "line 2 of the ledger, received, cannot stand there with its step"),
+        (changed(ledger.RECEIVED, 1, step=1), "line 6 of the ledger, received, cannot stand there with its step"),
+        (changed(ledger.RECEIVED, 1, step=3), "line 6 of the ledger, received, cannot stand there with its step"),
+        (changed(ledger.SENT, round=0), "line 9 of the ledger, sent, cannot stand there with its round"),
         (changed(ledger.SENT, sha256="0" * 64), "is not what went out after round 3"),
-        (last(ledger.SENT), "not in its round"),
-        (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], "not in its round"),
-        (last(ledger.RECEIVED), "not in its round"),
+        (last(ledger.SENT), "line 5 of the ledger, received, cannot stand there with its round"),
+        (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], "line 4 of the ledger, sent, cannot stand there"),
+        (last(ledger.RECEIVED), "line 2 of the ledger, release, cannot stand there with its step"),
+        (
+            lambda lines: [*lines[:-1], ("received", {**lines[1][1], "round": 3, "step": 6}), lines[-1]],
+            "line 14 of the",
+        ),
     ],
 )
 def test_verify_reads_the_lines_of_rounds(data, tmp_path, change, found):
@@ -580,9 +589,39 @@ def test_verify_reads_the_lines_of_rounds(data, tmp_path, change, found):
     assert found in json.dumps([one.found for one in read.checks if not one.holds])
 
 
-@pytest.mark.parametrize("rounds", [0, 4, 7])
+@pytest.mark.parametrize("rounds", [-1, 0, 4, 7])
 def test_verify_finds_rounds_that_do_not_divide_the_steps(data, tmp_path, rounds):
     """A statement is the site's own: it may say anything."""
-    plan = begun(data, tmp_path).plan
-    with pytest.raises(verdict._BrokenError, match=f"6 steps are not {rounds} rounds of equal length"):
-        verdict._rounds([], plan, rounds, tmp_path)
+    run = begun(data, tmp_path)
+    run.train(weights_of(0))
+    run.finish()
+    statement = tmp_path / names.STATEMENT
+    written = json.loads(statement.read_text())
+    written["circumstances"]["rounds"] = rounds
+    statement.write_text(json.dumps(written))
+    found = f"6 steps are not {rounds} rounds of equal length" if rounds else "line 2 of the ledger, received, cannot"
+    assert found in sfumato.verify(tmp_path).line
+
+
+def test_steps_are_lost_once_where_weights_change_again_before_a_step(data, tmp_path, monkeypatch):
+    """A process ends between the line of the weights that came in and its first step."""
+    turn = next(iter(begun(data, tmp_path)))
+    turn.receive(weights_of(0))
+    steps = iter(turn)
+    next(steps)
+    checkpoint = (tmp_path / names.CHECKPOINT).read_bytes()
+    steps.close()
+    (tmp_path / names.CHECKPOINT).write_bytes(checkpoint)
+    turn = next(iter(begun(data, tmp_path)))
+    turn.receive(weights_of(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(resume, "open_key", lambda *given, **more: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(turn))
+    run = begun(data, tmp_path)
+    for number in range(ROUNDS):
+        run.train(weights_of(number + 2))
+    assert kinds(tmp_path)[:5] == ["begin", "received", "release", "lost", "received"]
+    assert kinds(tmp_path).count("lost") == 1
+    assert run.statement.circumstances.steps_lost == 1
+    assert sfumato.verify(tmp_path).holds

@@ -171,7 +171,8 @@ class Circumstances:
             lists |= {name: tuple(data[name].items()) for name in _SHARES}
             figures = None if data["figures"] is None else NoisyTable.from_dict(data["figures"])
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
-            if {*data, "target"} != {one.name for one in fields(cls)}:
+            typed = {one.name: {"bool": bool, "int": int, "str": str}.get(str(one.type)) for one in fields(cls)}
+            if {*data, "target"} != {*typed} or any(typed[name] not in (None, type(data[name])) for name in data):
                 raise KeyError
             values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
             values["target"] = recorded_target(target_of(**data.get("target", {})))

@@ -8,7 +8,7 @@ model follows from that line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,7 @@ class ProcessCounts:
         computed: ProcessCounts | None = None
         for entry in entries:
             if entry.kind == ENTRY:
-                if set(entry.body) != {"processes", "machines"}:
-                    raise SfumatoError(f"line {entry.index + 1} of the ledger does not say who computed", _DAMAGED)
-                computed = cls(**entry.body).maximum(computed)
+                computed = cls.from_dict(entry.body).maximum(computed)
         return computed
 
     def record(self, ledger: Ledger) -> None:
@@ -91,12 +89,9 @@ class ProcessCounts:
         return {"processes": self.processes, "machines": self.machines, "sentence": self.sentence}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ProcessCounts:
+    def from_dict(cls, data: Mapping[str, Any]) -> ProcessCounts:
         """The value that `to_dict` wrote."""
         try:
             return cls(processes=data["processes"], machines=data["machines"])
         except (KeyError, TypeError):
-            raise SfumatoError("the statement does not say who computed", "restore it from a copy") from None
-
-
-_DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
+            raise SfumatoError("the record does not say who computed", "restore it from a copy") from None

@@ -15,7 +15,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.experiment.fixed_features import STEPS_FULL_BATCH
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
-from sfumato.privacy.ledger import RECEIVED, SENT, Entry, read
+from sfumato.privacy.ledger import RECEIVED, SENT, Entry, lost_steps, read
 from sfumato.runs import directory as names
 from sfumato.runs import pins, releases
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors
@@ -182,7 +182,7 @@ class PrivateRounds:
                     f"round {number + 1} has sent its weights, but the checkpoint of {self.directory} is from before",
                     "restore the latest checkpoint; or send the weights that the round began with",
                 )
-            if paid > checkpoint.step:
+            if not lost_steps(ledger.entries, paid).issuperset(range(checkpoint.step, paid)):
                 releases.lose(ledger, checkpoint.step)
             before = ledger.append(RECEIVED, {"round": number, "step": checkpoint.step, "sha256": digest})
             ledger.sync()
