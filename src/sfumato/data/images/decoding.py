@@ -74,7 +74,7 @@ def _is_image(image: Image.Image, page: int) -> bool:
 
 @functools.cache
 def pillow_formats() -> tuple[str, ...]:
-    """Pillow's names of the formats to read, including installed plug-ins, common ones first. HEIC needs pillow-heif."""
+    """Pillow's names of the formats to read, including installed plug-ins such as pillow-heif, common ones first."""
     with contextlib.suppress(ImportError):
         importlib.import_module("pillow_heif").register_heif_opener()
     Image.init()
@@ -84,9 +84,8 @@ def pillow_formats() -> tuple[str, ...]:
 @functools.cache
 def image_suffixes() -> frozenset[str]:
     """File name suffixes of images, in lower case."""
-    return frozenset(
-        {*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in pillow_formats())}
-    )
+    formats = pillow_formats()
+    return frozenset({*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in formats)})
 
 
 LARGEST_FILE = 1 << 30
@@ -275,7 +274,10 @@ def _from_profile(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | Non
         own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         if "srgb" in ImageCms.getProfileDescription(own).lower():
             return None
-        return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, "RGBA" if mode == "RGBA" else "RGB")
+        to, flags = "RGBA" if mode == "RGBA" else "RGB", ImageCms.Flags(0)
+        if mode == "L":  # else dark greys are off by up to 10 of 255
+            flags = ImageCms.Flags.NOOPTIMIZE
+        return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, to, flags=flags)
     except (OSError, ImageCms.PyCMSError):
         return None
 
