@@ -63,8 +63,9 @@ def preprocessing_rules(served: Served) -> list[str]:
     first, levels = "the first frame of the file, of 8 bits", []
     if transform.levels is not None:
         low, high = transform.levels.black_and_white
-        first = "the first frame of the file; of DICOM, the values after slope and intercept (its modality LUT, also in "
-        first += "functional groups)"
+        first = (
+            "the first frame; of DICOM, the values after slope and intercept (modality LUT, or in functional groups)"
+        )
         levels = [
             f"greys of DICOM and of 16 bits: round((min(max(value, {low}), {high}) - {low}) * 255 / ({high} - {low}))",
             "greys of DICOM whose lowest value is white (MONOCHROME1): 255 - grey",

@@ -74,11 +74,8 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
                 "save y as rows of 0 and 1, or leave them out",
             )
         classes, listed = _classes(arrays, names, declared, where)
-    has_own_split, before, of_texts = (
-        "x" not in arrays,
-        len(arrays.get("x", ())),
-        arrays["x" if "x" in arrays else "x_train"].ndim == 2,
-    )
+    has_own_split, before = "x" not in arrays, len(arrays.get("x", ()))
+    of_texts = arrays["x_train" if has_own_split else "x"].ndim == 2
     if order.declared.people.user_from == BY_CLASS:
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
@@ -88,13 +85,10 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
     known = {"classes_listed": listed, "has_own_split": has_own_split, "in_neither_part": neither, **reading}
     if of_texts:
         if multilabel:
-            raise SfumatoError(
-                f"{where} has several labels for each text", "give one; several labels are for images only"
-            )
-        for side in ("_train", "_test"):
-            arrays[f"y{side}"] = class_lists.renumber_labels(
-                arrays[f"y{side}"], names or classes, declared.classes, where
-            )
+            problem = f"{where} has several labels for each text"
+            raise SfumatoError(problem, "give one; several labels are for images only")
+        for name in ("y_train", "y_test"):
+            arrays[name] = class_lists.renumber_labels(arrays[name], names or classes, declared.classes, where)
         return load_numbers(arrays, order, where, classes=classes, **known)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
@@ -102,7 +96,7 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
         raise SfumatoError(f"the two image arrays of {where} differ in shape: {listing}", "save both in one shape")
     sides = {
         side: {field: arrays[f"{name}_{side}"] for field, name in _FIELDS.items() if f"{name}_{side}" in arrays}
-        for side in ("train", "test")
+        for side, _ in _SIDES
     }
     rule = "the shorter side of the arrays"
     return parts_of(sides, order, names=names or classes, where=where, classes=classes, size_rule=rule, **known)
@@ -290,10 +284,9 @@ def _several(
             f"each image of {where} has exactly one of {width} labels, as classes have",
             "save y.argmax(1) if they exclude each other; otherwise name them with `label_columns`",
         )
-    if names is not None and len(names) != width:
-        raise SfumatoError(f"classes of {where} names {len(names)} of {width} labels", "name each one")
-    if names is None and chosen is not None and len(chosen) != width:
-        raise SfumatoError(f"`label_columns` names {len(chosen)} labels, but {where} has {width}", "name each one")
+    if (every := names or chosen) and len(every) != width:
+        what = f"classes of {where} names" if names else "`label_columns` names"
+        raise SfumatoError(f"{what} {len(every)} labels, but {where} has {width}", "name each one")
     if names is not None and chosen is not None:
         for name in (name for name in chosen if name not in names):
             raise SfumatoError(f"`label_columns` names {name!r}, but {where} has no such label", "name one of its own")

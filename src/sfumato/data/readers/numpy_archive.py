@@ -4,7 +4,6 @@ parts of a source; and checks the further columns of an archive: time stamps, us
 from __future__ import annotations
 
 import datetime
-import math
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,15 +63,13 @@ def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
             except MemoryError:
                 problem = f"{where} unpacks to more than the free memory"
                 raise SfumatoError(problem, "free some, or save less") from None
-            except (
-                Exception
-            ):  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
+            except Exception:  # zipfile, its decoders and the reading of headers raise a dozen types
                 raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
 
 
 def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> dict[str, np.ndarray]:
     """Zeros of the arrays' shapes and types, which take no memory. Refuses arrays that do not fit in memory."""
-    sizes, found = {}, {}
+    found: dict[str, np.ndarray] = {}
     for name, member in members.items():
         with archive.open(member) as stream:
             old = format.read_magic(stream) == (1, 0)
@@ -82,17 +79,17 @@ def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> d
                     f"{where} holds pickled objects, which can run code when they are read",
                     "save plain arrays: images as uint8, labels as integers, classes as text",
                 )
-            sizes[name], found[name] = math.prod(shape) * dtype.itemsize, (np.zeros((), dtype), shape)
+            found[name] = np.broadcast_to(np.zeros((), dtype), shape)
             held = archive.getinfo(member).file_size - stream.tell()
-        if sizes[name] <= memory_limit() and sizes[name] != held:
+        if held != found[name].nbytes and found[name].nbytes <= memory_limit():
             raise ValueError("the header describes another array")
-    if sum(sizes.values()) > memory_limit():
-        largest = max(sizes, key=sizes.__getitem__)
+    if sum(array.nbytes for array in found.values()) > memory_limit():
+        largest, most = max(((name, array.nbytes) for name, array in found.items()), key=lambda one: one[1])
         raise SfumatoError(
-            f"{where} unpacks to more than the available memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            f"{where} unpacks to more than the available memory, {largest} alone to {most / 1e9:,.1f} GB",
             "save fewer or smaller images, or files, which are read when needed (folder: or csv:)",
         )
-    return {name: np.broadcast_to(*header) for name, header in found.items()}
+    return found
 
 
 def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
