@@ -10,6 +10,7 @@ from PIL import Image, ImageCms
 
 from sfumato._checks import SfumatoError
 from sfumato.data.images import decoding
+from sfumato.data.images.levels import Levels
 from sfumato.data.paths import UnreadableError
 from sfumato.data.readers.python_data import encode_image
 
@@ -189,6 +190,18 @@ def test_a_data_set_in_memory_keeps_the_profile_of_its_images():
     packed = encode_image(Image.open(io.BytesIO(data)), "image 0")
     expected = decoding.decode(data, NAME, size=8, channels=3)
     assert np.array_equal(decoding.decode(packed, NAME, size=8, channels=3), expected)
+
+
+def test_deep_greys_have_their_declared_levels_whatever_their_profile_is():
+    values = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    own = {"icc_profile": profile(1.0)}
+    form = {"size": 8, "channels": 1, "levels": Levels(bit_depth=16)}
+    expected = decoding.decode(encoded(grey(values)), NAME, **form)
+    for data in (
+        encoded(grey(values), **own),
+        encode_image(Image.open(io.BytesIO(encoded(grey(values), **own))), "one"),
+    ):
+        assert np.array_equal(decoding.decode(data, NAME, **form), expected)
 
 
 def test_profiles_of_srgb_broken_ones_and_those_of_other_channels_change_nothing():

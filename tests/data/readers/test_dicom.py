@@ -94,12 +94,15 @@ def test_rescale_and_window_in_functional_groups_are_those_at_the_root(kind, tmp
     assert np.array_equal(read(other, levels=levels), read(plain, levels=levels))
 
 
-def test_a_table_of_values_of_interest_in_a_functional_group_precedes_a_window_at_the_root(tmp_path, scan):
+def test_a_functional_group_precedes_the_root_of_the_file(tmp_path, scan):
     table = lookup_table(4095 - np.arange(4096), bits=12)
     tags = {"WindowCenter": 1000, "WindowWidth": 500}
     plain = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=table)
     grouped = scan(tmp_path / "b.dcm", RISING, **in_groups("Shared", VOILUTSequence=table), **tags)
     assert np.array_equal(read(grouped), read(plain))
+    windowed = scan(tmp_path / "c.dcm", RISING, **tags)
+    both = scan(tmp_path / "d.dcm", RISING, **in_groups("Shared", **tags), VOILUTSequence=table)
+    assert np.array_equal(read(both), read(windowed)), "a window in a group precedes a table at the root"
 
 
 def test_the_groups_of_several_frames_are_those_of_several_frames(tmp_path, scan):

@@ -253,14 +253,16 @@ def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Imag
 
 
 def in_srgb(image: Image.Image) -> Image.Image:
-    """The image with its colours, or greys, converted to sRGB from the profile that its file embeds.
+    """The image with its colours, or greys of eight bits, converted to sRGB from the profile that its file embeds.
 
     An image without a profile is unchanged, as is one whose profile is broken or is for other channels than it has.
     """
     profile = image.info.get("icc_profile")
-    if profile and (image.mode == "P" or image.has_transparency_data):
+    if not profile or image.mode[0] in "IF":  # the latter are deep greys, which have declared levels
+        return image
+    if image.mode == "P" or image.has_transparency_data:
         image = image.convert("RGBA")
-    transform = _from_profile(profile, image.mode) if profile else None
+    transform = _from_profile(profile, image.mode)
     if transform is None:
         return image
     converted = transform.apply(image)

@@ -149,7 +149,7 @@ def _checked(
         if not _are_texts(arrays[images], order.declared.texts):
             arrays[images] = _images(arrays[images], images, where, order.declared.pixels.levels)
         arrays[labels] = _labels(arrays[labels], labels, where)
-    own = dict(zip(_MEDMNIST, _FOUR, strict=True))
+    own: dict[str, str] = dict(zip(_MEDMNIST, _FOUR, strict=True))
     arrays = {own.get(name, name): array for name, array in arrays.items()}
     for name in beside:
         _, *side = name.partition("_")
