@@ -44,6 +44,11 @@ class Options:
     results: Path = RESULTS
     """where the figures go"""
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, Path):  # processes run in the repository's root, wherever the call is made
+                object.__setattr__(self, name, value.resolve())
+
 
 class TimeIsUpError(Exception):
     """The call's minutes are over; the piece goes on in the next one."""
@@ -101,13 +106,17 @@ Piece = Callable[[Call], dict[str, Any]]
 
 
 def measure(options: Options, pieces: Iterable[tuple[str, Piece]], what: str) -> int:
-    """Measure what is left of the pieces, by name, until the minutes are up. Writes results/WHAT-MACHINE.json."""
+    """Measure what is left of the pieces, by name, until the minutes are up. Writes results/WHAT-MACHINE.json.
+
+    Returns:
+        1 if pieces were tried and all of them failed, else 0. Where none has ever been measured, nothing is written.
+    """
     options.place.mkdir(parents=True, exist_ok=True)
     machine = measuring.machine(options.device)
     path = options.results / f"{'tiny-' if options.tiny else ''}{what}-{measuring.machine_name(machine)}.json"
     found = json.loads(path.read_text()) if path.exists() else {"machine": machine, "pieces": {}}
     call = Call(options=options, until=time.monotonic() + 60 * options.minutes)
-    left = []
+    left, failed, done = list[str](), list[str](), 0
     for name, piece in pieces:
         known = found["pieces"].get(name, {"reason": "not yet measured"})
         if "reason" not in known or (options.only and name.partition(":")[0] not in options.only):
@@ -119,12 +128,18 @@ def measure(options: Options, pieces: Iterable[tuple[str, Piece]], what: str) ->
             continue
         except Exception as error:
             row = {"reason": measuring.reason(error)}
+            failed.append(name)
+        done += "reason" not in row
         found["pieces"][name] = row
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        if any("reason" not in known for known in found["pieces"].values()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
         print(f"{name:<24}{json.dumps(row)}"[:220], flush=True)
-    print(f"left for the next call: {', '.join(left)}" if left else f"all done: {path}")
-    return 0
+    if failed:
+        print(f"error: {len(failed)} failed: {', '.join(failed)}; their logs are in {options.place}")
+    if left or not failed:
+        print(f"left for the next call: {', '.join(left)}" if left else f"all done: {path}")
+    return int(bool(failed) and not done)
 
 
 Given = TypeVar("Given", bound=Options)

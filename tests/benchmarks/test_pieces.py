@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import full_size
 from benchmarks.shared import measuring, pieces
 
 
@@ -37,6 +38,30 @@ def test_a_call_does_what_is_left_and_says_what_it_leaves(tmp_path, capsys):
     assert "all done" in capsys.readouterr().out
     assert done == ["a", "b", "c", "b", "c"]
     assert all(row == {"passed": 1} for row in json.loads(path.read_text())["pieces"].values())
+
+
+def test_pieces_that_all_fail_are_an_error_and_no_result(tmp_path, capsys):
+    def broken(call):
+        raise ValueError("broken")
+
+    assert pieces.measure(options(tmp_path), [("a", broken), ("b", broken)], "some") == 1
+    said = capsys.readouterr().out
+    assert f"error: 2 failed: a, b; their logs are in {tmp_path}" in said
+    assert "all done" not in said
+    assert not (tmp_path / "results").exists()
+    assert pieces.measure(options(tmp_path), [("a", broken), ("c", lambda call: {"passed": 1})], "some") == 0
+    assert "error: 1 failed: a" in capsys.readouterr().out
+    assert pieces.measure(options(tmp_path), [("a", broken)], "some") == 1
+
+
+def test_relative_paths_are_those_of_the_call_wherever_processes_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    call = pieces.Call(options=options(Path("here")), until=time.monotonic() + 600)
+    call.options.place.mkdir()
+    call.run("one", [sys.executable, "-c", f"open({str(call.options.place / 'file')!r}, 'w')"])
+    assert (tmp_path / "here" / "file").exists()
+    assert call.options.results == tmp_path / "here" / "results"
+    assert full_size.OptionsWithData(place=Path("here"), data=Path("data")).data == tmp_path / "data"
 
 
 def test_a_process_is_interrupted_when_the_time_is_up(tmp_path, monkeypatch):

@@ -445,7 +445,14 @@ all_refused(
         case(
             four(x_train=np.zeros((4, 3, 8, 8), np.uint8)),
             "x_train of archive 'PATH/a.npz' has the shape (4, 3, 8, 8); it must be (N, H, W), (N, H, W, 1) or (N, H, "
-            "W, 3); reshape it, or move the channels to the end with numpy.moveaxis(x, 1, -1)",
+            "W, 3); move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices",
+        ),
+        case(
+            {f"{part}_images": np.zeros((4, 8, 8, 8), np.uint8) for part in ("train", "val", "test")}
+            | {f"{part}_labels": np.zeros((4, 1), np.uint8) for part in ("train", "val", "test")},
+            "train_images of archive 'PATH/a.npz' has the shape (4, 8, 8, 8); it must be (N, H, W), (N, H, W, 1) or "
+            "(N, H, W, 3); move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save "
+            "slices",
         ),
         case(
             four(y_train=np.array([0.0, 1, 0, 1])),

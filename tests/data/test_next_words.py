@@ -47,7 +47,7 @@ def test_its_description_is_its_own():
     assert transform_from_dict(tokens.to_dict()) == tokens
     assert tokens.names == ("<pad>", "<unk>", *WORDS, "<s>", "</s>")
     assert len(tokens.names) == tokens.vocabulary
-    assert tokens.described.startswith("the first 4 words by a list of 4, tokenizer ")
+    assert tokens.described.startswith("the first 4 words by a list of 4, characters as words in scripts")
     assert tokens.described.endswith(", each predicted from those before it")
     plain = transform_from_dict(
         {name: value for name, value in tokens.to_dict().items() if name != "task"} | {"vocabulary": 6}

@@ -1,6 +1,7 @@
 """Texts as numbers: by a public rule, each by itself."""
 
 import hashlib
+import unicodedata
 
 import numpy as np
 import pytest
@@ -23,6 +24,28 @@ def test_words_are_split_by_the_stated_expression():
     assert WORD.findall("it's 3.5% of the naïve_price, he said: 'no'") == [
         *("it's", "3", "5", "of", "the", "naïve", "price", "he", "said", "no")
     ]
+
+
+def test_letters_of_scripts_without_spaces_are_words_by_themselves():
+    assert WORD.findall("iphone手机很好! カメラが、ﾃﾞ x'手 12月 ๑๒") == [
+        *("iphone", "手", "机", "很", "好", "カ", "メ", "ラ", "が", "ﾃ", "ﾞ", "x", "手", "12", "月", "๑๒")
+    ]
+    assert WORD.findall("ดีครับ ខ្មែរ។ မြန်မာ") == ["ดี", "ค", "รั", "บ", "ខ្", "មែ", "រ", "မြ", "န်", "မာ"], (
+        "with their signs and marks"
+    )
+    assert WORD.findall("한국어 텍스트 ελληνικά русский") == ["한국어", "텍스트", "ελληνικά", "русский"]
+    scripts = ("CJK UNIFIED", "CJK COMPATIBILITY", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA")
+    scripts += ("IDEOGRAPHIC", "THAI", "LAO", "MYANMAR", "KHMER")
+    for letter in filter(str.isalpha, map(chr, [*range(0x1AFF0), *range(0x20000, 0x20100)])):
+        alone = unicodedata.name(letter, "").startswith(scripts) and letter != "\u17dc"  # a sign of Pali
+        assert WORD.findall(2 * letter) == ([letter, letter] if alone else [2 * letter]), letter
+
+
+@settings(max_examples=30)
+@given(first=st.text(max_size=20), second=st.text(max_size=20))
+def test_what_one_text_has_for_words_does_not_depend_on_the_text_beside_it(first, second):
+    tokens = Tokens(length=50, vocabulary=1000)
+    assert tokens.numbers(f"{first}\n{second}") == tokens.numbers(first) + tokens.numbers(second)
 
 
 @settings(max_examples=15)
@@ -78,6 +101,7 @@ def test_made_up_texts_are_of_many_lengths():
         ({"vocabulary": 2}, "vocabulary must be more than 2"),
         ({"words": ("The",)}, "'The', which cannot occur in a text"),
         ({"words": ("a", "a")}, "'a' twice"),
+        ({"words": ("手机",)}, "'手机', which cannot occur in a text; .* of scripts without spaces, single characters"),
         ({"words": ("a",), "vocabulary": 9}, "both given"),
         ({"numbers": True}, "the size of their vocabulary is not declared"),
         ({"numbers": True, "vocabulary": 9, "words": ("a",)}, "leave `words` out|leave words out"),

@@ -9,19 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 
 @pytest.fixture
 def pictures(tmp_path) -> list[str]:
-    """A turned photograph, a transparent one, and a large grey one."""
+    """A turned photograph, a transparent one, a large grey one, and two with a profile that swaps red and green."""
     noise = np.random.default_rng(0).integers(0, 256, (30, 20, 3)).astype(np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(noise).save(tmp_path / "turned.jpg", exif=exif)
     Image.fromarray(np.dstack([noise, noise[..., :1]])).save(tmp_path / "clear.png")
     Image.fromarray(noise[..., 0]).resize((300, 410)).save(tmp_path / "grey.jpg")
-    return [str(tmp_path / name) for name in ("turned.jpg", "clear.png", "grey.jpg")]
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes().replace(b"rXYZ", b"gXYZ", 1)
+    profile = profile.replace(b"gXYZ", b"rXYZ").replace(b"rXYZ", b"gXYZ", 1)
+    profile = profile.replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
+    Image.fromarray(noise).save(tmp_path / "swapped.png", icc_profile=profile)
+    Image.fromarray(np.dstack([noise, noise[..., :1]])).save(tmp_path / "both.png", icc_profile=profile)
+    return [str(tmp_path / name) for name in ("turned.jpg", "clear.png", "grey.jpg", "swapped.png", "both.png")]
 
 
 def code_of(folder: Path) -> str:

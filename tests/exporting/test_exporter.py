@@ -160,10 +160,17 @@ def test_onnx_opens_without_sfumato(tmp_path, pictures, by_card):
 
 def test_the_card_reads_scans_and_greys_of_16_bits_as_the_run_did(tmp_path, scan, monkeypatch, card_code):
     """Values after slope and intercept, by the declared window, inverted where the lowest one is white."""
+    pydicom = pytest.importorskip("pydicom")
     values = np.random.default_rng(0).integers(0, 3000, (20, 24)).astype(np.int16)
     tags = {"RescaleSlope": 1, "RescaleIntercept": -1024}
     paths = [scan(tmp_path / "plain.dcm", values, **tags)]
     paths += [scan(tmp_path / "inverse.dcm", values, PhotometricInterpretation="MONOCHROME1", **tags)]
+    group, rescale = pydicom.Dataset(), pydicom.Dataset()
+    for name, value in tags.items():
+        setattr(rescale, name, value)
+    group.PixelValueTransformationSequence = pydicom.Sequence([rescale])
+    groups = {"SharedFunctionalGroupsSequence": pydicom.Sequence([group])}
+    paths += [scan(tmp_path / "enhanced.dcm", values, **groups)]
     Image.fromarray((values // 4).astype(np.uint16)).save(tmp_path / "deep.png")
     Image.fromarray((values // 12).astype(np.uint8)).save(tmp_path / "plain.png")
     paths = [str(path) for path in (*paths, tmp_path / "deep.png", tmp_path / "plain.png")]

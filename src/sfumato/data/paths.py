@@ -115,15 +115,13 @@ class UnreadableError(SfumatoError):
     """A file that cannot be read as an image, whatever is declared. The owner may choose to skip such files."""
 
 
-def refuse_too_large(pixels: int, name: str) -> None:
-    """Refuses an image of more pixels than `LARGEST_IMAGE`."""
-    if pixels > LARGEST_IMAGE:
-        raise too_large(name)
+def refuse_too_large(pixels: int, name: str, most: int | None = None) -> None:
+    """Refuses an image of more pixels than `most`, by default `LARGEST_IMAGE`."""
+    if pixels > (most or LARGEST_IMAGE):
+        raise too_large(name, most)
 
 
-def too_large(name: str) -> SfumatoError:
+def too_large(name: str, most: int | None = None) -> SfumatoError:
     """The error for an image with too many pixels."""
-    return SfumatoError(
-        f"{name} would unpack to more than {LARGEST_IMAGE:,} pixels",
-        "make it smaller, or remove it",
-    )
+    problem = f"{name} would unpack to more than {most or LARGEST_IMAGE:,} pixels"
+    return SfumatoError(problem, "make it smaller, or remove it")

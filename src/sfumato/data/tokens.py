@@ -32,8 +32,17 @@ VOCABULARY = 1 << 13
 """Default vocabulary for hashed words."""
 
 LONGEST, LARGEST = 1 << 14, 1 << 22
-WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-"""A word of a lower-case text: letters and digits, with inner apostrophes."""
+_UNSPACED = (
+    r"\u0e01-\u0e3e\u0e40-\u0e4e\u0e81-\u0ecf\u0edc-\u0edf"  # Thai, Lao
+    r"\u1000-\u103f\u1050-\u108f\u109a-\u109d\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa7f"  # Burmese
+    r"\u1780-\u17d3\u17d7"  # Khmer
+    r"\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"  # Japanese
+    r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+"""Letters, vowel signs and tone marks of scripts that put no spaces between words."""
+WORD = re.compile(rf"(?=\w)[{_UNSPACED}](?:(?!\w)[{_UNSPACED}])*|[^\W_{_UNSPACED}]+(?:'[^\W_{_UNSPACED}]+)*")
+"""A word of a lower-case text: letters and digits, with inner apostrophes; in scripts without spaces, a letter with its
+signs and marks."""
 
 TOKENIZERS = ("hashing", "words", "numbers")
 PERSON = b"sfumato word"
@@ -44,8 +53,9 @@ class Tokens:
     """Converts a text to T numbers below V: one for each of its first T words, then zeros.
 
     **Guarantee.** The numbers of a text are a function of that text and of public constants: neither the list of words
-    nor T is read from private texts, and a text is padded to T regardless of the others (unit: one example; adjacency:
-    any). Assumes that the list of words is public, as its owner states.
+    nor T is read from private texts, code points alone decide which characters are words by themselves, and a text is
+    padded to T regardless of the others (unit: one example; adjacency: any). Assumes that the list of words is public,
+    as its owner states.
 
     Args:
         length: T.
@@ -147,7 +157,8 @@ class Tokens:
             "words": f"words by a list of {self.vocabulary - FIRST - self.further:,}",
             "numbers": f"numbers below {self.vocabulary:,}",
         }[self.tokenizer]
-        return f"the first {self.length} {how}, tokenizer {self.identity[:16]}"
+        unspaced = "" if self.tokenizer == "numbers" else ", characters as words in scripts without spaces"
+        return f"the first {self.length} {how}{unspaced}, tokenizer {self.identity[:16]}"
 
     def numbers(self, text: str) -> list[int]:
         """The numbers of all words of a text."""
@@ -260,7 +271,8 @@ def _checked(words: Sequence[str]) -> tuple[str, ...]:
         if not isinstance(word, str) or not WORD.fullmatch(word.lower()) or word != word.lower():
             raise SfumatoError(
                 f"words holds {word!r}, which cannot occur in a text",
-                "list lower-case words of letters, digits and inner apostrophes, one per line",
+                "list lower-case words of letters, digits and inner apostrophes, one per line; of scripts without "
+                "spaces, single characters",
             )
     if len(set(words)) < len(words):
         (twice, *_) = (word for word in words if words.count(word) > 1)

@@ -63,7 +63,9 @@ def preprocessing_rules(served: Served) -> list[str]:
     first, levels = "the first frame of the file, of 8 bits", []
     if transform.levels is not None:
         low, high = transform.levels.black_and_white
-        first = "the first frame of the file; of DICOM, the values after slope and intercept (its modality LUT)"
+        first = (
+            "the first frame; of DICOM, the values after slope and intercept (modality LUT, or in functional groups)"
+        )
         levels = [
             f"greys of DICOM and of 16 bits: round((min(max(value, {low}), {high}) - {low}) * 255 / ({high} - {low}))",
             "greys of DICOM whose lowest value is white (MONOCHROME1): 255 - grey",
@@ -73,6 +75,7 @@ def preprocessing_rules(served: Served) -> list[str]:
         first,
         "turned and mirrored as its EXIF tag Orientation says",
         *levels,
+        "colours to sRGB from the profile in the file (ICC), unless its description has sRGB",
         "transparent parts are put on white",
         f"colours to {mode}",
         "the square in the middle: side = min(width, height), left = (width - side) // 2, top = (height - side) // 2",
@@ -117,6 +120,9 @@ def opened(path):
     scan = pydicom.dcmread(path)
     if not scan.PhotometricInterpretation.startswith("MONOCHROME"):
         return Image.fromarray(scan.pixel_array)  # colours of 8 bits
+    for kind in ("Shared", "PerFrame"):
+        for group in scan.get(f"{{kind}}FunctionalGroupsSequence") or []:
+            scan.update(*(group.get("PixelValueTransformationSequence") or [{{}}]))
     greys = in_eight_bits(pydicom.pixels.apply_modality_lut(scan.pixel_array, scan))
     return Image.fromarray(255 - greys if scan.PhotometricInterpretation == "MONOCHROME1" else greys)
 ```
@@ -124,16 +130,24 @@ def opened(path):
 """
 """Code for files of more than eight bits with declared values of black and white."""
 IMAGE_CODE = """```python
+import io
+
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageCms, ImageOps
 
 
 def record(path):
     image = {opened}(path)
     image.draft(None, ({twice}, {twice}))  # a large JPEG is unpacked at a fraction of its size
     image = ImageOps.exif_transpose(image)
+    profile = image.info.get("icc_profile")
     if image.has_transparency_data:
         image = image.convert("RGBA")
+    if profile and "srgb" not in ImageCms.getProfileDescription(io.BytesIO(profile)).lower():
+        mode = "RGBA" if image.mode == "RGBA" else "RGB"
+        srgb = ImageCms.createProfile("sRGB")
+        image = ImageCms.profileToProfile(image, io.BytesIO(profile), srgb, outputMode=mode)
+    if image.mode == "RGBA":
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = image.convert("{mode}")
     side = min(image.size)

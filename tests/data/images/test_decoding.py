@@ -1,15 +1,18 @@
 """One rule from any image file to uint8 pixels."""
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from sfumato._checks import SfumatoError
 from sfumato.data.images import decoding
+from sfumato.data.images.levels import Levels
 from sfumato.data.paths import UnreadableError
+from sfumato.data.readers.python_data import encode_image
 
 NAME = Path("some.png")
 
@@ -101,6 +104,128 @@ def test_an_image_that_claims_too_many_pixels_is_refused(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
     with pytest.raises(SfumatoError, match="would unpack"):
         decoding.header(data, NAME)
+
+
+def test_a_large_jpeg_is_limited_by_what_is_decoded_of_it(monkeypatch):
+    image = Image.fromarray(np.repeat(np.repeat(RAMP, 16, 0), 16, 1))
+    data = encoded(image, "JPEG", quality=95)
+    expected = decoding.decode(data, NAME, size=8, channels=1)
+    monkeypatch.setattr("sfumato.data.paths.LARGEST_IMAGE", 16**2)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
+    monkeypatch.setattr(decoding, "LARGEST_WHOLE", 64)
+    assert decoding.header(data, NAME).longer_side == 128
+    assert np.array_equal(decoding.decode(data, NAME, size=8, channels=1), expected)
+    (found,), whole = decoding.decode_whole(data, NAME, sizes=(8,), channels=1)
+    assert np.array_equal(found, expected)
+    assert whole is None
+    with pytest.raises(SfumatoError, match="would unpack to more than 256 pixels"):
+        decoding.decode(data, NAME, size=16, channels=1)
+    monkeypatch.setattr(decoding, "LARGEST_JPEG", 128**2 - 1)
+    for read in (decoding.header, lambda *given: decoding.decode(*given, size=8, channels=1)):
+        with pytest.raises(SfumatoError, match="would unpack to more than 16,383 pixels"):
+            read(data, NAME)
+
+
+ADOBE_RGB = ((0.60974, 0.31111, 0.01947), (0.20528, 0.62567, 0.06087), (0.14919, 0.06322, 0.74457))
+"""The primaries of Adobe RGB (1998) in XYZ, at the white of profiles."""
+
+
+def profile(gamma, primaries=(), name="of a test"):
+    """A colour profile by ICC.1:2001-04: an exponent, and three primaries or none for greys."""
+
+    def fixed(*numbers):
+        return b"".join(struct.pack(">i", round(number * 2**16)) for number in numbers)
+
+    white, curve = (0.9642, 1.0, 0.8249), b"curv\0\0\0\0" + struct.pack(">IH", 1, round(gamma * 256))
+    written = name.encode() + b"\0"
+    tags = {b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(written)) + written + bytes(78)}
+    tags |= {b"wtpt": b"XYZ \0\0\0\0" + fixed(*white), b"cprt": b"text\0\0\0\0none\0"}
+    for letter, primary in zip("rgb", primaries, strict=bool(primaries)):
+        tags |= {f"{letter}XYZ".encode(): b"XYZ \0\0\0\0" + fixed(*primary), f"{letter}TRC".encode(): curve}
+    tags |= {} if primaries else {b"kTRC": curve}
+    table, place, data = struct.pack(">I", len(tags)), 132 + 12 * len(tags), b""
+    for tag, value in tags.items():
+        table += tag + struct.pack(">II", place + len(data), len(value))
+        data += value + bytes(-len(value) % 4)
+    kind = b"RGB " if primaries else b"GRAY"
+    head = struct.pack(">I4xI4s4s4s12x4s28x", place + len(data), 0x02100000, b"mntr", kind, b"XYZ ", b"acsp")
+    return (head + fixed(*white)).ljust(128, b"\0") + table + data
+
+
+def srgb_of(values):
+    """The values uint8 (..., 3) of Adobe RGB in sRGB, by its formulas (IEC 61966-2-1)."""
+    to_xyz = np.array(ADOBE_RGB).T
+    from_xyz = np.array([[3.1338561, -1.6168667, -0.4906146], [-0.9787684, 1.9161415, 0.0334540]])
+    from_xyz = np.vstack([from_xyz, [0.0719453, -0.2289914, 1.4052427]])
+    linear = ((np.asarray(values) / 255) ** 2.19921875 @ (from_xyz @ to_xyz).T).clip(0, 1)
+    curved = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return 255 * curved
+
+
+COLOURS = np.random.default_rng(0).integers(60, 200, size=(8, 8, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP"])
+def test_colours_of_another_profile_are_converted(form):
+    options = {"lossless": True} if form == "WEBP" else {}
+    found = decoded(Image.fromarray(COLOURS), form, icc_profile=profile(2.19921875, ADOBE_RGB), **options)
+    assert np.abs(found - srgb_of(COLOURS)).max() < 1.5
+    assert np.abs(found - COLOURS.astype(float)).max() > 20
+
+
+def test_transparent_parts_are_white_in_any_profile_and_greys_stay_grey():
+    own = profile(2.19921875, ADOBE_RGB)
+    clear = Image.fromarray(np.dstack([COLOURS, np.where(RAMP % 2, 255, 0).astype(np.uint8)]))
+    found = decoded(clear, icc_profile=own)
+    assert (found[RAMP % 2 == 0] == 255).all()
+    assert np.abs(found - srgb_of(COLOURS))[RAMP % 2 == 1].max() < 1.5
+    grey_of = decoding.decode(encoded(grey(RAMP), icc_profile=profile(1.0)), NAME, size=8, channels=1)
+    linear = RAMP / 255
+    expected = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055) * 255
+    assert np.abs(grey_of[..., 0] - expected).max() < 1.5
+
+
+def test_a_data_set_in_memory_keeps_the_profile_of_its_images():
+    data = encoded(Image.fromarray(COLOURS), icc_profile=profile(2.19921875, ADOBE_RGB))
+    packed = encode_image(Image.open(io.BytesIO(data)), "image 0")
+    expected = decoding.decode(data, NAME, size=8, channels=3)
+    assert np.array_equal(decoding.decode(packed, NAME, size=8, channels=3), expected)
+
+
+def test_deep_greys_have_their_declared_levels_whatever_their_profile_is():
+    values = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    own = {"icc_profile": profile(1.0)}
+    form = {"size": 8, "channels": 1, "levels": Levels(bit_depth=16)}
+    expected = decoding.decode(encoded(grey(values)), NAME, **form)
+    for data in (
+        encoded(grey(values), **own),
+        encode_image(Image.open(io.BytesIO(encoded(grey(values), **own))), "one"),
+    ):
+        assert np.array_equal(decoding.decode(data, NAME, **form), expected)
+
+
+def test_profiles_of_srgb_broken_ones_and_those_of_other_channels_change_nothing():
+    made = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    for own in (made, profile(1.0, ADOBE_RGB, "my sRGB"), b"nothing" * 40, profile(1.0)):
+        assert np.array_equal(decoded(Image.fromarray(COLOURS), icc_profile=own), COLOURS)
+    rgb = encoded(grey(RAMP), icc_profile=profile(1.0, ADOBE_RGB))
+    assert np.array_equal(decoding.decode(rgb, NAME, size=8, channels=1)[..., 0], RAMP)
+
+
+def test_heic_is_read_where_its_plugin_is_installed():
+    pytest.importorskip("pillow_heif", reason="pillow-heif is not installed: pip install pillow-heif")
+    assert "HEIF" in decoding.pillow_formats()
+    large = Image.fromarray(np.full((64, 80, 3), (40, 120, 200), np.uint8))
+    data = encoded(large, "HEIF", quality=95)
+    assert decoding.header(data, "a.heic") == decoding.Header(shorter_side=64, longer_side=80, grey=False)
+    found = decoding.decode(data, "a.heic", size=8, channels=3)
+    assert np.abs(found - np.array([40.0, 120, 200])).max() < 3
+
+
+def test_heic_names_its_plugin_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(decoding, "pillow_formats", lambda: ("PNG", "JPEG"))
+    with pytest.raises(UnreadableError, match=r"'a\.HEIC' is not a readable image; pip install pillow-heif"):
+        decoding.header(b"\0\0\0\x1cftypheic" + bytes(40), "a.HEIC")
 
 
 def test_a_file_in_a_format_that_runs_programs_is_no_image():

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from sfumato._checks import SfumatoError
 from sfumato.data import open_source
+from sfumato.data.readers import numpy_archive
 
 GENERATOR = np.random.default_rng(0)
 IMAGES = GENERATOR.integers(256, size=(40, 8, 8, 3), dtype=np.uint8)
@@ -56,6 +58,46 @@ def test_other_sizes_are_brought_to_a_square(tmp_path, key):
     assert source.cropped_share == 0.5
     assert opened(tmp_path, key, four()).cropped_share == 0
     assert opened(tmp_path, key, four(), size=16, channels=1).test.images.shape == (10, 16, 16, 1)
+
+
+def medmnist(images, labels):
+    """An archive of MedMNIST: of 40 records 20 are for training, 10 for validation and 10 for the test."""
+    parts = {"train": slice(20), "val": slice(20, 30), "test": slice(30, 40)}
+    return {f"{part}_images": images[of] for part, of in parts.items()} | {
+        f"{part}_labels": labels[of] for part, of in parts.items()
+    }
+
+
+def test_archives_of_medmnist_are_read_as_they_are_but_for_their_validation_part(tmp_path, key):
+    source = opened(tmp_path, key, medmnist(IMAGES, LABELS[:, np.newaxis].astype(np.uint8)))
+    assert np.array_equal(source.train.images, IMAGES[:20])
+    assert np.array_equal(source.test.images, IMAGES[30:])
+    assert np.array_equal(source.test.labels, LABELS[30:])
+    assert source.has_own_split
+    (note,) = source.notes
+    assert note.endswith("a.npz' is ignored: only train and test are read")
+    several = GENERATOR.integers(2, size=(40, 14), dtype=np.uint8)
+    grey = opened(tmp_path, key, medmnist(IMAGES[..., 0], several))
+    assert grey.multilabel
+    assert np.array_equal(grey.train.labels, several[:20])
+    assert grey.train.images.shape == (20, 8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"y_train": LABELS[:3]}, "holds 30 images and y_train 3 labels"),
+        ({"x_test": np.zeros((10, 8, 8, 4), np.uint8)}, r"x_test of .* has the shape \(10, 8, 8, 4\)"),
+        ({"x_test": np.zeros((10, 8, 8, 3), np.uint16)}, "x_test of .* has 16-bit pixels"),
+        ({"x_test": np.zeros((10, 8, 8, 3), np.int32)}, "x_test of .* is int32"),
+        ({"y_test": np.zeros(10)}, "y_test of .* is float64"),
+    ],
+)
+def test_shapes_and_types_are_refused_before_anything_is_unpacked(change, match, tmp_path, key, monkeypatch):
+    """An archive of a few megabytes may hold zeros of any size."""
+    monkeypatch.setattr(numpy_archive, "_array", None)
+    with pytest.raises(SfumatoError, match=match):
+        opened(tmp_path, key, four(**change))
 
 
 def test_real_arrays(mnist, key):

@@ -69,6 +69,65 @@ def test_a_declared_window_is_of_the_values_after_their_modality_and_precedes_th
     assert not np.array_equal(read(path, levels=levels), read(path))
 
 
+def in_groups(kind: str, **tags) -> dict[str, object]:
+    """The rescale and the window among these tags in functional groups of this kind, as enhanced images have them."""
+    group = pydicom.Dataset()
+    macros = {"PixelValueTransformationSequence": "Rescale", "FrameVOILUTSequence": ("Window", "VOILUT")}
+    for macro, begins in macros.items():
+        item = pydicom.Dataset()
+        for name in [name for name in tags if name.startswith(begins)]:
+            setattr(item, name, tags.pop(name))
+        if len(item):
+            setattr(group, macro, pydicom.Sequence([item]))
+    return {f"{kind}FunctionalGroupsSequence": pydicom.Sequence([group]), "NumberOfFrames": 1, **tags}
+
+
+@pytest.mark.parametrize("kind", ["Shared", "PerFrame"])
+def test_rescale_and_window_in_functional_groups_are_those_at_the_root(kind, tmp_path, scan):
+    tags = {"RescaleSlope": 2, "RescaleIntercept": -1024, "WindowCenter": 400, "WindowWidth": 3000}
+    plain, grouped = scan(tmp_path / "a.dcm", RAMP, **tags), scan(tmp_path / "b.dcm", RAMP, **in_groups(kind, **tags))
+    levels = Levels(window=(-160, 240))
+    assert np.array_equal(read(grouped), read(plain))
+    assert np.array_equal(read(grouped, levels=levels)[..., 0], levels.apply(RAMP * 2 - 1024, "x"))
+    other = scan(tmp_path / "c.dcm", RAMP, RescaleSlope=7, **in_groups(kind, **tags), WindowCenter=1, WindowWidth=9)
+    assert np.array_equal(read(other), read(plain)), "those of the groups precede others at the root"
+    assert np.array_equal(read(other, levels=levels), read(plain, levels=levels))
+
+
+def test_a_functional_group_precedes_the_root_of_the_file(tmp_path, scan):
+    table = lookup_table(4095 - np.arange(4096), bits=12)
+    tags = {"WindowCenter": 1000, "WindowWidth": 500}
+    plain = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=table)
+    grouped = scan(tmp_path / "b.dcm", RISING, **in_groups("Shared", VOILUTSequence=table), **tags)
+    assert np.array_equal(read(grouped), read(plain))
+    windowed = scan(tmp_path / "c.dcm", RISING, **tags)
+    both = scan(tmp_path / "d.dcm", RISING, **in_groups("Shared", **tags), VOILUTSequence=table)
+    assert np.array_equal(read(both), read(windowed)), "a window in a group precedes a table at the root"
+
+
+def test_the_groups_of_several_frames_are_those_of_several_frames(tmp_path, scan):
+    tags = in_groups("PerFrame", RescaleSlope=1, RescaleIntercept=0)
+    tags["PerFrameFunctionalGroupsSequence"].append(pydicom.Dataset())
+    with pytest.raises(UnreadableError, match="has 2 frames"):
+        read(scan(tmp_path / "a.dcm", RAMP, **tags))
+
+
+@pytest.mark.parametrize(
+    ("tags", "lacks"),
+    [
+        ({"RescaleSlope": None, "RescaleIntercept": -1024}, "RescaleSlope"),
+        ({"RescaleIntercept": -1024}, "RescaleSlope"),
+        ({"RescaleSlope": 1}, "RescaleIntercept"),
+        ({"BitsStored": None}, "BitsStored"),
+        ({"Rows": None}, "Rows"),
+        ({"PhotometricInterpretation": ""}, "PhotometricInterpretation"),
+    ],
+)
+def test_a_tag_without_a_value_is_named(tags, lacks, tmp_path, scan):
+    with pytest.raises(UnreadableError, match=f"is a DICOM file without a value of {lacks}; fill it in"):
+        read(scan(tmp_path / "a.dcm", RAMP, **tags), levels=Levels(window=(-160, 240)))
+
+
 def test_monochrome1_is_the_inverse(tmp_path, scan):
     for number, levels in enumerate((None, Levels(window=(0, 4095)), Levels(bit_depth=12))):
         tags = {"WindowCenter": 2048, "WindowWidth": 4096}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, PngImagePlugin
+from PIL import ExifTags, Image, ImageCms, ImageOps, JpegImagePlugin, PngImagePlugin
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
@@ -73,7 +74,9 @@ def _is_image(image: Image.Image, page: int) -> bool:
 
 @functools.cache
 def pillow_formats() -> tuple[str, ...]:
-    """Pillow's names of the formats to read, including installed plug-ins, common ones first."""
+    """Pillow's names of the formats to read, including installed plug-ins such as pillow-heif, common ones first."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pillow_heif").register_heif_opener()
     Image.init()
     return (*_FIRST, *(name for name in Image.ID if name not in _NEVER and name not in _FIRST))
 
@@ -81,9 +84,8 @@ def pillow_formats() -> tuple[str, ...]:
 @functools.cache
 def image_suffixes() -> frozenset[str]:
     """File name suffixes of images, in lower case."""
-    return frozenset(
-        {*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in pillow_formats())}
-    )
+    formats = pillow_formats()
+    return frozenset({*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in formats)})
 
 
 LARGEST_FILE = 1 << 30
@@ -94,6 +96,9 @@ LARGEST_WHOLE = 1 << 20
 
 SIZE_CAP = 224
 """Pixels: largest default size for image files."""
+
+LARGEST_JPEG = 200_000_000
+"""Pixels of a JPEG, which is decoded at reduced size. What is decoded is limited like other images."""
 
 _MODES = {1: "L", 3: "RGB"}
 _GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"})
@@ -166,16 +171,17 @@ def decode_whole(
         than `LARGEST_WHOLE` pixels, which is decoded at reduced size.
     """
     found: list[np.ndarray] = []
-    whole = None
+    whole, large = None, False
     for size in (*sizes, None):
-        if size is None and whole is not None:
+        if size is None and (whole is not None or large):
             break
         with _open(content, path, levels) as (image, name):
             full = image.size
+            large = full[0] * full[1] > LARGEST_WHOLE
             if size is not None:
                 image.draft(None, (2 * size, 2 * size))
             upright = None
-            if whole is None and image.size == full and (size is not None or full[0] * full[1] <= LARGEST_WHOLE):
+            if whole is None and image.size == full:
                 upright = _upright(image, levels, name)
                 whole = _pixels(upright, "L" if upright.mode in ("1", "L") else "RGB")
             if size is not None and whole is not None and whole.shape == (size, size, channels):
@@ -191,9 +197,9 @@ def prepare(
 ) -> np.ndarray:
     """Prepares one image by the rule for all sources and predictions.
 
-    Takes the current frame, applies the EXIF orientation, maps 16-bit grey by the declared levels, puts transparent
-    parts on white, converts other colour spaces to RGB, crops the central square, and resizes it to `size` with an
-    antialiased bilinear filter.
+    Takes the current frame, applies the EXIF orientation, maps 16-bit grey by the declared levels, converts colours by
+    the embedded profile (`in_srgb`), puts transparent parts on white, converts other colour spaces to RGB, crops the
+    central square, and resizes it to `size` with an antialiased bilinear filter.
 
     Args:
         image: any Pillow image.
@@ -208,7 +214,7 @@ def prepare(
     >>> prepare(Image.new("RGB", (40, 30), "white"), size=8, channels=1).shape
     (8, 8, 1)
     """
-    _check(image, levels, name)
+    check_depth(image, levels, name)
     return _squared(_upright(image, levels, name), size, channels)
 
 
@@ -232,17 +238,50 @@ def _pixels(image: Image.Image, mode: str) -> np.ndarray:
 
 
 def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Image:
-    """The image in eight bits, with its EXIF orientation applied and transparent parts on white."""
+    """The image in eight bits of sRGB, with its EXIF orientation applied and transparent parts on white."""
+    refuse_too_large(image.width * image.height, name)
     if levels is not None and is_deep_grey(image):
         image = deep_grey_in_eight_bits(image, levels, name)
     else:
         load(image, name)
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
-        image = ImageOps.exif_transpose(image) if turned else image
+        image = in_srgb(ImageOps.exif_transpose(image) if turned else image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image
+
+
+def in_srgb(image: Image.Image) -> Image.Image:
+    """The image with its colours, or greys of eight bits, converted to sRGB from the profile that its file embeds.
+
+    An image without a profile is unchanged, as is one whose profile is broken or is for other channels than it has.
+    """
+    profile = image.info.get("icc_profile")
+    if not profile or image.mode[0] in "IF":  # the latter are deep greys, which have declared levels
+        return image
+    if image.mode == "P" or image.has_transparency_data:
+        image = image.convert("RGBA")
+    transform = _from_profile(profile, image.mode)
+    if transform is None:
+        return image
+    converted = transform.apply(image)
+    return converted.convert("L") if image.mode == "L" else converted
+
+
+@functools.lru_cache(maxsize=16)
+def _from_profile(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """Converts images of this mode from a profile to sRGB; None if there is nothing to convert."""
+    try:
+        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if "srgb" in ImageCms.getProfileDescription(own).lower():
+            return None
+        to, flags = "RGBA" if mode == "RGBA" else "RGB", ImageCms.Flags(0)
+        if mode == "L":  # else dark greys are off by up to 10 of 255
+            flags = ImageCms.Flags.NOOPTIMIZE
+        return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, to, flags=flags)
+    except (OSError, ImageCms.PyCMSError):
+        return None
 
 
 def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:
@@ -273,17 +312,15 @@ def _open(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[t
     with image_errors(path):
         if dicom.is_dicom(content):
             image = dicom.to_eight_bits(content, levels, name)
+        elif content.startswith(b"\xff\xd8\xff"):  # not by `Image.open`, which limits the undecoded size
+            image = JpegImagePlugin.JpegImageFile(io.BytesIO(content))
         else:
             image = Image.open(io.BytesIO(content), formats=pillow_formats())
         with image:
             refuse_stack(image, name)
-            _check(image, levels, name)
+            refuse_too_large(image.width * image.height, name, LARGEST_JPEG if image.format == "JPEG" else None)
+            check_depth(image, levels, name)
             yield image, name
-
-
-def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
-    refuse_too_large(image.width * image.height, name)
-    check_depth(image, levels, name)
 
 
 @contextlib.contextmanager
@@ -296,6 +333,8 @@ def image_errors(path: Path | str) -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise too_large(f"image {str(path)!r}") from None
     except Image.UnidentifiedImageError:
-        raise UnreadableError(f"{str(path)!r} is not a readable image", "replace the file, or remove it") from None
+        lacks = Path(path).suffix.lower() in (".heic", ".heif") and "HEIF" not in pillow_formats()
+        remedy = "pip install pillow-heif" if lacks else "replace the file, or remove it"
+        raise UnreadableError(f"{str(path)!r} is not a readable image", remedy) from None
     except Exception:  # decoders raise a dozen types for broken files
         raise UnreadableError(f"image {str(path)!r} is broken or truncated", "replace the file, or remove it") from None

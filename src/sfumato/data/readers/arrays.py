@@ -1,6 +1,9 @@
-"""npz:PATH - arrays in one NumPy archive: x_train y_train x_test y_test, or x y; images, or texts as numbers."""
+"""npz:PATH - arrays in one NumPy archive: x_train y_train x_test y_test, or x y, or those of MedMNIST; images, or texts
+as numbers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +18,10 @@ from sfumato.data.parts import Parts
 from sfumato.data.readers import numpy_archive
 from sfumato.data.readers.numpy_archive import checked_column, columns_among, parts_of
 from sfumato.data.readers.texts import load_numbers
+from sfumato.data.subsets import MARK
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
+_MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 _PAIR = ("x", "y")
 _SIDES = (("train", False), ("test", True))
 UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
@@ -35,6 +40,9 @@ def load(path: str, order: Order) -> Parts:
     the class is the user, and there are no arrays of users. An array named `subsets.MARK` marks a set that was filtered
     by looking at private data. A pair x, y is split by a keyed hash of each image's user, or else of its pixels.
 
+    Archives of MedMNIST are read under their own names (train_images, train_labels, test_images, test_labels). Their
+    validation part is not read, and a note says so.
+
     Labels (N, L) of 0 and 1 are L labels per image. `classes` then names the labels, and `label_columns` selects among
     them, or names them if there are no names.
 
@@ -42,16 +50,17 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, filtered = numpy_archive.read(file, where, _wanted)
-    return parts_from_arrays(arrays, order, where=where, filtered=filtered)
+    arrays, names = numpy_archive.read(file, where, _wanted, lambda headers: _require_forms(headers, where, order))
+    notes = class_lists.notes_on_parts(["test", *(["validation"] if "val_images" in names else [])], where)
+    return parts_from_arrays(arrays, order, where=where, filtered=MARK in names, notes=notes)
 
 
-def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filtered: bool = False) -> Parts:
+def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, **reading: Any) -> Parts:
     """The parts of arrays with the names of an archive: see `load`.
 
     Args:
         where: name of the arrays in errors.
-        filtered: whether the set was filtered by looking at private data.
+        reading: further fields of `Reading`.
     """
     declared = order.declared.labels
     arrays, names = _checked(arrays, where, order)
@@ -65,32 +74,21 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
                 "save y as rows of 0 and 1, or leave them out",
             )
         classes, listed = _classes(arrays, names, declared, where)
-    has_own_split, before, of_texts = (
-        "x" not in arrays,
-        len(arrays.get("x", ())),
-        arrays["x" if "x" in arrays else "x_train"].ndim == 2,
-    )
+    has_own_split, before = "x" not in arrays, len(arrays.get("x", ()))
+    of_texts = arrays["x_train" if has_own_split else "x"].ndim == 2
     if order.declared.people.user_from == BY_CLASS:
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
         arrays.pop("time_test", None)  # unused
     neither = 0 if has_own_split else before - len(arrays["x_train"]) - len(arrays["x_test"])
-    known = {
-        "classes_listed": listed,
-        "has_own_split": has_own_split,
-        "filtered": filtered,
-        "in_neither_part": neither,
-    }
+    known = {"classes_listed": listed, "has_own_split": has_own_split, "in_neither_part": neither, **reading}
     if of_texts:
         if multilabel:
-            raise SfumatoError(
-                f"{where} has several labels for each text", "give one; several labels are for images only"
-            )
-        for side in ("_train", "_test"):
-            arrays[f"y{side}"] = class_lists.renumber_labels(
-                arrays[f"y{side}"], names or classes, declared.classes, where
-            )
+            problem = f"{where} has several labels for each text"
+            raise SfumatoError(problem, "give one; several labels are for images only")
+        for name in ("y_train", "y_test"):
+            arrays[name] = class_lists.renumber_labels(arrays[name], names or classes, declared.classes, where)
         return load_numbers(arrays, order, where, classes=classes, **known)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
@@ -98,7 +96,7 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
         raise SfumatoError(f"the two image arrays of {where} differ in shape: {listing}", "save both in one shape")
     sides = {
         side: {field: arrays[f"{name}_{side}"] for field, name in _FIELDS.items() if f"{name}_{side}" in arrays}
-        for side in ("train", "test")
+        for side, _ in _SIDES
     }
     rule = "the shorter side of the arrays"
     return parts_of(sides, order, names=names or classes, where=where, classes=classes, size_rule=rule, **known)
@@ -129,7 +127,7 @@ def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]
 
 def _wanted(members: dict[str, str], where: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names of images and labels, and the members with further columns (`columns_among`)."""
-    wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
+    wanted = next((names for names in (_FOUR, _MEDMNIST) if not members.keys().isdisjoint(names)), _PAIR)
     for name in wanted:
         if name not in members:
             found = ", ".join(one if one.isprintable() else repr(one) for one in members) or "nothing"
@@ -146,23 +144,39 @@ def _checked(
     """The checked and converted arrays, and the names of the classes if given."""
     listed = arrays.get("classes")
     arrays = {name: array for name, array in arrays.items() if name != "classes"}
-    wanted, beside = _wanted({name: name for name in arrays}, where)
-    for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
-        if not _are_texts(arrays[images_name], order.declared.texts):
-            arrays[images_name] = _images(arrays[images_name], images_name, where, order.declared.pixels.levels)
-        arrays[labels_name] = _labels(arrays[labels_name], labels_name, where)
-        counts = len(arrays[images_name]), len(arrays[labels_name])
-        if counts[0] != counts[1]:
-            raise SfumatoError(
-                f"{images_name} of {where} holds {counts[0]} images and {labels_name} {counts[1]} labels",
-                "save one label for each image",
-            )
-        if not counts[0]:
-            raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
+    wanted, beside = _require_forms(arrays, where, order)
+    for images, labels in zip(wanted[::2], wanted[1::2], strict=True):
+        if not _are_texts(arrays[images], order.declared.texts):
+            arrays[images] = _images(arrays[images], images, where, order.declared.pixels.levels)
+        arrays[labels] = _labels(arrays[labels], labels, where)
+    own: dict[str, str] = dict(zip(_MEDMNIST, _FOUR, strict=True))
+    arrays = {own.get(name, name): array for name, array in arrays.items()}
     for name in beside:
         _, *side = name.partition("_")
         arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]), order.names)
     return arrays, _names(listed, where)
+
+
+def _require_forms(arrays: dict[str, np.ndarray], where: str, order: Order) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Refuses arrays whose shapes or types are not those of images or texts and their labels, whatever they hold.
+
+    Returns:
+        What `_wanted` returns.
+    """
+    wanted, beside = _wanted({name: name for name in arrays}, where)
+    for images, labels in zip(wanted[::2], wanted[1::2], strict=True):
+        if not _are_texts(arrays[images], order.declared.texts):
+            _require_images(arrays[images], f"{images} of {where}", order.declared.pixels.levels)
+        _require_labels(arrays[labels], f"{labels} of {where}")
+        counts = len(arrays[images]), len(arrays[labels])
+        if counts[0] != counts[1]:
+            raise SfumatoError(
+                f"{images} of {where} holds {counts[0]} images and {labels} {counts[1]} labels",
+                "save one label for each image",
+            )
+        if not counts[0]:
+            raise SfumatoError(f"{images} of {where} is empty", "save at least two images of each class")
+    return wanted, beside
 
 
 def _are_texts(array: np.ndarray, texts: Texts) -> bool:
@@ -170,27 +184,33 @@ def _are_texts(array: np.ndarray, texts: Texts) -> bool:
     return array.ndim == 2 and array.dtype.kind in "iu" and texts.declares_numbers
 
 
+def _require_images(images: np.ndarray, what: str, levels: Levels | None) -> None:
+    shape = (*images.shape, 1) if images.ndim == 3 else images.shape
+    if len(shape) != 4 or shape[3] not in (1, 3):
+        raise SfumatoError(
+            f"{what} has the shape {shape}; it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
+            "move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices",
+        )
+    if 0 in shape[1:]:
+        raise SfumatoError(f"{what} has the shape {shape}: no pixels", "save images that have some")
+    deep = images.dtype.kind in "iu" and images.dtype.itemsize == 2
+    if deep and levels is None:
+        raise undeclared(what)
+    if not (deep or images.dtype == np.uint8 or images.dtype.kind == "f"):
+        raise SfumatoError(f"{what} is {images.dtype}", "save uint8 from 0 (black) to 255 (white)")
+
+
 def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
     """Images (N, H, W, C): uint8, or 16 bits as stored."""
     if images.ndim == 3:
         images = images[..., np.newaxis]
-    if images.ndim != 4 or images.shape[3] not in (1, 3):
-        raise SfumatoError(
-            f"{name} of {where} has the shape {images.shape}; it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
-            "reshape it, or move the channels to the end with numpy.moveaxis(x, 1, -1)",
-        )
-    if 0 in images.shape[1:]:
-        raise SfumatoError(f"{name} of {where} has the shape {images.shape}: no pixels", "save images that have some")
     if images.dtype == np.uint8:
         return images
-    if images.dtype.kind in "iu" and images.dtype.itemsize == 2:
-        if levels is None:
-            raise undeclared(f"{name} of {where}")
+    if images.dtype.kind in "iu":
         for index, image in enumerate(images):
-            levels.check(image, f"image {index} of {name} of {where}")
+            if levels is not None:
+                levels.check(image, f"image {index} of {name} of {where}")
         return images.astype(images.dtype.newbyteorder("="))
-    if not np.issubdtype(images.dtype, np.floating):
-        raise SfumatoError(f"{name} of {where} is {images.dtype}", "save uint8 from 0 (black) to 255 (white)")
     result = np.empty(images.shape, np.uint8)
     for index, image in enumerate(images):
         if not (image.min(initial=0) >= 0 and image.max(initial=0) <= 1):  # true for NaN as well
@@ -203,26 +223,28 @@ def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) ->
     return result
 
 
+def _require_labels(labels: np.ndarray, what: str) -> None:
+    if labels.ndim not in (1, 2) or 0 in labels.shape[1:]:
+        raise SfumatoError(
+            f"{what} has the shape {labels.shape}; it must be (N,), or (N, L) for several labels",
+            "save one integer for each image, or a row of 0 and 1",
+        )
+    if labels.dtype.kind not in "iu" and (labels.ndim, labels.dtype.kind) != (2, "b"):
+        raise SfumatoError(
+            f"{what} is {labels.dtype}", "save integers 0, 1, 2, ..., and their names in an array called classes"
+        )
+
+
 def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim not in (1, 2) or 0 in labels.shape[1:]:
-        raise SfumatoError(
-            f"{name} of {where} has the shape {labels.shape}; it must be (N,), or (N, L) for several labels",
-            "save one integer for each image, or a row of 0 and 1",
-        )
     if labels.ndim == 2:
-        if labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
+        if not np.isin(labels, (0, 1)).all():
             raise SfumatoError(
                 f"{name} of {where} has the shape {labels.shape} and holds something other than the integers 0 and 1",
                 "save 1 for true labels and 0 for the others, as uint8",
             )
         return labels.astype(np.int64)
-    if labels.dtype.kind not in "iu":
-        raise SfumatoError(
-            f"{name} of {where} is {labels.dtype}",
-            "save integers 0, 1, 2, ..., and their names in an array called classes",
-        )
     for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label <= np.iinfo(np.int64).max:
             raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
@@ -262,10 +284,9 @@ def _several(
             f"each image of {where} has exactly one of {width} labels, as classes have",
             "save y.argmax(1) if they exclude each other; otherwise name them with `label_columns`",
         )
-    if names is not None and len(names) != width:
-        raise SfumatoError(f"classes of {where} names {len(names)} of {width} labels", "name each one")
-    if names is None and chosen is not None and len(chosen) != width:
-        raise SfumatoError(f"`label_columns` names {len(chosen)} labels, but {where} has {width}", "name each one")
+    if (every := names or chosen) and len(every) != width:
+        what = f"classes of {where} names" if names else "`label_columns` names"
+        raise SfumatoError(f"{what} {len(every)} labels, but {where} has {width}", "name each one")
     if names is not None and chosen is not None:
         for name in (name for name in chosen if name not in names):
             raise SfumatoError(f"`label_columns` names {name!r}, but {where} has no such label", "name one of its own")

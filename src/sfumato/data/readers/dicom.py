@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -124,6 +125,13 @@ BY_PATIENT = "dicom"
 _MARK = slice(128, 132)
 _COLOURS = ("Red", "Green", "Blue")
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
+_NEEDED = ("Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation", "BitsAllocated")
+_RESCALE = ("RescaleSlope", "RescaleIntercept")
+_MACROS = {
+    "PixelValueTransformationSequence": (*_RESCALE, "ModalityLUTSequence"),
+    "FrameVOILUTSequence": ("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
+}
+"""Sequences in functional groups, and the tags at the root of the file that each one replaces."""
 
 
 def is_dicom(content: bytes) -> bool:
@@ -213,16 +221,30 @@ def _library(name: str) -> Any:
 
 
 def _dataset(content: bytes, name: str) -> FileDataset:
-    """The file's tags. Refuses files without a single image of allowed size."""
+    """The file's tags, those of functional groups among them. Refuses files without a single image of allowed size, and
+    files that lack the value of a tag which their pixels depend on.
+
+    Source: DICOM PS3.3, C.7.6.16 (functional groups of enhanced images; C.7.6.16.2.9 and C.7.6.16.2.10).
+    """
     dataset = _library(name).dcmread(io.BytesIO(content))
     if not any(pixels in dataset for pixels in _PIXELS):
         raise UnreadableError(f"{name} is a DICOM file without an image", "remove it")
-    frames = int(dataset.get("NumberOfFrames") or 1)
+    shared, by_frame = (dataset.get(f"{one}FunctionalGroupsSequence") or [] for one in ("Shared", "PerFrame"))
+    frames = max(int(dataset.get("NumberOfFrames") or 1), len(by_frame))
     if frames != 1:
         raise UnreadableError(
             f"{name} has {frames} frames, but a single image is needed",
             "save each frame as a separate file, or remove it",
         )
+    for group, (macro, replaced) in itertools.product((*shared, *by_frame), _MACROS.items()):
+        for item in (group.get(macro) or [])[:1]:
+            for tag in replaced:
+                dataset.pop(tag, None)
+            dataset.update(item)
+    coded = ("BitsStored", "PixelRepresentation") if "PixelData" in dataset else ()
+    for tag in (*_NEEDED, *coded, *(_RESCALE if any(tag in dataset for tag in _RESCALE) else ())):
+        if dataset.get(tag) in (None, ""):
+            raise UnreadableError(f"{name} is a DICOM file without a value of {tag}", "fill it in, or remove the file")
     refuse_too_large(dataset.Rows * dataset.Columns, name)
     return dataset
 

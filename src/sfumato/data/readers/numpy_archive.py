@@ -4,9 +4,8 @@ parts of a source; and checks the further columns of an archive: time stamps, us
 from __future__ import annotations
 
 import datetime
-import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,24 +25,26 @@ from sfumato.data.images.decoding import prepare_array
 from sfumato.data.images.levels import Levels
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.records import Records, numbered
-from sfumato.data.subsets import MARK
 
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
 
 
-def read(file: Path, where: str, select: Wanted) -> tuple[dict[str, np.ndarray], bool]:
-    """The needed arrays by name, and whether the set was filtered by looking at private data.
+def read(
+    file: Path, where: str, select: Wanted, check: Callable[[dict[str, np.ndarray]], object]
+) -> tuple[dict[str, np.ndarray], Collection[str]]:
+    """The needed arrays by name, and the names of all arrays.
 
     Args:
         where: name of the archive in errors.
         select: selects the needed arrays from the names of the archive's members.
+        check: refuses arrays by their shapes and types, before any is unpacked. Its arrays hold zeros, and no memory.
     """
     with _open_archive(file, where) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         wanted, beside = select(members, where)
         chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
-        _check_sizes(archive, chosen, where)
-        return {name: _array(archive, member) for name, member in chosen.items()}, MARK in members
+        check(_headers(archive, chosen, where))
+        return {name: _array(archive, member) for name, member in chosen.items()}, members.keys()
 
 
 @contextmanager
@@ -62,15 +63,13 @@ def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
             except MemoryError:
                 problem = f"{where} unpacks to more than the free memory"
                 raise SfumatoError(problem, "free some, or save less") from None
-            except (
-                Exception
-            ):  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
+            except Exception:  # zipfile, its decoders and the reading of headers raise a dozen types
                 raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
 
 
-def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
-    """Refuses arrays that do not fit in memory by their headers, before anything is unpacked."""
-    sizes = {}
+def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> dict[str, np.ndarray]:
+    """Zeros of the arrays' shapes and types, which take no memory. Refuses arrays that do not fit in memory."""
+    found: dict[str, np.ndarray] = {}
     for name, member in members.items():
         with archive.open(member) as stream:
             old = format.read_magic(stream) == (1, 0)
@@ -80,16 +79,17 @@ def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) 
                     f"{where} holds pickled objects, which can run code when they are read",
                     "save plain arrays: images as uint8, labels as integers, classes as text",
                 )
-            sizes[name] = math.prod(shape) * dtype.itemsize
+            found[name] = np.broadcast_to(np.zeros((), dtype), shape)
             held = archive.getinfo(member).file_size - stream.tell()
-        if sizes[name] <= memory_limit() and sizes[name] != held:
+        if held != found[name].nbytes and found[name].nbytes <= memory_limit():
             raise ValueError("the header describes another array")
-    if sum(sizes.values()) > memory_limit():
-        largest = max(sizes, key=sizes.__getitem__)
+    if sum(array.nbytes for array in found.values()) > memory_limit():
+        largest, most = max(((name, array.nbytes) for name, array in found.items()), key=lambda one: one[1])
         raise SfumatoError(
-            f"{where} unpacks to more than the available memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            f"{where} unpacks to more than the available memory, {largest} alone to {most / 1e9:,.1f} GB",
             "save fewer or smaller images, or files, which are read when needed (folder: or csv:)",
         )
+    return found
 
 
 def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:

@@ -263,7 +263,7 @@ def encode_image(image: Any, name: str) -> bytes:
     if not isinstance(image, Image.Image):
         image = _as_image(image, name)
     with decoding.quiet_decoder(), decoding.image_errors(name):
-        image = ImageOps.exif_transpose(image)
+        image = decoding.in_srgb(ImageOps.exif_transpose(image))
         stream = io.BytesIO()
         image.save(stream, "PPM" if image.mode in ("L", "RGB") else "TIFF")
     return stream.getvalue()
