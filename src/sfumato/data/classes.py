@@ -57,10 +57,14 @@ class Spellings:
         Args:
             what: "class", "user" or "group".
             name: as read.
+
+        Errors: `SfumatoError` for a user's name that cannot be displayed, or that stands for a missing one.
         """
         known = self._known[what]
         found = known.get(name)
         if found is None:
+            if what == "user":
+                _refuse_nobody(name)
             found = known[name] = to_nfc(name)
         return found
 
@@ -79,6 +83,19 @@ class Spellings:
                     f"{_PLURALS[what]} written in more than one Unicode form are treated as one each: {listed}"
                 )
         return tuple(found)
+
+
+_MISSING = ("", "nan", "NaN", "None", "NaT", "<NA>")
+"""How Python, NumPy and pandas write a missing value."""
+
+
+def _refuse_nobody(name: str) -> None:
+    refuse_unwritable(name, "user")
+    if name in _MISSING:
+        raise SfumatoError(
+            f"the user of a record is {name!r}, which stands for a missing name",
+            "give each record the name of its user, and leave out records without one",
+        )
 
 
 PARTS = ("train", "test", "validation")

@@ -134,7 +134,8 @@ class User:
     def __post_init__(self) -> None:
         one_of("drawn", self.drawn, DRAWN)
         if self.at_most is not None:
-            positive_integer("at_most", self.at_most, remedy="give how many records of each user are kept")
+            remedy = "give how many records of each user are kept"
+            object.__setattr__(self, "at_most", positive_integer("at_most", self.at_most, remedy=remedy))
         elif self.drawn == "examples":
             raise SfumatoError(
                 "at_most must be given if examples are sampled, got None: all records of a user count",
@@ -154,7 +155,8 @@ class User:
                 f"grouped is for virtual clients, but drawn is {self.drawn}", 'leave it out, or use drawn="clients"'
             )
         if self.grouped or self.drawn == "examples":  # the population does not count users
-            positive_integer("users", self.users, remedy="give the declared number of users")
+            remedy = "give the declared number of users"
+            object.__setattr__(self, "users", positive_integer("users", self.users, remedy=remedy))
         elif self.users is not None:
             raise SfumatoError(
                 f"users must be left out if users are sampled, got {self.users!r}: the population is their number",

@@ -160,15 +160,16 @@ def canonical_users(text: str) -> str:
 
 
 def users_to_nfc(text: str, names: Spellings) -> str:
-    """Canonical spelling as by `canonical_users`, with each name in composed form.
+    """Canonical spelling as by `canonical_users`, with each name in composed form, without spaces around it.
 
     >>> users_to_nfc("Zoe\\u0308; ann", Spellings()) == "Zo\\u00eb;ann"
     True
     """
     text = text.replace(_GREEK, SEPARATOR)
     if SEPARATOR not in text:
-        return names.normalise("user", text)
-    return canonical_users(SEPARATOR.join(names.normalise("user", one.strip()) for one in text.split(SEPARATOR)))
+        return names.normalise("user", text.strip())
+    several = [name for one in text.split(SEPARATOR) if (name := one.strip())]
+    return canonical_users(SEPARATOR.join(names.normalise("user", name) for name in several))
 
 
 def any_shared(users: np.ndarray | None) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.walk import named_tensors
 
 _WRAPPERS = {
     "DataParallel": "remove the wrapper: give model.module",
@@ -43,6 +45,28 @@ def unwrap(model: nn.Module) -> nn.Module:
                     _WRAPPERS[kind.__name__],
                 )
     return model
+
+
+def refuse_unstorable(model: nn.Module) -> None:
+    """Refuses a model whose weights no file of safetensors can hold: its state must be dense tensors."""
+    for name, value in {**model.state_dict(), **dict(named_tensors(model))}.items():
+        if (kind := undense(value)) is not None:
+            raise SfumatoError(
+                f"{name} of the model is {kind}, and its weights are stored as dense tensors",
+                "hold dense tensors alone in parameters, buffers and get_extra_state, and make others of them in the "
+                "forward pass",
+            )
+
+
+def undense(value: Any) -> str | None:
+    """What a value is that is no dense tensor with numbers in it; None if it is one."""
+    if not isinstance(value, Tensor):
+        return f"of type {type(value).__name__}"
+    if value.is_nested or value.is_quantized or value.is_meta:
+        return (
+            "a nested tensor" if value.is_nested else "a quantised tensor" if value.is_quantized else "on device meta"
+        )
+    return None if value.layout == torch.strided else f"a tensor of layout {value.layout}"
 
 
 class LogitsLoss(nn.Module):

@@ -176,6 +176,31 @@ def _fails(optimizer: torch.optim.Optimizer, error: Exception) -> SfumatoError:
     )
 
 
+def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) -> None:
+    """Refuse a scheduler that is not in `with_state`, and settings of torch under which no step can be taken.
+
+    A resumed loop makes its scheduler anew: only a state that is in the checkpoint goes on where it was. torch marks
+    the optimizer of each scheduler by wrapping its `step`.
+    """
+    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if scheduled and all(getattr(one, "optimizer", None) is not optimizer for one in with_state):
+        raise SfumatoError(
+            f"a learning rate scheduler changes the optimizer {type(optimizer).__name__}, and with_state does not hold "
+            "it: it would start anew when the run is resumed",
+            "make it before the call, and give with_state=[scheduler]",
+        )
+    if torch.is_inference_mode_enabled():
+        raise SfumatoError(
+            "the loop runs under torch.inference_mode(), where no gradient exists",
+            "put only the body's own evaluation under it",
+        )
+    if (default := torch.get_default_device()).type != "cpu":
+        raise SfumatoError(
+            f"the default device of torch is {default}, where the noise of a step cannot be drawn",
+            "call torch.set_default_device('cpu'), and move the model: model.to(device)",
+        )
+
+
 def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
     """Refuse an optimizer whose parameters are not exactly the trained ones."""
     moved = {id(one) for group in optimizer.param_groups for one in group["params"]}

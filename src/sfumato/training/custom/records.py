@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, default_collate
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, Tokens, Transform, open_source, own_codes
 from sfumato.data.readers.python_data import is_map_style
+from sfumato.gradients.checks.external_models import undense
 from sfumato.gradients.examples import Tree, tree_map, tree_tensors
 from sfumato.privacy import Circumstances
 
@@ -43,7 +44,6 @@ class LoopRecords:
         data_digests, places: identify the data on the owner's list of runs (`Source.data_digests`).
         examples: N of the plan: the number of records, or the declared number of a source.
         facts: the circumstances of the data for the statement.
-        in_memory: whether the records are in memory, where they don't change between reads.
         smallest, largest: the smallest and largest target, if each target is one integer.
         users: identifies the assignment of records to users; empty if the guarantee is for examples.
     """
@@ -56,7 +56,6 @@ class LoopRecords:
     places: tuple[str, ...] = field(default=(), repr=False)
     examples: int
     facts: Circumstances = field(default_factory=partial(Circumstances, read=("examples",)))
-    in_memory: bool = True
     smallest: int | None = None
     largest: int | None = None
     users: str = ""
@@ -72,34 +71,20 @@ class LoopRecords:
     def take(self, rows: np.ndarray) -> tuple[Tree, Tree]:
         """Inputs and targets (b, ...) of these rows.
 
-        Errors: `SfumatoError` for a record that has changed since the run began.
+        **Guarantee.** Each record is, bit for bit, the one that was first read: a loop's body that changes the user's
+        tensors, for example by statistics of all records, changes no step.
+
+        Errors: `SfumatoError` for a record that has changed.
         """
         inputs, targets = self.read(rows)
-        if not self.in_memory:
-            found = _codes(self.key, inputs, targets)
-            if (odd := np.flatnonzero((found != self.codes[rows]).any(1))).size:
-                raise SfumatoError(
-                    f"record {rows[odd[0]]} of the data set has changed since it was first read",
-                    "give a data set that gives the same record each time, without random transforms",
-                )
+        found = _codes(self.key, inputs, targets)
+        if (odd := np.flatnonzero((found != self.codes[rows]).any(1))).size:
+            raise SfumatoError(
+                f"record {rows[odd[0]]} of the data has changed since it was first read",
+                "prepare the data before the call, change only copies (inputs.clone()), and give a data set without "
+                "random transforms",
+            )
         return inputs, targets
-
-    def refuse_double(self, model: nn.Module) -> None:
-        """Refuse float64 inputs for a model that has no parameter of that type."""
-        double = any(one.dtype == torch.float64 for one in tree_tensors(self.zero_record[0]))
-        if double and all(one.dtype != torch.float64 for one in model.parameters()):
-            raise SfumatoError(
-                f"the inputs are float64, but the model's parameters are {next(model.parameters()).dtype}",
-                "give inputs.float(), or model.double()",
-            )
-
-    def refuse_changed(self) -> None:
-        """Refuse records in memory that have changed, such as inputs that were normalised in place."""
-        if self.in_memory and (_digest_all(self.key, self.read, self.count)["codes"] != self.codes).any():
-            raise SfumatoError(
-                "the data have changed in memory since private_steps was called",
-                "give a copy (inputs.clone()), and prepare the inputs before the call",
-            )
 
     @property
     def zero_record(self) -> tuple[Tree, Tree]:
@@ -169,7 +154,6 @@ def _from_source(source: Source, owner_key: bytes) -> LoopRecords:
             published=source.published and source.public,
             tokens=None if source.tokens is None else source.tokens.described,
         ),
-        in_memory=False,
         key=owner_key,
     )
 
@@ -208,7 +192,7 @@ def _from_dataset(data: Any, owner_key: bytes) -> LoopRecords:
             ) from None
         return _as_tree(inputs), _as_tree(targets)
 
-    records = LoopRecords(**_digest_all(owner_key, read, len(data)), examples=len(data), in_memory=False, key=owner_key)
+    records = LoopRecords(**_digest_all(owner_key, read, len(data)), examples=len(data), key=owner_key)
     records.take(np.arange(min(8, len(data))))  # detects random transforms early
     return records
 
@@ -219,9 +203,15 @@ def _as_tensors(given: Any, what: str) -> Tree:
         return {name: _as_tensors(one, what) for name, one in given.items()}  # type: ignore[return-value]
     if isinstance(given, tuple):
         return tuple(_as_tensors(one, what) for one in given)  # type: ignore[return-value]
-    if isinstance(given, (Tensor, np.ndarray)):
-        return torch.as_tensor(given).detach().cpu()
-    raise SfumatoError(f"{what} must be tensors or arrays, got {type(given).__name__}", f"give {_KINDS}")
+    found = undense(given)
+    if isinstance(given, np.ndarray):
+        try:
+            given, found = torch.as_tensor(given), None
+        except (TypeError, ValueError) as error:  # a type or a stride that torch does not know
+            found = f"an array of {given.dtype} ({error})"
+    if found is None:
+        return given.detach().cpu()
+    raise SfumatoError(f"{what} must be tensors or arrays, got {found}", f"give {_KINDS}")
 
 
 def _as_tree(collated: Any) -> Tree:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import ranks_within_users
+from sfumato.data.classes import Spellings
+from sfumato.data.identity.record_users import SEPARATOR, any_shared, users_to_nfc
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
@@ -54,10 +56,6 @@ class UserRecords(LoopRecords):
         found = (one.unflatten(0, places.shape) for one in self.single.take(places.reshape(-1)))  # type: ignore
         inputs, targets = (zero_padding(one, own) for one in found)
         return inputs, targets, record_shares(own, targets, next_words=False)
-
-    def refuse_changed(self) -> None:
-        """See `LoopRecords.refuse_changed`."""
-        self.single.refuse_changed()
 
     @property
     def zero_record(self) -> tuple[Tree, Tree]:
@@ -160,7 +158,16 @@ def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarr
             f"users must be all strings or all integers, got {found}",
             "give the name or number of each record's user, and leave out records without one",
         )
-    return owners
+    if kinds == {"integers"}:
+        return owners
+    names, numbers = np.unique(owners, return_inverse=True)
+    spellings = Spellings()
+    spelt = np.array([users_to_nfc(name, spellings) for name in names.tolist()])
+    if any_shared(spelt):
+        raise SfumatoError(
+            f"users names several users of one record, separated by {SEPARATOR}", "give one user for each record"
+        )
+    return spelt[numbers]
 
 
 def _kinds(owners: np.ndarray) -> set[str]:
