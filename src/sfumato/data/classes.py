@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 """Largest number of names in a note."""
+_MISSING = ("", "nan", "NaN", "None", "NaT", "<NA>")
+"""How Python, NumPy and pandas write a missing value."""
 _PLURALS = {"class": "classes", "user": "users", "group": "groups"}
 
 
@@ -64,7 +66,12 @@ class Spellings:
         found = known.get(name)
         if found is None:
             if what == "user":
-                _refuse_nobody(name)
+                refuse_unwritable(name, what)
+                if name in _MISSING:
+                    raise SfumatoError(
+                        f"the user of a record is {name!r}, which stands for a missing name",
+                        "give each record the name of its user, and leave out records without one",
+                    )
             found = known[name] = to_nfc(name)
         return found
 
@@ -83,19 +90,6 @@ class Spellings:
                     f"{_PLURALS[what]} written in more than one Unicode form are treated as one each: {listed}"
                 )
         return tuple(found)
-
-
-_MISSING = ("", "nan", "NaN", "None", "NaT", "<NA>")
-"""How Python, NumPy and pandas write a missing value."""
-
-
-def _refuse_nobody(name: str) -> None:
-    refuse_unwritable(name, "user")
-    if name in _MISSING:
-        raise SfumatoError(
-            f"the user of a record is {name!r}, which stands for a missing name",
-            "give each record the name of its user, and leave out records without one",
-        )
 
 
 PARTS = ("train", "test", "validation")

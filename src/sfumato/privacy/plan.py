@@ -63,11 +63,8 @@ class PrivacyPlan:
     adjacency: Adjacency = "add-or-remove"
 
     def __post_init__(self) -> None:
-        # Python's integers, also for NumPy's, which overflow
-        population = positive_integer("examples", self.population, remedy="give the number of training examples")
-        steps = positive_integer("steps", self.steps, remedy="give the number of training steps")
-        for name, value in {"population": population, "steps": steps}.items():
-            object.__setattr__(self, name, value)
+        positive_integer("examples", self.population, remedy="give the number of training examples")
+        positive_integer("steps", self.steps, remedy="give the number of training steps")
         if self.steps > MAX_STEPS:
             raise SfumatoError(f"steps must be at most {MAX_STEPS}, got {shortened(self.steps)}", "give fewer steps")
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
@@ -293,7 +290,8 @@ class PrivacyPlan:
             "steps": self.steps,
             "delta": self.delta,
         }
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+        plain = {name: value.item() if hasattr(value, "item") else value for name, value in data.items()}  # of NumPy
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyPlan:

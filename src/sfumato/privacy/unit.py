@@ -134,8 +134,7 @@ class User:
     def __post_init__(self) -> None:
         one_of("drawn", self.drawn, DRAWN)
         if self.at_most is not None:
-            remedy = "give how many records of each user are kept"
-            object.__setattr__(self, "at_most", positive_integer("at_most", self.at_most, remedy=remedy))
+            positive_integer("at_most", self.at_most, remedy="give how many records of each user are kept")
         elif self.drawn == "examples":
             raise SfumatoError(
                 "at_most must be given if examples are sampled, got None: all records of a user count",
@@ -155,8 +154,7 @@ class User:
                 f"grouped is for virtual clients, but drawn is {self.drawn}", 'leave it out, or use drawn="clients"'
             )
         if self.grouped or self.drawn == "examples":  # the population does not count users
-            remedy = "give the declared number of users"
-            object.__setattr__(self, "users", positive_integer("users", self.users, remedy=remedy))
+            positive_integer("users", self.users, remedy="give the declared number of users")
         elif self.users is not None:
             raise SfumatoError(
                 f"users must be left out if users are sampled, got {self.users!r}: the population is their number",

@@ -308,12 +308,8 @@ def check_by_class(declared: Declared, where: str, *, has_own_split: bool, own: 
         )
 
 
-def refuse_several(classes: Iterable[str]) -> None:
-    """Refuses a class whose name spells several users."""
-    for name in classes:
+def refuse_several(names: Iterable[str], each: str = f"by `user_from={BY_CLASS}` each class") -> None:
+    """Refuses a name that spells several users where `each` is one user."""
+    for name in names:
         if SEPARATOR in name:
-            raise SfumatoError(
-                f"by `user_from={BY_CLASS}` each class is one user, but {name!r} names several, separated by "
-                "{SEPARATOR}",
-                "rename the class",
-            )
+            raise SfumatoError(f"{each} is one user, but {name!r} names several, separated by {SEPARATOR}", "rename it")

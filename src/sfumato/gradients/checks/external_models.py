@@ -52,21 +52,19 @@ def refuse_unstorable(model: nn.Module) -> None:
     for name, value in {**model.state_dict(), **dict(named_tensors(model))}.items():
         if (kind := undense(value)) is not None:
             raise SfumatoError(
-                f"{name} of the model is {kind}, and its weights are stored as dense tensors",
+                f"{name} of the model is no dense tensor ({kind}), as which its weights are stored",
                 "hold dense tensors alone in parameters, buffers and get_extra_state, and make others of them in the "
                 "forward pass",
             )
 
 
 def undense(value: Any) -> str | None:
-    """What a value is that is no dense tensor with numbers in it; None if it is one."""
+    """What the value is if it is no dense tensor with numbers in it; else None."""
     if not isinstance(value, Tensor):
-        return f"of type {type(value).__name__}"
-    if value.is_nested or value.is_quantized or value.is_meta:
-        return (
-            "a nested tensor" if value.is_nested else "a quantised tensor" if value.is_quantized else "on device meta"
-        )
-    return None if value.layout == torch.strided else f"a tensor of layout {value.layout}"
+        return type(value).__name__
+    odd = {"that is nested": value.is_nested, "that is quantised": value.is_quantized, "on meta": value.is_meta}
+    odd |= {f"of layout {value.layout}": value.layout != torch.strided}
+    return next((f"a tensor {kind}" for kind, is_so in odd.items() if is_so), None)
 
 
 class LogitsLoss(nn.Module):

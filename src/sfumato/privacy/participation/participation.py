@@ -76,8 +76,7 @@ class BatchedParticipation(Participation):
     batch_size: int
 
     def __post_init__(self) -> None:
-        remedy = "give the expected number of examples in a step"
-        object.__setattr__(self, "batch_size", positive_integer("batch_size", self.batch_size, remedy=remedy))
+        positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
 
     def probability(self, population: int) -> float:
         """q = B / N."""

@@ -189,15 +189,11 @@ def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) 
             "it: it would start anew when the run is resumed",
             "make it before the call, and give with_state=[scheduler]",
         )
-    if torch.is_inference_mode_enabled():
+    default = torch.get_default_device()
+    if (frozen := torch.is_inference_mode_enabled()) or default.type != "cpu":
         raise SfumatoError(
-            "the loop runs under torch.inference_mode(), where no gradient exists",
-            "put only the body's own evaluation under it",
-        )
-    if (default := torch.get_default_device()).type != "cpu":
-        raise SfumatoError(
-            f"the default device of torch is {default}, where the noise of a step cannot be drawn",
-            "call torch.set_default_device('cpu'), and move the model: model.to(device)",
+            f"no private step can be taken under torch.{'inference_mode()' if frozen else f'device({default})'}",
+            "use it for the body's own evaluation alone; a model on a device is model.to(device)",
         )
 
 
@@ -295,18 +291,11 @@ def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], digests: Map
         digests: the digests of the model after the step (`weight_digests`).
     """
     now = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    if changed := sorted(now.keys() ^ trained.keys()):
+    if changed := sorted(name for name in now.keys() | trained.keys() if now.get(name) is not trained.get(name)):
         raise SfumatoError(
-            f"the body of the loop over private_steps has changed requires_grad of {len(changed)} parameters, "
-            f"such as {changed[0]}",
-            "freeze parameters before calling private_steps; to change that later, make another call with its own "
-            "budget",
-        )
-    if replaced := [name for name, value in trained.items() if now[name] is not value]:
-        raise SfumatoError(
-            f"the body of the loop over private_steps has replaced {len(replaced)} parameters, such as {replaced[0]}, "
-            "which the optimizer does not update",
-            "change the model before calling private_steps",
+            f"the body of the loop over private_steps has replaced {len(changed)} parameters, such as {changed[0]}, or "
+            "changed their requires_grad",
+            "do so before calling private_steps; to change that later, make another call with its own budget",
         )
     after = weight_digests(model)
     if moved := sorted(name for name in after.keys() | digests.keys() if after.get(name) != digests.get(name)):

@@ -40,6 +40,7 @@ class LoopRecords:
         count: number of records.
         read: returns inputs and targets (b, ...) for row numbers int64 (b,).
         codes: uint8 (count, 16), keyed digests of each record when it was first read.
+        sums: uint64 (count,), sums over each record's bytes at that time (`_sums`).
         identifiers: uint8 (count, 32), two digests that identify each record in other data sets.
         data_digests, places: identify the data on the owner's list of runs (`Source.data_digests`).
         examples: N of the plan: the number of records, or the declared number of a source.
@@ -51,6 +52,7 @@ class LoopRecords:
     count: int
     read: Callable[[np.ndarray], tuple[Tree, Tree]] = field(repr=False)
     codes: np.ndarray = field(repr=False)
+    sums: np.ndarray = field(repr=False)
     identifiers: np.ndarray = field(repr=False)
     data_digests: tuple[str, ...] = field(repr=False)
     places: tuple[str, ...] = field(default=(), repr=False)
@@ -77,8 +79,7 @@ class LoopRecords:
         Errors: `SfumatoError` for a record that has changed.
         """
         inputs, targets = self.read(rows)
-        found = _codes(self.key, inputs, targets)
-        if (odd := np.flatnonzero((found != self.codes[rows]).any(1))).size:
+        if (odd := np.flatnonzero(_sums(inputs, targets) != self.sums[rows])).size:
             raise SfumatoError(
                 f"record {rows[odd[0]]} of the data has changed since it was first read",
                 "prepare the data before the call, change only copies (inputs.clone()), and give a data set without "
@@ -227,10 +228,11 @@ def _digest_all(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]
     **Guarantee.** The owner's list recognises the same records in any order, and the same inputs with other targets or
     as numbers of another type: a run that predicts something else about the same people is counted with this one.
     """
-    whole, inputs_alone, ends, odd = [], [], [], []
+    whole, inputs_alone, sums, ends, odd = [], [], [], [], []
     for rows in np.array_split(np.arange(count), max(1, count // 256)):
         inputs, targets = read(rows)
         whole.append(_codes(owner_key, inputs, targets))
+        sums.append(_sums(inputs, targets))
         inputs_alone.append(_codes(owner_key, tree_map(lambda one: one if one.is_complex() else one.double(), inputs)))
         if isinstance(targets, Tensor) and targets.dim() == 1 and targets.dtype == torch.int64:
             ends += [int(targets.min()), int(targets.max())]
@@ -247,6 +249,7 @@ def _digest_all(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]
         "count": count,
         "read": read,
         "codes": codes,
+        "sums": np.concatenate(sums),
         "identifiers": np.concatenate([codes, alone], axis=1),
         "data_digests": (_material(owner_key, codes), _material(owner_key, alone)),
         **_ends(ends),
@@ -273,6 +276,21 @@ def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:
         for row in range(len(rows[0]))
     )
     return np.frombuffer(b"".join(code[:_CODE] for code in codes), np.uint8).reshape(-1, _CODE)
+
+
+def _sums(*trees: Tree) -> np.ndarray:
+    """uint64 (b,): the sum of each record's 8-byte words, each times an odd number of its place, modulo 2^64.
+
+    It tells a change as `_codes` does, ten times as fast, but not of somebody who wants to hide it.
+    """
+    total = np.zeros((), np.uint64)
+    for place, one in enumerate(tensor for tree in trees for tensor in tree_tensors(tree)):
+        content = one.contiguous().reshape(len(one), -1).view(torch.uint8).numpy()
+        if odd := -content.shape[1] % 8:
+            content = np.pad(content, ((0, 0), (0, odd)))
+        factors = np.random.default_rng(place).integers(2**63, size=content.shape[1] // 8, dtype=np.uint64)
+        total = total + content.view(np.uint64) @ (2 * factors + 1)
+    return total
 
 
 def _material(owner_key: bytes, codes: np.ndarray) -> str:

@@ -136,7 +136,7 @@ class PrivateSteps:
         own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
         self._gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
         self._tried = (model, *(template or _synthetic(records)))
-        micro_batch = self._checked(loss, self._tried[1:], start)
+        micro_batch = self._checked(loss, start)
         self.performance = Performance(
             device=str(self._device),
             threads=threads,
@@ -158,9 +158,9 @@ class PrivateSteps:
         self._known, self._facts = known, facts
         self._private()  # raises the errors of the first step
 
-    def _checked(self, loss: Loss, synthetic: tuple[Tree, Tree], start: Start) -> int:
+    def _checked(self, loss: Loss, start: Start) -> int:
         """Tries model and loss on synthetic examples. Returns the micro-batch size."""
-        model, records = self.model, self._records
+        (model, inputs, targets), records = self._tried, self._records
         with (
             line_if_slow(CHECKING),
             own_errors("on synthetic records", *self._tried),
@@ -168,8 +168,7 @@ class PrivateSteps:
             _devices.deterministic(self._device),
         ):
             torch.manual_seed(0)
-            shape, targets = _first_example(synthetic[0]), synthetic[1]
-            on_device = tree_map(lambda one: one.to(self._device), synthetic[0])
+            shape, on_device = _first_example(inputs), tree_map(lambda one: one.to(self._device), inputs)
             losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
             self._gradient.self_check(shape, targets=targets)
             known = known_micro_batch(start, self._noise)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import ranks_within_users
 from sfumato.data.classes import Spellings
-from sfumato.data.identity.record_users import SEPARATOR, any_shared, users_to_nfc
+from sfumato.data.identity.record_users import refuse_several, users_to_nfc
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
@@ -97,6 +97,7 @@ def by_user(
         count=len(kept),
         read=lambda rows: every(kept[rows]),
         codes=records.codes[kept],
+        sums=records.sums[kept],
         identifiers=records.identifiers[kept],
         users=_assignment(records, names, numbers),
         examples=len(kept),
@@ -161,13 +162,9 @@ def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarr
     if kinds == {"integers"}:
         return owners
     names, numbers = np.unique(owners, return_inverse=True)
-    spellings = Spellings()
-    spelt = np.array([users_to_nfc(name, spellings) for name in names.tolist()])
-    if any_shared(spelt):
-        raise SfumatoError(
-            f"users names several users of one record, separated by {SEPARATOR}", "give one user for each record"
-        )
-    return spelt[numbers]
+    spelt = [users_to_nfc(name, Spellings()) for name in names.tolist()]
+    refuse_several(spelt, "each of `users`")
+    return np.array(spelt)[numbers]
 
 
 def _kinds(owners: np.ndarray) -> set[str]:
