@@ -62,9 +62,9 @@ def own_errors(when: str, model: nn.Module, inputs: Tree, targets: Tree) -> Iter
         raise SfumatoError(
             f"the model or loss fails {when}: {first_line(error)}",
             f"make it run on a batch of one synthetic example of the same shape and types ({'; '.join(types)}), and "
-            "convert those that it does not take (inputs.to(dtype), targets.long()); if it accepts only certain values "
-            "(not random ones, and not integers that are all 0 or all 1), give template=(inputs, targets) of "
-            "synthetic examples",
+            f"convert those that it does not take (inputs.to({next(model.parameters()).dtype}), targets.long()); if it "
+            "accepts only certain values (not random ones, and not integers that are all 0 or all 1), give "
+            "template=(inputs, targets) of synthetic examples",
         ) from error
 
 
