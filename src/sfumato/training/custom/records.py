@@ -73,8 +73,8 @@ class LoopRecords:
     def take(self, rows: np.ndarray) -> tuple[Tree, Tree]:
         """Inputs and targets (b, ...) of these rows.
 
-        **Guarantee.** Each record is, bit for bit, the one that was first read: a loop's body that changes the user's
-        tensors, for example by statistics of all records, changes no step.
+        **Guarantee.** Each record is the one that was first read: a loop's body that changes the user's tensors, for
+        example by statistics of all records, changes no step. Assumption: the change was not made to hide from `_sums`.
 
         Errors: `SfumatoError` for a record that has changed.
         """
