@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import operator
+import numbers
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -63,15 +63,15 @@ def unwritable_reason(text: str) -> str | None:
 
 
 def number(name: str, value: object, *, remedy: str = "give a finite number") -> float:
-    """The value as a finite float. Refuses anything else."""
+    """The value as a finite float. Refuses anything else, such as a tensor or a float32, which would stay inexact."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SfumatoError(f"{name} must be a number, got {value!r}", remedy)
     try:
-        result = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise SfumatoError(f"{name} must be a number, got {value!r}", remedy) from None
+        result = float(value)
     except OverflowError:
-        raise SfumatoError(f"{name} must be a finite number, got {shortened(value)}", remedy) from None
-    if isinstance(value, (bool, str)) or not math.isfinite(result):
-        raise SfumatoError(f"{name} must be a finite number, got {value!r}", remedy)
+        result = math.inf
+    if not math.isfinite(result):
+        raise SfumatoError(f"{name} must be a finite number, got {shortened(value)}", remedy)
     return result
 
 
@@ -101,15 +101,11 @@ def fraction(name: str, value: object, *, remedy: str = "give a number strictly 
 
 def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
     """The value as an integer of at least one. Refuses anything else, including whole floats."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy)
-    try:
-        result = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy) from None
-    if result < 1:
+    if value < 1:
         raise SfumatoError(f"{name} must be at least 1, got {value!r}", remedy)
-    return result
+    return int(value)
 
 
 def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | None = None) -> str:

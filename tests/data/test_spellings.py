@@ -128,6 +128,23 @@ def test_two_spellings_of_a_name_are_one_user_on_one_side_in_one_class_and_group
     assert NOTE in source.notes
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["nan", "None"])
+def test_a_name_that_stands_for_a_missing_one_is_refused(tmp_path, key, kind, name, monkeypatch):
+    monkeypatch.setitem(globals(), "PEOPLE", (name, *PEOPLE[1:]))
+    make, declared = KINDS[kind]
+    with pytest.raises(SfumatoError, match=f"the user of a record is {name!r}, which stands for a missing name"):
+        open_source(make(tmp_path), owner_key=key, **declared)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_spaces_around_a_name_are_none_of_it(tmp_path, key, kind, monkeypatch):
+    monkeypatch.setitem(globals(), "PEOPLE", ("Bob", "Bob ", " Bob", "Ann"))
+    make, declared = KINDS[kind]
+    source = open_source(make(tmp_path), owner_key=key, test_fraction=0.5, **declared)
+    assert {str(user) for part in (source.train, source.test) for user in part.users} == {"Ann", "Bob"}
+
+
 def test_the_form_of_a_name_changes_nothing(tmp_path, key):
     """Not even the split, which hashes it; and names that have one form each leave no note."""
     people = []

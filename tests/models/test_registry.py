@@ -3,6 +3,7 @@ import textwrap
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from sfumato._checks import SfumatoError
@@ -126,6 +127,16 @@ def test_images_too_small_are_refused(name, size, word):
 def test_misspelt_options_and_sizes_that_do_not_fit_are_refused(name, word):
     with pytest.raises(SfumatoError, match=word):
         create(name, classes=10, channels=3, size=16)
+
+
+def test_images_too_small_for_stored_weights_are_refused_as_they_are_without(tmp_path):
+    """Their position embeddings can't be resized to no patch at all."""
+    pytest.importorskip("timm")
+    model = create("timm:test_vit", classes=2, channels=3, size=32)
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, tmp_path / "a.safetensors")
+    for pretrained in (None, str(tmp_path / "a.safetensors")):
+        with pytest.raises(SfumatoError, match="model 'timm:test_vit' fails on images of 3 x 8 x 8"):
+            create("timm:test_vit", classes=2, channels=3, size=8, pretrained=pretrained)
 
 
 @pytest.fixture

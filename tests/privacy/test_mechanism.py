@@ -31,7 +31,7 @@ def blt(scales, decays) -> BufferedToeplitz:
         (lambda: Tree(noise_multiplier=1.0, completed=True), "completed must be false if there is only one tree"),
         (lambda: banded(), "coefficients must be a sequence of numbers"),
         (lambda: banded(0.5, 0.2), "coefficients must begin with 1, got 0.5"),
-        (lambda: banded(1.0, "0.5"), "coefficients must be a finite number"),
+        (lambda: banded(1.0, "0.5"), "coefficients must be a number"),
         (lambda: blt((), ()), "scales must be a sequence of numbers"),
         (lambda: blt((0.1,), (0.9, 0.5)), "scales and decays must have the same length, at most 4, got 1 and 2"),
         (lambda: blt((0.1, 0.1), (0.9, 0.9)), "decays must lie strictly between 0 and 1 and differ"),

@@ -6,7 +6,9 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -265,6 +267,21 @@ def test_refusals_name_the_argument_and_a_remedy(name):
         PrivacyPlan.calibrate(examples=100, delta=1e-3, **REFUSED[name])
     assert error.value.remedy
     assert "\n" not in str(error.value)
+
+
+KNOWN = {"examples": 1000, "batch_size": 100, "steps": 10, "noise_multiplier": 1.0, "max_norm": 1.0, "delta": 1e-5}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_numbers_of_other_kinds_are_refused_or_taken_as_they_are(name):
+    """A tensor of one number, or a float32 that the accountant would compute with, is no number of a plan."""
+    for value in (torch.tensor(KNOWN[name]), torch.tensor([KNOWN[name]]), np.array([KNOWN[name]]), np.float32(1e-5)):
+        with pytest.raises(SfumatoError, match=rf"{name} must be a (whole )?number, got"):
+            PrivacyPlan.calibrate(**KNOWN | {name: value})
+    own = np.int64 if isinstance(KNOWN[name], int) else np.float64
+    plan = PrivacyPlan.calibrate(**KNOWN | {name: own(KNOWN[name])})
+    assert plan.fingerprint == PrivacyPlan.calibrate(**KNOWN).fingerprint
+    assert PrivacyPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, float("nan"), "1e-5"])

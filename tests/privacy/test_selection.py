@@ -243,7 +243,7 @@ def calibrate(**changes):
         ({"epsilon": 0}, "epsilon must be positive"),
         ({"score_noise": 1.0}, "alone cost more than epsilon 1 at delta 1e-05; give a score noise of at least 7.016"),
         ({"score_noise": 0}, "score_noise must be positive"),
-        ({"score_noise": "20"}, "score_noise must be a finite number"),
+        ({"score_noise": "20"}, "score_noise must be a number"),
     ],
 )
 def test_what_cannot_be_calibrated_is_refused(changes, words):

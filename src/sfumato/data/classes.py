@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 """Largest number of names in a note."""
+_MISSING = ("", "nan", "NaN", "None", "NaT", "<NA>")
+"""How Python, NumPy and pandas write a missing value."""
 _PLURALS = {"class": "classes", "user": "users", "group": "groups"}
 
 
@@ -57,10 +59,19 @@ class Spellings:
         Args:
             what: "class", "user" or "group".
             name: as read.
+
+        Errors: `SfumatoError` for a user's name that cannot be displayed, or that stands for a missing one.
         """
         known = self._known[what]
         found = known.get(name)
         if found is None:
+            if what == "user":
+                refuse_unwritable(name, what)
+                if name in _MISSING:
+                    raise SfumatoError(
+                        f"the user of a record is {name!r}, which stands for a missing name",
+                        "give each record the name of its user, and leave out records without one",
+                    )
             found = known[name] = to_nfc(name)
         return found
 

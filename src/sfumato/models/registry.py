@@ -101,9 +101,10 @@ def create(
         model = zoo.create_downloaded(base, options, classes=classes, channels=channels, size=shape, head=head)
     else:
         model = build_untrained(base, options, classes=classes, channels=channels, size=shape)
-        if pretrained is not None:
-            load(model, pretrained, head=head)
-    return check_shapes(name, model, classes=classes, shape=(channels, *shape))
+    model = check_shapes(name, model, classes=classes, shape=(channels, *shape))
+    if pretrained not in (None, "timm"):
+        load(model, pretrained, head=head)
+    return model
 
 
 def is_prior(spelling: str) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +15,8 @@ from sfumato._checks import SfumatoError
 if TYPE_CHECKING:
     from sfumato.data import Source, SourceSpec
 
+SLOW_SECONDS = 5.0
+"""Seconds of silence before a line says what is going on."""
 LINE_SECONDS = 10.0
 """Seconds between progress lines without a terminal."""
 SHOWN = 1000
@@ -142,6 +147,18 @@ class ProgressBars:
     ) -> None:
         self._bars.stop()
         sys.stderr.flush()
+
+
+@contextmanager
+def line_if_slow(what: str) -> Iterator[None]:
+    """Prints one line on standard error if the work takes more than `SLOW_SECONDS`."""
+    line = Timer(SLOW_SECONDS, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    line.daemon = True
+    line.start()
+    try:
+        yield
+    finally:
+        line.cancel()
 
 
 def duration(seconds: float) -> str:

@@ -290,7 +290,8 @@ class PrivacyPlan:
             "steps": self.steps,
             "delta": self.delta,
         }
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+        plain = {name: value.item() if hasattr(value, "item") else value for name, value in data.items()}  # of NumPy
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyPlan:

@@ -9,6 +9,7 @@ import pytest
 
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
+from sfumato.observers import progress
 
 DATA = {"accuracy": 0.5, "top5": None, "epsilon": 2.99961, "epsilon_rdp": 3.1, "steps": 2000, "kept": [], "run": "a"}
 ROWS = [{"noise": 1.5, "run": "runs/a"}, {"noise": None, "run": "b"}]
@@ -50,7 +51,7 @@ def test_json_holds_the_data_and_nothing_else_is_said(capsys):
 
 
 def test_off_a_terminal_a_line_says_what_takes_long_and_nothing_what_does_not(capsys, monkeypatch):
-    monkeypatch.setattr(console, "SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "SLOW_SECONDS", 0.05)
     with console.bar("calibrating"):
         time.sleep(0.5)
     with console.bar("comparing"):

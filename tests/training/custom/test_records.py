@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import Dataset
 
 import sfumato
 from sfumato import SfumatoError
 from sfumato.data.readers.reader_choice import choose_reader
-from sfumato.training.custom.records import own_records
+from sfumato.training.custom.records import _sums, own_records
 
 KEY = bytes(32)
 GENERATOR = np.random.default_rng(0)
 PIXELS = GENERATOR.integers(0, 256, (60, 8, 8, 3), np.uint8)
 LABELS = np.arange(60) % 3
+DTYPES = (torch.float32, torch.bfloat16, torch.uint8, torch.int64)
 
 
 class Pictures(Dataset):
@@ -86,7 +89,7 @@ def test_a_dict_that_changes_between_two_reads_is_refused():
     data = Named()
     records = own_records(data, KEY)
     data.shift = 1.0
-    with pytest.raises(SfumatoError, match="record 3 of the data set has changed"):
+    with pytest.raises(SfumatoError, match="record 3 of the data has changed"):
         records.take(np.array([3]))
 
 
@@ -99,6 +102,29 @@ def test_what_a_source_declares_is_the_plans_and_what_it_read_is_in_the_statemen
     assert run.plan.population == 40
     assert len(list(run)) == 4
     assert run.statement.circumstances.read == ("size", "channels")
+
+
+def test_records_of_other_types_and_shapes_have_other_codes():
+    """Zeros are the same bytes in each."""
+    targets = torch.zeros(1).long()
+    kinds = [torch.zeros(1, 4), torch.zeros(1, 2, 2), torch.zeros(1, 4).int(), torch.zeros(1, 16).byte()]
+    found = [own_records((one, targets), KEY) for one in kinds]
+    assert len({one.codes.tobytes() for one in found}) == len({one.fingerprint for one in found}) == len(kinds)
+
+
+@given(st.integers(1, 6), st.lists(st.integers(0, 9), max_size=2), st.sampled_from(DTYPES), st.data())
+def test_the_sum_of_a_record_is_its_own_and_changes_with_each_of_its_bytes(count, shape, dtype, data):
+    inputs = torch.randint(0, 2, (count, *shape)).to(dtype)
+    targets = torch.arange(count)
+    whole = _sums(inputs, targets)
+    rows = data.draw(st.permutations(range(count)))
+    np.testing.assert_array_equal(_sums(inputs[rows], targets[rows]), whole[rows])
+    content = inputs.reshape(count, -1).view(torch.uint8)
+    if content.shape[1]:
+        row, place = (data.draw(st.integers(0, most - 1)) for most in content.shape)
+        content[row, place] ^= data.draw(st.integers(1, 255))
+        after = _sums(inputs, targets)
+        assert np.flatnonzero(after != whole).tolist() == [row]
 
 
 @pytest.mark.parametrize(

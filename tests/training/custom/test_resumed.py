@@ -96,7 +96,7 @@ def test_records_of_a_map_style_set_are_compared_however_many_are_read_at_once(c
     rows = torch.arange(count).numpy()
     records.take(rows)
     data.shift = 1.0
-    with pytest.raises(SfumatoError, match=f"record {odd} of the data set has changed"):
+    with pytest.raises(SfumatoError, match=f"record {odd} of the data has changed"):
         records.take(rows)
 
 

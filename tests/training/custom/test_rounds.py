@@ -265,9 +265,17 @@ def test_a_site_killed_at_any_moment_sends_the_same_bytes(data, tmp_path):
         (lambda w: w.update({"0.bias": torch.full((8,), torch.nan)}), r"values in 0\.bias that are not finite"),
         (lambda w: w["2.weight"].view(-1)[-1].fill_(-torch.inf), r"values in 2\.weight that are not finite"),
         (lambda w: w["2.weight"].view(-1)[3].fill_(torch.inf), r"values in 2\.weight that are not finite"),
-        (lambda w: w.update({"0.bias": None}), r"0\.bias is no tensor"),
-        (lambda w: w.update({"0.bias": np.zeros(8, np.float32)[::-1]}), r"0\.bias is no tensor"),
-        (lambda w: w.update({"0.bias": torch.zeros(8, device="meta")}), r"0\.bias is no tensor"),
+        (lambda w: w.update({"0.bias": None}), r"0\.bias is no dense tensor"),
+        (lambda w: w.update({"0.bias": np.zeros(8, np.float32)[::-1]}), r"0\.bias is no dense tensor"),
+        (lambda w: w.update({"0.bias": torch.zeros(8, device="meta")}), r"0\.bias is no dense tensor"),
+        (
+            lambda w: w.update({"0.bias": torch.zeros(8).to_sparse()}),
+            r"0\.bias is no dense tensor \(a tensor of layout",
+        ),
+        (
+            lambda w: w.update({"0.bias": torch.nested.nested_tensor([torch.zeros(8)], layout=torch.jagged)}),
+            r"\(a tensor that is nested\)",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_before_anything_is_spent(data, tmp_path, change, refusal):

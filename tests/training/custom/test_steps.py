@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -315,7 +316,7 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
     run, model, _ = begun(data, tmp_path / "run")
     next(steps := iter(run))
     model[0].requires_grad_(False)
-    with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze parameters before"):
+    with pytest.raises(SfumatoError, match=r"2 parameters, such as 0\.bias, or changed their requires_grad"):
         next(steps)
 
 
@@ -398,11 +399,170 @@ def test_what_a_break_leaves_has_all_steps_that_were_taken(data, tmp_path):
     assert digest(model) == seen
 
 
-def test_data_that_change_in_memory_are_refused_when_the_loop_goes_on(data, tmp_path):
-    run, *_ = taken(data, tmp_path / "a", until=2)
-    data[0].sub_(data[0].mean(0))
-    with pytest.raises(SfumatoError, match="the data have changed in memory since private_steps was called"):
+CHANGES = {
+    "in place": lambda inputs, targets: inputs.sub_(inputs.mean(0)),
+    "targets": lambda inputs, targets: targets.fill_(0),
+    "past torch's count of changes": lambda inputs, targets: inputs.data.mul_(2),
+    "by NumPy": lambda inputs, targets: np.copyto(inputs.numpy(), 0),
+    "the order within a record": lambda inputs, targets: inputs.copy_(inputs.flip(1)),
+    "two numbers of one record each": lambda inputs, targets: inputs[:, :2].copy_(inputs[:, 2:4].clone()),
+}
+
+
+@pytest.mark.parametrize("given", ["tensors", "arrays", "set"])
+@pytest.mark.parametrize("what", CHANGES)
+def test_data_that_the_body_changes_are_refused_at_the_next_step(data, tmp_path, what, given):
+    """Whatever way they are changed, and wherever they came from; also when the loop goes on later."""
+    kinds = {"tensors": data, "arrays": (data[0].numpy(), data[1].numpy()), "set": TensorDataset(*data)}
+    run, *_ = begun(kinds[given], tmp_path / "a")
+    next(steps := iter(run))
+    CHANGES[what](*data)
+    before = digest(run.model)
+    with pytest.raises(SfumatoError, match=r"step 2: record \d+ of the data has changed since it was first read"):
+        next(steps)
+    assert digest(run.model) == before
+    with pytest.raises(SfumatoError, match=r"step 1: record \d+ of the data has changed since it was first read"):
         next(iter(run))
+
+
+def steps_of(data, directory, make, later=(), before=None, rates=None):
+    """Takes steps whose rates a scheduler sets that is made before the call, after it, or in the body."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = make(optimizer) if before == "call" else None
+    choices = {"noise_multiplier": 1.0, "batch_size": 20, "steps": 8, "seed": 1, "threads": 1}
+    later = [scheduler] if later == "own" else later
+    run = sfumato.private_steps(model, optimizer, data, directory=directory, with_state=later, **choices)
+    scheduler = make(optimizer) if before == "loop" else scheduler
+    for step in run:
+        scheduler = scheduler or make(optimizer)
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        if step.number == 4:
+            break
+
+
+SCHEDULERS = {
+    "steps": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
+    "one after another": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+        optimizer, [torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, 2), SCHEDULERS["steps"](optimizer)], [3]
+    ),
+    "chained": lambda optimizer: torch.optim.lr_scheduler.ChainedScheduler([SCHEDULERS["steps"](optimizer)]),
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_a_scheduler_goes_on_where_it_was(data, tmp_path, make):
+    cut, whole, reference = [], [], torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    for _ in range(2):
+        steps_of(data, tmp_path / "cut", make, later="own", before="call", rates=cut)
+    scheduler = make(reference)
+    for _ in range(8):
+        reference.step()
+        scheduler.step()
+        whole.append(reference.param_groups[0]["lr"])
+    assert cut == whole
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")
+@pytest.mark.parametrize(("before", "taken"), [("call", 0), ("loop", 0), (None, 1)])
+def test_a_scheduler_that_was_not_handed_over_is_refused_where_it_is_first_seen(data, tmp_path, before, taken):
+    other = SCHEDULERS["steps"](torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0))
+    for place, later in enumerate(([], [other])):
+        rates = []
+        with pytest.raises(SfumatoError, match=r"a learning rate scheduler changes .* give with_state=\[scheduler\]"):
+            steps_of(data, tmp_path / f"{place}", SCHEDULERS["steps"], later=later, before=before, rates=rates)
+        assert len(rates) == taken
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode(), torch.device("meta")], ids=["inference", "meta"])
+def test_settings_of_torch_under_which_no_step_is_taken_are_named(data, tmp_path, mode):
+    run, *_ = begun(data, tmp_path / "a")
+    with mode, pytest.raises(SfumatoError, match="no private step can be taken under torch"):
+        begun(data, tmp_path / "b")
+    with mode, pytest.raises(SfumatoError, match="no private step can be taken under torch"):
+        next(iter(run))
+    assert next(iter(run)).number == 1
+
+
+class Indexed(nn.Module):
+    """One with an index of rows in a buffer, and perhaps more state."""
+
+    def __init__(self, index=0, **buffers):
+        super().__init__()
+        self.table, self.last = nn.Parameter(torch.zeros(4, 6)), nn.Linear(6, 3)
+        for name, value in {"index": torch.tensor([index]), **buffers}.items():
+            self.register_buffer(name, value)
+
+    def forward(self, inputs):
+        return self.last(inputs + self.table[self.index])
+
+
+class Remembering(Indexed):
+    def get_extra_state(self):
+        return {"seen": 1}
+
+
+MODELS = {
+    "half": (lambda: network().half(), "fails on synthetic records: RuntimeError: mat1 and mat2 .* parameters float16"),
+    "double": (lambda: network().double(), r"inputs float32; targets int64; parameters float64\)"),
+    "an index beyond": (lambda: Indexed(7), "fails on one example: IndexError: index 7 is out of bounds"),
+    "extra state": (Remembering, r"_extra_state of the model is no dense tensor \(dict\)"),
+    "sparse": (lambda: Indexed(more=torch.eye(3).to_sparse()), r"more of .* \(a tensor of layout torch\.sparse_coo\)"),
+    "nested": (
+        lambda: Indexed(more=torch.nested.nested_tensor([torch.zeros(2)], layout=torch.jagged)),
+        r"\(a tensor that is nested\)",
+    ),
+    "meta": (lambda: network().to("meta"), r"0\.weight of the model is no dense tensor \(a tensor on meta\)"),
+}
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_models_that_torch_would_refuse_with_its_own_error_are_refused_in_a_line(data, tmp_path, what):
+    make, words = MODELS[what]
+    with pytest.raises(SfumatoError, match=words):
+        begun(data, tmp_path / "a", model=make())
+    assert not (tmp_path / "a").exists()
+
+
+INPUTS = {
+    "sparse": (lambda inputs: inputs.to_sparse(), r"inputs must be tensors or arrays, got a tensor of layout torch"),
+    "strides": (lambda inputs: inputs.numpy()[::-1], "got an array of float32 .*negative"),
+    "text": (lambda inputs: np.full((60, 6), "a"), "got an array of <U1"),
+}
+
+
+@pytest.mark.parametrize("what", INPUTS)
+def test_inputs_that_are_no_dense_numbers_are_refused_in_a_line(data, tmp_path, what):
+    make, words = INPUTS[what]
+    with pytest.raises(SfumatoError, match=words):
+        begun((make(data[0]), data[1]), tmp_path / "a")
+
+
+def test_an_index_that_comes_in_from_outside_stops_the_step_in_a_line(data, tmp_path):
+    model = Indexed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    choices = {"rounds": 2, "steps": 2, "noise_multiplier": 1.0, "batch_size": 20, "directory": tmp_path / "a"}
+    run, weights = sfumato.private_rounds(model, optimizer, data, **choices), model.state_dict()
+    with pytest.raises(SfumatoError, match="fails in step 1: IndexError: index 9 is out of bounds"):
+        run.train(weights | {"index": torch.tensor([9])})
+    run.train(weights | {"index": torch.tensor([3])})
+    assert run.completed == 1
+
+
+def test_a_step_knows_its_epoch_and_what_was_spent_so_far(data, tmp_path):
+    """20 of 60 records a step: 3 steps an epoch. 25 of 60: 2.4, and 5 epochs are 12 steps."""
+    run, *_ = begun(data, tmp_path / "a", steps=7)
+    found = list(run)
+    assert run.steps_per_epoch == 3
+    assert [(step.number, step.steps, step.epoch) for step in found] == [
+        (number, 7, epoch) for number, epoch in zip(range(1, 8), [1, 1, 1, 2, 2, 2, 3], strict=True)
+    ]
+    assert [step.epsilon for step in found[::3]] == [run.plan.epsilon(steps=steps) for steps in (1, 4, 7)]
+    assert found[-1].epsilon == run.statement.epsilon
+    run, *_ = begun(data, tmp_path / "b", steps=None, epochs=5, batch_size=25)
+    assert (len(run), run.steps_per_epoch) == (12, 3)
+    assert [step.epoch for step in run] == [1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 5]
 
 
 class Odd(torch.optim.SGD):
@@ -448,7 +608,10 @@ def _nan(data):
 
 
 BAD = {
-    "float64": (lambda data: (data[0].double(), data[1]), r"the inputs are float64.*give inputs\.float\(\)"),
+    "float64": (
+        lambda data: (data[0].double(), data[1]),
+        r"fails on synthetic records: .*inputs float64; .*inputs\.to\(torch\.float32\)",
+    ),
     "not finite": (_nan, "2 of 60 records hold numbers that are not finite, the first is record 7"),
     "a negative target": (lambda data: (data[0], data[1] - 1), "the targets lie between -1 and 1"),
 }

@@ -273,7 +273,7 @@ def test_users_are_resumed_and_their_records_must_not_change(tmp_path, noise):
     changed = begun(tmp_path / "changed")
     changed.train(weights)
     inputs *= 2
-    with pytest.raises(SfumatoError, match="have changed in memory"):
+    with pytest.raises(SfumatoError, match=r"step 3: record \d+ of the data has changed"):
         changed.train(weights | {"0.bias": weights["0.bias"] + 1})
 
 
@@ -285,6 +285,11 @@ def test_users_are_resumed_and_their_records_must_not_change(tmp_path, noise):
         ({"users": ["a", float("nan")] * 30}, "users must be all strings or all integers, got float and strings"),
         ({"users": [1, "1"] * 30}, "users must be all strings or all integers, got integers and strings"),
         ({"users": [True, False] * 30}, "users must be all strings or all integers, got bool"),
+        ({"users": ["a", "nan"] * 30}, "the user of a record is 'nan', which stands for a missing name"),
+        ({"users": np.array(["a", " "] * 30)}, "the user of a record is '', which stands for a missing name"),
+        ({"users": ["a", "a\0"] * 30}, r"user 'a\\x00' holds a control character; rename it"),
+        ({"users": ["a", "\ud800"] * 30}, r"user '\\ud800' is not UTF-8; rename it"),
+        ({"users": ["ann", "ann;bob"] * 30}, "each of users is one user, but 'ann;bob' names several"),
         ({"users": np.ma.masked_equal(np.arange(60), 5)}, "all strings or all integers, got masked values"),
         ({"users": ["a"] * 60, "per_user": None}, "per_user must be"),
         ({"users": None}, "per_user is 2, but there are no users"),
@@ -308,11 +313,32 @@ def test_users_that_do_not_fit_are_refused(tmp_path, choices, refusal):
 
 
 @pytest.mark.parametrize(
-    "users", [[2**63 + 1, 2**63, -1], np.array(["a", "b", "c"], object), torch.arange(3), ["a\0", "a", "b"]], ids=str
+    "users", [[2**63 + 1, 2**63, -1], np.array(["a", "b", "c"], object), torch.arange(3), ["a b", "A b", "ab"]], ids=str
 )
 def test_other_names_are_other_users(users):
     records = own_records((torch.arange(3.0)[:, None], torch.zeros(3).long()), KEY)
     assert by_user(records, users, 1, "examples")[1].users == 3
+
+
+@pytest.mark.parametrize("drawn", ["examples", "users"])
+@pytest.mark.parametrize(
+    "users",
+    [
+        ["Zoe\u0308", "Zo\u00eb", "Bob"],
+        [" Zoë", "Zoë ", "Bob"],
+        np.array(["a\0", "a", "b"]),  # NumPy drops the zero
+        np.array(["Zoe\u0308", "Zoë\t", "Bob"], np.dtypes.StringDType()),
+    ],
+    ids=ascii,
+)
+def test_one_person_in_two_spellings_is_one_user(users, drawn):
+    """By the rule that readers of files have: composed, without spaces around the name."""
+    records = own_records((torch.arange(3.0)[:, None], torch.zeros(3).long()), KEY)
+    found, unit = by_user(records, users, 1 if drawn == "examples" else None, drawn)
+    assert found.count == 2
+    assert unit.count(2) == 2
+    same = by_user(records, ["Zoë", "Zoë", "Bob"], 1, "examples")[0].users
+    assert drawn == "users" or len(users[0]) == 1 or by_user(records, users, 1, drawn)[0].users == same
 
 
 def test_runs_with_other_users_do_not_compose(tmp_path):

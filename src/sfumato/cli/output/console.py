@@ -9,7 +9,7 @@ import json
 import string
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from sfumato.privacy.statements.display import rounded_up
@@ -180,24 +180,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0)
         print("  ".join([*aligned, remark]).rstrip())
 
 
-SLOW_SECONDS = 2.0
-
-
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error during the work. Without a terminal, print one line after two seconds."""
-    from threading import Timer
-
+    """Show a progress bar on standard error during the work. Without a terminal, print one line after five seconds."""
     from rich.console import Console
     from rich.progress import Progress
 
+    from sfumato.observers.progress import line_if_slow
+
     console = Console(stderr=True)
-    line = Timer(SLOW_SECONDS, lambda: console.is_terminal or print(f"{what} ...", file=sys.stderr, flush=True))
-    line.daemon = True
-    line.start()
-    try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-            task = bars.add_task(what, total=None)
-            yield lambda done, total: bars.update(task, completed=done, total=total)
-    finally:
-        line.cancel()
+    with (
+        nullcontext() if console.is_terminal else line_if_slow(what),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bars,
+    ):
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -160,15 +160,16 @@ def canonical_users(text: str) -> str:
 
 
 def users_to_nfc(text: str, names: Spellings) -> str:
-    """Canonical spelling as by `canonical_users`, with each name in composed form.
+    """Canonical spelling as by `canonical_users`, with each name in composed form, without spaces around it.
 
     >>> users_to_nfc("Zoe\\u0308; ann", Spellings()) == "Zo\\u00eb;ann"
     True
     """
     text = text.replace(_GREEK, SEPARATOR)
     if SEPARATOR not in text:
-        return names.normalise("user", text)
-    return canonical_users(SEPARATOR.join(names.normalise("user", one.strip()) for one in text.split(SEPARATOR)))
+        return names.normalise("user", text.strip())
+    several = [name for one in text.split(SEPARATOR) if (name := one.strip())]
+    return canonical_users(SEPARATOR.join(names.normalise("user", name) for name in several))
 
 
 def any_shared(users: np.ndarray | None) -> bool:
@@ -307,12 +308,8 @@ def check_by_class(declared: Declared, where: str, *, has_own_split: bool, own: 
         )
 
 
-def refuse_several(classes: Iterable[str]) -> None:
-    """Refuses a class whose name spells several users."""
-    for name in classes:
+def refuse_several(names: Iterable[str], each: str = f"by `user_from={BY_CLASS}` each class") -> None:
+    """Refuses a name that spells several users where `each` is one user."""
+    for name in names:
         if SEPARATOR in name:
-            raise SfumatoError(
-                f"by `user_from={BY_CLASS}` each class is one user, but {name!r} names several, separated by "
-                "{SEPARATOR}",
-                "rename the class",
-            )
+            raise SfumatoError(f"{each} is one user, but {name!r} names several, separated by {SEPARATOR}", "rename it")

@@ -297,8 +297,8 @@ class RecordFacts:
 
 
 def refuse_unwritable_names(listed: Sequence[RecordFacts]) -> None:
-    """Refuses names of classes, users and groups that cannot be displayed."""
-    for what in ("label", "user", "group", "subgroup"):
+    """Refuses names of classes and groups that cannot be displayed."""
+    for what in ("label", "group", "subgroup"):
         for name in sorted({name for one in listed if isinstance(name := getattr(one, what), str)}):
             refuse_unwritable(name, "class name" if what == "label" else what)
 

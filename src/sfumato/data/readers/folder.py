@@ -156,7 +156,6 @@ class _Users:
                     f"{str(item)!r} is not in a user's folder",
                     f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
                 )
-            refuse_unwritable(item.name, "user")
             for file, known in _files(item, self._strays, "user's folder"):
                 yield file, known, item.name
 

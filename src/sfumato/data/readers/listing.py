@@ -181,7 +181,7 @@ class ListingBuilder:
         labels, names = np.frombuffer(self._labels, np.int64), tuple(self._names)
         if names and isinstance(names[0], tuple):
             labels, names = np.array(names, np.int64)[labels], ()
-        check_names(names, self._users.names, [*self._groups.names, *self._subgroups.names])
+        check_names(names, [*self._groups.names, *self._subgroups.names])
         times, parts = np.array(self._times), np.array(self._parts, np.int8)
         tested = PARTS.index(test_part(self._named))
         if isinstance(self.first_time, np.datetime64):
@@ -241,8 +241,8 @@ class Texts:
         return np.array(list(self.names), np.str_)[self.numbers()]
 
 
-def check_names(labels: Iterable[str], users: Iterable[str], groups: Iterable[str]) -> None:
-    """Refuses names of classes, users and groups that cannot be displayed."""
-    for what, names in (("class name", labels), ("user", users), ("group", groups)):
+def check_names(labels: Iterable[str], groups: Iterable[str]) -> None:
+    """Refuses names of classes and groups that cannot be displayed."""
+    for what, names in (("class name", labels), ("group", groups)):
         for name in sorted(names):
             class_lists.refuse_unwritable(name, what)

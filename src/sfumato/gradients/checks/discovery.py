@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
 import torch
+from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato._devices import fork_rng, used_accelerators
 from sfumato.gradients.checks.synthetic import Examples, candidates
 from sfumato.gradients.conditions import DependsOnExample, run_by_branch
-from sfumato.gradients.examples import tree_map, tree_tensors
+from sfumato.gradients.examples import Tree, tree_map, tree_tensors
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.vectorised import Objective, RunPath, RunResult, run
 from sfumato.gradients.sites.dropout import WORDS
@@ -47,6 +49,25 @@ def run_expanding(objective: Objective, batch: Examples, path: RunPath, **option
     return result, path
 
 
+@contextmanager
+def own_errors(when: str, model: nn.Module, inputs: Tree, targets: Tree) -> Iterator[None]:
+    """Converts errors of the user's model or loss into one line with the types that they were given."""
+    try:
+        yield
+    except SfumatoError:
+        raise
+    except Exception as error:
+        given = {"inputs": tree_tensors(inputs), "targets": tree_tensors(targets), "parameters": model.parameters()}
+        types = [f"{name} {', '.join(sorted({str(one.dtype)[6:] for one in given[name]}))}" for name in given]
+        raise SfumatoError(
+            f"the model or loss fails {when}: {first_line(error)}",
+            f"make it run on a batch of one synthetic example of the same shape and types ({'; '.join(types)}), and "
+            f"convert those that it does not take (inputs.to({next(model.parameters()).dtype}), targets.long()); if it "
+            "accepts only certain values (not random ones, and not integers that are all 0 or all 1), give "
+            "template=(inputs, targets) of synthetic examples",
+        ) from error
+
+
 def discover(objective: Objective, batch: Examples, template: Examples | None) -> RunPath:
     """Finds the path for a batch of this shape. Only structure, shapes and types of the batch's tensors are read.
 
@@ -65,12 +86,8 @@ def discover(objective: Objective, batch: Examples, template: Examples | None) -
             except Exception as error:
                 failure = failure or error
         else:
-            raise SfumatoError(
-                f"the model or loss fails on one example: {first_line(failure)}",  # type: ignore[arg-type]
-                "make it run on a batch of one synthetic example of the same shape; if it accepts only certain values "
-                "(not random ones, and not integers that are all 0 or all 1), give template=(inputs, targets) of "
-                "synthetic examples",
-            ) from failure
+            with own_errors("on one example", objective.model, *batch):
+                raise failure or AssertionError
     if not path.used:
         raise SfumatoError(
             "the loss does not depend on any trainable parameter of the model",

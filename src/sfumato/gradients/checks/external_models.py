@@ -6,9 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.walk import named_tensors
 
 _WRAPPERS = {
     "DataParallel": "remove the wrapper: give model.module",
@@ -43,6 +45,26 @@ def unwrap(model: nn.Module) -> nn.Module:
                     _WRAPPERS[kind.__name__],
                 )
     return model
+
+
+def refuse_unstorable(model: nn.Module) -> None:
+    """Refuses a model whose weights no file of safetensors can hold: its state must be dense tensors."""
+    for name, value in {**model.state_dict(), **dict(named_tensors(model))}.items():
+        if (kind := undense(value)) is not None:
+            raise SfumatoError(
+                f"{name} of the model is no dense tensor ({kind}), as which its weights are stored",
+                "hold dense tensors alone in parameters, buffers and get_extra_state, and make others of them in the "
+                "forward pass",
+            )
+
+
+def undense(value: Any) -> str | None:
+    """What the value is if it is no dense tensor with numbers in it; else None."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    odd = {"that is nested": value.is_nested, "that is quantised": value.is_quantized, "on meta": value.is_meta}
+    odd |= {f"of layout {value.layout}": value.layout != torch.strided}
+    return next((f"a tensor {kind}" for kind, is_so in odd.items() if is_so), None)
 
 
 class LogitsLoss(nn.Module):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -76,7 +77,8 @@ def refuse_beyond(model: nn.Module, loss: Any, inputs: Tree, smallest: int | Non
     if smallest is None or largest is None or not (isinstance(kind, _WEIGHTED) or kind in _WEIGHTED_FUNCTIONS):
         return
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
-    with torch.no_grad():
+    outputs: Any = None
+    with torch.no_grad(), suppress(Exception):  # which the self-check reports
         outputs = call_model(model, state, tree_map(lambda one: one[:1], inputs))
     outputs = getattr(outputs, "logits", outputs)
     if isinstance(outputs, Tensor) and outputs.dim() == 2 and not 0 <= smallest <= largest < outputs.shape[1]:

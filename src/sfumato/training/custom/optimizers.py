@@ -176,6 +176,27 @@ def _fails(optimizer: torch.optim.Optimizer, error: Exception) -> SfumatoError:
     )
 
 
+def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) -> None:
+    """Refuse a scheduler that is not in `with_state`, and settings of torch under which no step can be taken.
+
+    A resumed loop makes its scheduler anew: only a state that is in the checkpoint goes on where it was. torch marks
+    the optimizer of each scheduler by wrapping its `step`.
+    """
+    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if scheduled and all(getattr(one, "optimizer", None) is not optimizer for one in with_state):
+        raise SfumatoError(
+            f"a learning rate scheduler changes the optimizer {type(optimizer).__name__}, and with_state does not hold "
+            "it: it would start anew when the run is resumed",
+            "make it before the call, and give with_state=[scheduler]",
+        )
+    default = torch.get_default_device()
+    if (frozen := torch.is_inference_mode_enabled()) or default.type != "cpu":
+        raise SfumatoError(
+            f"no private step can be taken under torch.{'inference_mode()' if frozen else f'device({default})'}",
+            "use it for the body's own evaluation alone; a model on a device is model.to(device)",
+        )
+
+
 def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
     """Refuse an optimizer whose parameters are not exactly the trained ones."""
     moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -270,18 +291,11 @@ def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], digests: Map
         digests: the digests of the model after the step (`weight_digests`).
     """
     now = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    if changed := sorted(now.keys() ^ trained.keys()):
+    if changed := sorted(name for name in now.keys() | trained.keys() if now.get(name) is not trained.get(name)):
         raise SfumatoError(
-            f"the body of the loop over private_steps has changed requires_grad of {len(changed)} parameters, "
-            f"such as {changed[0]}",
-            "freeze parameters before calling private_steps; to change that later, make another call with its own "
-            "budget",
-        )
-    if replaced := [name for name, value in trained.items() if now[name] is not value]:
-        raise SfumatoError(
-            f"the body of the loop over private_steps has replaced {len(replaced)} parameters, such as {replaced[0]}, "
-            "which the optimizer does not update",
-            "change the model before calling private_steps",
+            f"the body of the loop over private_steps has replaced {len(changed)} parameters, such as {changed[0]}, or "
+            "changed their requires_grad",
+            "do so before calling private_steps; to change that later, make another call with its own budget",
         )
     after = weight_digests(model)
     if moved := sorted(name for name in after.keys() | digests.keys() if after.get(name) != digests.get(name)):

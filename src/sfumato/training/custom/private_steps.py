@@ -16,7 +16,7 @@ from torch.nn import functional
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.experiment.foreign_options import foreign_hint
 from sfumato.experiment.settings import SECURE, STANDARD
-from sfumato.gradients.checks.external_models import loss_of_model, unwrap
+from sfumato.gradients.checks.external_models import loss_of_model, refuse_unstorable, unwrap
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
@@ -26,6 +26,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import data_identity
 from sfumato.training.custom.bookkeeping import circumstances_of
+from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.custom.users import EXAMPLES, by_user
@@ -107,8 +108,8 @@ def private_steps(
         drawn: with `users`, what a step draws: "examples" (default; each record's gradient is clipped, and a user moves
             the sum by up to G C), or "users" (the mean gradient of a user's records is clipped as a whole to C; batch
             size and N count users, and inputs and targets are one tensor each).
-        with_state: further objects to save in checkpoints, such as a learning rate scheduler, with `state_dict` and
-            `load_state_dict`.
+        with_state: further objects to save in checkpoints, with `state_dict` and `load_state_dict`. It must hold a
+            learning rate scheduler of the optimizer, which is made before the call.
         template: synthetic or public (inputs, targets), for a model that fails on random numbers, or on integers that
             are all 0 or all 1 (`ClippedGradient`).
         public: the data are public: the run is not put on the owner's list.
@@ -137,7 +138,9 @@ def private_steps(
     Errors: `SfumatoError` before any budget is spent.
     """
     _refuse_choices(unknown, optimizer, noise, if_changed)
+    refuse_unready(optimizer, with_state)
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
+    refuse_unstorable(model)
     records, unit = _unit_of(_with_name(own_records(data, key), name, run, public), users, per_user, drawn)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
     asked |= options_of(target := target_of(epsilon, mu, attack_risk))

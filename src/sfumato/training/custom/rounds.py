@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.experiment.fixed_features import STEPS_FULL_BATCH
+from sfumato.gradients.checks.external_models import undense
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import RECEIVED, SENT, Entry, lost_steps, read
 from sfumato.runs import directory as names
@@ -252,9 +253,11 @@ class PrivateRounds:
         for name, like in own.items():
             try:
                 value = torch.as_tensor(weights[name]).detach().cpu()
+                if (kind := undense(value)) is not None:
+                    raise TypeError(kind)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise SfumatoError(
-                    f"the received weights do not fit the model: {name} is no tensor ({' '.join(str(error).split())})",
+                    f"the received weights do not fit the model: {name} is no dense tensor ({error})",
                     "send tensors or arrays, such as the entries of the model's state_dict()",
                 ) from None
             if (value.shape, value.dtype) != (like.shape, like.dtype):

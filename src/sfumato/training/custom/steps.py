@@ -23,7 +23,9 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.gradients.checks import losses
+from sfumato.gradients.checks.discovery import own_errors
 from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
+from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState, RunKey, Sampler
@@ -39,7 +41,7 @@ from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import noise_named, precision_of, with_noise
-from sfumato.training.preparation.prepare import configure_torch, size_micro_batch
+from sfumato.training.preparation.prepare import CHECKING, configure_torch, size_micro_batch
 from sfumato.training.preparation.start import Start, known_micro_batch
 from sfumato.training.step import PrivateStep, descend
 
@@ -56,11 +58,27 @@ class OwnStep:
 
     Args:
         number: number of steps taken so far, 1 after the first.
-        steps: number of steps in all.
+        plan: the plan of the run.
     """
 
     number: int
-    steps: int
+    plan: PrivacyPlan
+
+    @property
+    def steps(self) -> int:
+        """Number of steps in all."""
+        return self.plan.steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the step belongs to, from 1. In each, a record (or user) takes part once on average."""
+        return (self.number - 1) * self.plan.expected_batch_size // self.plan.population + 1
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the steps so far, at the plan's delta. The statement gives that of all steps, even of a run that
+        ends early."""
+        return self.plan.epsilon(steps=self.number)
 
     @property
     def last(self) -> bool:
@@ -119,7 +137,8 @@ class PrivateSteps:
         _, threads = configure_torch(start)
         own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
         self._gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
-        micro_batch = self._checked(loss, template or _synthetic(records), start)
+        self._tried = (model, *(template or _synthetic(records)))
+        micro_batch = self._checked(loss, start)
         self.performance = Performance(
             device=str(self._device),
             threads=threads,
@@ -141,14 +160,18 @@ class PrivateSteps:
         self._known, self._facts = known, facts
         self._private()  # raises the errors of the first step
 
-    def _checked(self, loss: Loss, synthetic: tuple[Tree, Tree], start: Start) -> int:
+    def _checked(self, loss: Loss, start: Start) -> int:
         """Tries model and loss on synthetic examples. Returns the micro-batch size."""
-        model, records = self.model, self._records
-        records.refuse_double(model)
-        with _devices.fork_rng(self._device), _devices.deterministic(self._device):
+        (model, inputs, targets), records = self._tried, self._records
+        with (
+            line_if_slow(CHECKING),
+            own_errors("on synthetic records", *self._tried),
+            _devices.fork_rng(self._device),
+            _devices.deterministic(self._device),
+        ):
             torch.manual_seed(0)
-            on_device = tree_map(lambda one: one.to(self._device), synthetic[0])
-            shape, targets = _finite_example(model, on_device), synthetic[1]
+            on_device = tree_map(lambda one: one.to(self._device), inputs)
+            shape = _finite_example(model, on_device)
             losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
             self._gradient.self_check(shape, targets=targets)
             known = known_micro_batch(start, self._noise)
@@ -157,6 +180,11 @@ class PrivateSteps:
     def __len__(self) -> int:
         """The number of steps of the plan."""
         return self.plan.steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """N over the batch size, rounded up: as many as a data loader over these records has batches."""
+        return -(-self.plan.population // self.plan.expected_batch_size)
 
     @property
     def is_finished(self) -> bool:
@@ -219,7 +247,6 @@ class PrivateSteps:
         """Restores model and optimizer from the checkpoint, and returns it."""
         run = self._run
         remove_temporary(run.path)
-        self._records.refuse_changed()
         paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
         self._key = resume.verified_key(run, ledger)
         resume.refuse_ended(run, ledger, self.plan)
@@ -246,10 +273,15 @@ class PrivateSteps:
             self._checkpoint(reached, checkpoint.run, head, noise=noise).save(self._run / names.CHECKPOINT)
 
         for step in range(checkpoint.step, until):
+            optimizers.refuse_unready(self._optimizer, self._with_state)
             if step in lost:
                 state = private.skip_lost(step, state)
             else:
-                with _devices.fork_rng(self._device), self._computing():
+                with (
+                    _devices.fork_rng(self._device),
+                    self._computing(),
+                    own_errors(f"in step {step + 1}", *self._tried),
+                ):
                     gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
                 try:
                     releases.commit(ledger, step, gradient, state)
@@ -262,7 +294,7 @@ class PrivateSteps:
                 left = optimizers.weight_digests(self.model)
                 try:
                     with optimizers.guard_loop_body(self._optimizer, self._trained):
-                        yield OwnStep(step + 1, plan.steps)
+                        yield OwnStep(step + 1, plan)
                 except GeneratorExit:  # a `break`, or an error in the body
                     with suppress(SfumatoError):  # a model that the body has changed stays as it was saved last
                         optimizers.refuse_changed(self.model, self._trained, left)
@@ -287,11 +319,14 @@ class PrivateSteps:
         """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in
         micro-batches."""
         done = 0
-        for piece, batch in self._records.micro_batches(rows, self.performance.micro_batch):
-            batch = tree_map(lambda one: one.to(self._device), batch)
-            torch.manual_seed(self._key.seed("model", step, str(done)))
-            done += len(piece)
-            yield *batch, dropout_keys(self._key, step, piece) if self._gradient.uses_keys else None
+        try:
+            for piece, batch in self._records.micro_batches(rows, self.performance.micro_batch):
+                batch = tree_map(lambda one: one.to(self._device), batch)
+                torch.manual_seed(self._key.seed("model", step, str(done)))
+                done += len(piece)
+                yield *batch, dropout_keys(self._key, step, piece) if self._gradient.uses_keys else None
+        except SfumatoError as error:
+            raise SfumatoError(f"step {step + 1}: {error.problem}", error.remedy) from None
 
     def _checkpoint(self, step: int, identity: str, head: str, *, noise: NoiseState) -> Checkpoint:
         state = Checkpoint.of(step, self.model, {}, self._optimizer, run=identity, noise=noise, ledger=head)

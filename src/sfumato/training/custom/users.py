@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import ranks_within_users
+from sfumato.data.classes import Spellings
+from sfumato.data.identity.record_users import refuse_several, users_to_nfc
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
@@ -88,6 +90,7 @@ def by_user(
         count=len(kept),
         read=lambda rows: every(kept[rows]),
         codes=records.codes[kept],
+        sums=records.sums[kept],
         identifiers=records.identifiers[kept],
         users=_assignment(records, names, numbers),
         examples=len(kept),
@@ -146,7 +149,12 @@ def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarr
             f"users must be all strings or all integers, got {found}",
             "give the name or number of each record's user, and leave out records without one",
         )
-    return owners
+    if kinds == {"integers"}:
+        return owners
+    names, numbers = np.unique(owners, return_inverse=True)
+    spelt = [users_to_nfc(name, Spellings()) for name in names.tolist()]
+    refuse_several(spelt, "each of `users`")
+    return np.array(spelt)[numbers]
 
 
 def _kinds(owners: np.ndarray) -> set[str]:

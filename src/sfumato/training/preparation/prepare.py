@@ -20,6 +20,7 @@ from sfumato.data import Images, Source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
+from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.privacy.planning.target import recorded_target
 from sfumato.randomness import RunKey
@@ -50,6 +51,7 @@ MOST_AT_ONCE = 8192
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
 SYNTHETIC_TEXTS = 6
+CHECKING = "comparing the clipped gradients of this model with a slow reference"
 
 
 def prepare(
@@ -208,7 +210,7 @@ def _checked(
 ) -> int:
     """Checks the gradient on synthetic examples. Returns the micro-batch size."""
     targets = synthetic_targets(source, device)
-    with _devices.fork_rng(device), _devices.deterministic(device):
+    with line_if_slow(CHECKING), _devices.fork_rng(device), _devices.deterministic(device):
         torch.manual_seed(0)
         if source.tokens is not None and isinstance(gradient, ClippedGradient):
             gradient.self_check()  # on the template

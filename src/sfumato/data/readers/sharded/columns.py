@@ -46,7 +46,7 @@ def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, wher
     part_of = np.repeat([parts[shard] == "test" for shard, _ in stored.groups], np.diff(stored.starts))
     labels, names, written = reader.known_labels()
     groups = [*reader.texts["group"].names, *reader.texts["subgroup"].names]
-    check_names(names, reader.texts["user"].names, groups)
+    check_names(names, groups)
     return Listing(
         stored=stored,
         places=np.arange(len(stored)),
