@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +27,13 @@ RELEASE = "release"
 """In the body of a release entry: the SHA-256 of the values that the step releases."""
 OPENING = "opening"
 """Entry kind for the start or resumption of an unseeded run: a fresh salt for the steps that are not yet paid."""
+COPY = "copy"
+"""Entry kind that names the steps which another copy of the run may have taken under other salts."""
 LOST = "lost"
 """Entry kind that names paid steps which did not change the model."""
 RECEIVED, SENT = "received", "sent"
 """Entry kinds of a round in a federation: the SHA-256 of the weights that came in before it, and went out after it."""
-BETWEEN_RELEASES = (OPENING, LOST, RECEIVED, SENT)
+BETWEEN_RELEASES = (OPENING, COPY, LOST, RECEIVED, SENT)
 """Entry kinds that may stand among the releases and are none."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
@@ -76,18 +77,6 @@ def is_release(entry: Entry, step: int, plan: str) -> bool:
     return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
 
 
-def open_with_salt(ledger: Ledger) -> str:
-    """Record a fresh 128-bit salt for all steps that are not yet paid. It is safe on disk before any is taken.
-
-    **Guarantee.** Copies of an unfinished run, including restored backups, continue under different salts. They share
-    no noise and no participants beyond the steps that were paid before they diverged (`RunKey.for_step`).
-    """
-    paid = sum(entry.kind == "release" for entry in ledger.entries)
-    ledger.append(OPENING, {"step": paid, "salt": (salt := secrets.token_hex(16))})
-    ledger.sync()
-    return salt
-
-
 def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
     """The first step and the salt of each opening. Refuses an opening whose step does not match its place."""
     result, paid = [], 0
@@ -105,6 +94,11 @@ def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:
     """Those of the first `taken` steps that are paid but changed nothing: their releases could not be repeated."""
     ranges = (entry.body for entry in entries if entry.kind == LOST)
     return {step for body in ranges for step in range(body["first"], min(body["last"] + 1, taken))}
+
+
+def copied_steps(entries: Sequence[Entry]) -> int:
+    """The number of steps that other copies of the run may have taken."""
+    return sum(len(range(entry.body["first"], entry.body["last"] + 1)) for entry in entries if entry.kind == COPY)
 
 
 def read(path: str | os.PathLike[str]) -> list[Entry]:
@@ -146,6 +140,14 @@ def _parse(line: bytes, where: str) -> Entry:
         return Entry(**data)
     except (ValueError, TypeError):
         raise SfumatoError(f"{where} is not a ledger entry", _DAMAGED) from None
+
+
+def moved(directory: Path) -> SfumatoError:
+    """The error for a run directory that was there before."""
+    return SfumatoError(
+        f"the run directory {directory} was moved or deleted meanwhile",
+        "move it back, or resume the run where it is: nothing was lost, and nothing is paid twice",
+    )
 
 
 class Ledger:
@@ -236,7 +238,9 @@ class Ledger:
         fsync(self._descriptor)
 
     def _require(self) -> None:
-        """Refuse if another process has written here."""
+        """Refuse if another process has written here, or if the directory is gone."""
+        if not self.path.exists():
+            raise moved(self.path.parent)
         if self._lease is not None:
             self._lease.check_held()
         if os.path.getsize(self.path) != self._length:

@@ -17,7 +17,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import make_directory, regular_file, sync_directory, whole_lines, write, write_errors
-from sfumato._systems import fsync, open_bytes, refuse_forbidden
+from sfumato._systems import fsync, lock, open_bytes, refuse_forbidden
 from sfumato.models.weights import description
 from sfumato.privacy import ledger
 
@@ -46,10 +46,12 @@ RUN_KEY = "dice.key"
 WORKERS = "workers.token"
 """A token by which a worker checks that it sees the leader's directory."""
 LEASE = ledger.LEASE
+OPENED = "opened.json"
+"""The salt with which the run was opened last. It is written before the owner's list and the ledger hold it."""
 DONE = "done"
 
 _IDENTITY = re.compile("[0-9a-f]{64}")
-_SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE)
+_SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE, OPENED)
 """The files that are deleted when a run is finished."""
 
 
@@ -157,12 +159,25 @@ class RunDirectory:
 
     @contextmanager
     def creating(self) -> Iterator[RunDirectory]:
-        """A temporary sibling directory to prepare the run in. Moved into place at the end, or deleted on error."""
-        self.require_free()
-        prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
+        """A temporary sibling directory to prepare the run in. Moved into place at the end, or deleted on error.
+
+        Of several processes that begin one run, one after the other gets here. Where the file system has no locks, the
+        rename decides.
+
+        Errors: `SfumatoError` if another process has begun the run.
+        """
         with write_errors(self.path):
             make_directory(self.path.parent)
-            self._sweep_strays()
+        with write_errors(self.path), _locked(self.path.parent) as alone:
+            if self.exists:
+                raise SfumatoError(
+                    f"another process has begun the run in {self.path}",
+                    "repeat the command to resume it, or give another `directory`",
+                )
+            self.require_free()
+            if alone:
+                self._sweep_strays()
+            prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
             prepared.path.mkdir()
             try:
                 yield prepared
@@ -240,6 +255,19 @@ class RunDirectory:
     def write_rows(self, rows: list[dict[str, Any]], name: str = METRICS) -> None:
         """Replace all lines."""
         write(self / name, b"".join(json.dumps(row).encode() + b"\n" for row in rows), private=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder against other processes that begin runs in it. Yields whether it could be locked."""
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)  # Windows opens no folders
+            stack.callback(os.close, descriptor)
+            lock(descriptor, wait=True)
+        except OSError:
+            descriptor = -1
+        yield descriptor >= 0
 
 
 def remove_temporary(directory: Path) -> None:

@@ -5,8 +5,6 @@ A step draws records, or users with all of their kept records.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import ranks_within_users
+from sfumato.data.identity.fingerprint import grouping
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
@@ -88,7 +87,8 @@ def by_user(
     if drawn == EXAMPLES or per_user is not None:
         remedy = "give the largest number of records to keep of each user, such as 10"
         positive_integer("per_user", per_user, remedy=remedy)
-    names, numbers = np.unique(owners, return_inverse=True)
+    _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
+    firsts, numbers = np.unique(first[numbers], return_inverse=True)  # by their first records, whatever their names
     kept = np.arange(records.count)
     if per_user is not None:
         ranks = ranks_within_users(numbers, records.codes, np.zeros(records.count, np.int64), records.key)
@@ -100,12 +100,12 @@ def by_user(
         read=lambda rows: every(kept[rows]),
         codes=records.codes[kept],
         identifiers=records.identifiers[kept],
-        users=_assignment(records, names, numbers),
+        users=_assignment(records, numbers),
         examples=len(kept),
         facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
     )
     if drawn == EXAMPLES:
-        return selected, User(drawn="examples", at_most=per_user, users=len(names))
+        return selected, User(drawn="examples", at_most=per_user, users=len(firsts))
     return _grouped(selected, numbers[kept]), User(drawn="users", at_most=per_user)
 
 
@@ -172,8 +172,8 @@ def _kinds(owners: np.ndarray) -> set[str]:
     return kinds | ({"integers"} if numbers else set()) | ({"strings"} if names else set())
 
 
-def _assignment(records: LoopRecords, names: np.ndarray, numbers: np.ndarray) -> str:
-    """Digest of the assignment of records to users, in any order; reveals nothing without the owner's key."""
-    coded = [hmac.digest(records.key, b"own user" + str(name).encode(), "sha256") for name in names.tolist()]
-    pairs = sorted(code.tobytes() + coded[number] for code, number in zip(records.codes, numbers, strict=True))
-    return hmac.new(records.key, b"own assignment" + b"".join(pairs), hashlib.sha256).hexdigest()
+def _assignment(records: LoopRecords, numbers: np.ndarray) -> str:
+    """Which records belong to one user, in any order; reveals nothing without the owner's key."""
+    named = np.zeros((len(numbers), 32), np.uint8)
+    named[:, :8] = numbers.astype("<i8")[:, None].view(np.uint8)
+    return grouping(records.key, np.concatenate([named, records.identifiers], axis=1))
