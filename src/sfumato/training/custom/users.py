@@ -5,6 +5,8 @@ A step draws records, or users with all of their kept records.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -40,6 +42,11 @@ class UserRecords(LoopRecords):
     single: LoopRecords
     rows: np.ndarray = field(repr=False)
     own: np.ndarray = field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """As of `LoopRecords`, and of the order of the users."""
+        return hmac.new(self.key, super().fingerprint.encode() + self.rows.tobytes(), hashlib.sha256).hexdigest()
 
     @property
     def most_of_one(self) -> int:
@@ -87,8 +94,7 @@ def by_user(
     if drawn == EXAMPLES or per_user is not None:
         remedy = "give the largest number of records to keep of each user, such as 10"
         positive_integer("per_user", per_user, remedy=remedy)
-    _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
-    firsts, numbers = np.unique(first[numbers], return_inverse=True)  # by their first records, whatever their names
+    names, numbers = np.unique(owners, return_inverse=True)
     kept = np.arange(records.count)
     if per_user is not None:
         ranks = ranks_within_users(numbers, records.codes, np.zeros(records.count, np.int64), records.key)
@@ -105,7 +111,7 @@ def by_user(
         facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
     )
     if drawn == EXAMPLES:
-        return selected, User(drawn="examples", at_most=per_user, users=len(firsts))
+        return selected, User(drawn="examples", at_most=per_user, users=len(names))
     return _grouped(selected, numbers[kept]), User(drawn="users", at_most=per_user)
 
 

@@ -103,10 +103,9 @@ class Budget(PrintsJson):
 
         rows = uses_of(SourceSpec(spec=source))[0]["uses"]
         found = [budgets.read_budget(name) for name in dict.fromkeys(name for one in rows for name in one["budgets"])]
-        none = Note(f"no budget counts a run on {source}; sfumato train SOURCE --budget NAME reserves its plan in one")
-        parts = [part for one in found for part in _parts(one)]
+        parts = [part for one in found for part in _parts(one)] or [f"no budget counts a run on {source}"]
         data = {"source": source, "budgets": [one.to_dict() for one in found]}
-        console.show(data, *parts, None if found else none, json=self.json)
+        console.show(data, *parts, json=self.json)
 
     def list_all(self) -> None:
         """Print all budgets, one line each."""
