@@ -151,14 +151,13 @@ def private_steps(
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
-    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy}
+    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run}
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
         records=records,
         loss=loss or _loss_by_rule(records),
         plan=plan,
-        run=run,
         facts=facts,
         **others,
         start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
