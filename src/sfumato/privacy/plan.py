@@ -171,9 +171,9 @@ class PrivacyPlan:
         Errors: `SfumatoError` if the steps depend on each other: no theorem here covers two copies of them.
         """
         if steps and not (self.participation.alike and self.mechanism.independent):
+            kinds = f"{self.participation.name} participation and {self.mechanism.name} noise"
             raise SfumatoError(
-                f"steps of a copy cannot be counted with {self.participation.name} participation and "
-                f"{self.mechanism.name} noise, where steps depend on each other",
+                f"steps of a copy cannot be counted with {kinds}, where steps depend on each other",
                 "continue the other copy, or end this one at its checkpoint (`finish`)",
             )
         return replace(self, steps=self.steps + steps)

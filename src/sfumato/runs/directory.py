@@ -166,17 +166,18 @@ class RunDirectory:
 
         Errors: `SfumatoError` if another process has begun the run.
         """
-        with write_errors(self.path):
+        with write_errors(self.path), contextlib.ExitStack() as stack:
             make_directory(self.path.parent)
-        with write_errors(self.path), _locked(self.path.parent) as alone:
+            with contextlib.suppress(OSError):  # Windows opens no folders, and some file systems have no locks
+                stack.callback(os.close, folder := os.open(self.path.parent, os.O_RDONLY))
+                lock(folder, wait=True)
+                self._sweep_strays()
             if self.exists:
                 raise SfumatoError(
                     f"another process has begun the run in {self.path}",
                     "repeat the command to resume it, or give another `directory`",
                 )
             self.require_free()
-            if alone:
-                self._sweep_strays()
             prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
             prepared.path.mkdir()
             try:
@@ -255,19 +256,6 @@ class RunDirectory:
     def write_rows(self, rows: list[dict[str, Any]], name: str = METRICS) -> None:
         """Replace all lines."""
         write(self / name, b"".join(json.dumps(row).encode() + b"\n" for row in rows), private=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder against other processes that begin runs in it. Yields whether it could be locked."""
-    with contextlib.ExitStack() as stack:
-        try:
-            descriptor = os.open(folder, os.O_RDONLY)  # Windows opens no folders
-            stack.callback(os.close, descriptor)
-            lock(descriptor, wait=True)
-        except OSError:
-            descriptor = -1
-        yield descriptor >= 0
 
 
 def remove_temporary(directory: Path) -> None:

@@ -6,7 +6,6 @@ steps of the other copy are in no promise until they are counted.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,9 +55,9 @@ def open_run(run: RunDirectory, ledger: Ledger, *, copy: bool = False) -> None:
                 others.pop()  # a kill came between list and ledger
             else:
                 if others and not copy:
-                    raise _is_copy(run, listed[:last], others)
+                    raise _is_copy(run, listed[:last], others[-1])
                 line = RunOpened(run=record["run"], salt=salt, step=paid, copy=bool(others))
-                uses = _counted(held, run, line, others) if others else []
+                uses = _counted(held, run, line) if others else []
                 run.write_json(names.OPENED, {"salt": salt}, private=True)
                 for one in (*uses, line):
                     held.append(one)
@@ -73,10 +72,7 @@ def open_run(run: RunDirectory, ledger: Ledger, *, copy: bool = False) -> None:
 
 
 def _of_copies(others: Sequence[RunOpened], paid: int, ledger: Ledger) -> list[dict[str, Any]]:
-    """For each other copy the steps that it may have taken, and the salt of its last opening.
-
-    A copy that was opened later than this directory was left has taken the steps in between too.
-    """
+    """For each other copy the salt of its last opening, and the steps that it may have taken, also before it."""
     found, last = list[dict[str, Any]](), ledger.entries[0].body["plan"]["steps"] - 1
     for one in others:
         if one.copy or not found:
@@ -85,37 +81,25 @@ def _of_copies(others: Sequence[RunOpened], paid: int, ledger: Ledger) -> list[d
     return found
 
 
-def _counted(held: Store, run: RunDirectory, line: RunOpened, others: Sequence[RunOpened]) -> list[DataUse]:
+def _counted(held: Store, run: RunDirectory, line: RunOpened) -> list[DataUse]:
     """The use that the steps of this copy are: one more run of the steps that are left, on the same data.
 
     Errors: `SfumatoError` if no theorem counts them, or if they do not fit into the budget.
     """
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     plan.with_copies(plan.steps)
-    name = hashlib.sha256(f"copy {line.run} {line.salt}".encode()).hexdigest()
-    uses = [one for one in held.lines if isinstance(one, DataUse)]
-    own = [one for one in uses if one.run == line.run]
-    if not own:
-        raise SfumatoError(
-            f"the run in {run.path} is not on the list of uses, so the steps of its copies cannot be counted",
-            "continue the other copy, or start another run",
-        )
-    if line.step == plan.steps or any(one.run == name for one in uses):
+    uses = [one for one in held.lines if isinstance(one, DataUse) and one.run in (line.run, line.salt)]
+    if line.step == plan.steps or uses[-1].run == line.salt:
         return []
-    use = replace(own[-1], run=name, use=replace(plan, steps=plan.steps - line.step), date=now(), cost=0.0)
+    use = replace(uses[-1], run=line.salt, use=replace(plan, steps=plan.steps - line.step), date=now(), cost=0.0)
     return [use if use.budget is None else budgets.reservation(held, use)]
 
 
-def _is_copy(run: RunDirectory, known: Sequence[RunOpened], others: Sequence[RunOpened]) -> SfumatoError:
+def _is_copy(run: RunDirectory, known: Sequence[RunOpened], other: RunOpened) -> SfumatoError:
     """The refusal of a copy."""
-
-    def told(one: RunOpened) -> str:
-        return f"of {one.date}, at step {one.step}"
-
-    own = f"knows its opening {told(known[-1])}" if known else "knows no opening"
+    own = f"its opening of {known[-1].date}, at step {known[-1].step}" if known else "no opening"
     return SfumatoError(
-        f"the run in {run.path} {own}, but your list has a later one {told(others[-1])}: another copy of it went on, "
-        "or this one comes from a backup",
-        "continue the other copy; or give `copy=True`, which counts the steps that the other one may have taken as "
-        "spent",
+        f"the run in {run.path} knows {own}, but your list has a later one of {other.date}, at step {other.step}: "
+        "another copy of it went on, or this one comes from a backup",
+        "continue the other copy; or give `copy=True`, which counts the steps that it may have taken as spent",
     )

@@ -76,7 +76,7 @@ class Budget(PrintsJson):
                 raise SfumatoError(
                     f"{self.what} is a source, but a budget is set and drawn by its name", "name the budget"
                 )
-            self.list_source(self.what)
+            self.list_all(self.what)
             return
         if given and self.epsilon is None:
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
@@ -95,24 +95,17 @@ class Budget(PrintsJson):
         plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
         console.show(found.to_dict(), *_parts(found), plot, json=self.json)
 
-    def list_source(self, source: str) -> None:
-        """Print the budgets that count runs on this source."""
+    def list_all(self, source: str | None = None) -> None:
+        """Print all budgets, one line each, or those that count runs on this source."""
         from sfumato.cli.verbs.owner.spent import uses_of
         from sfumato.data import SourceSpec
         from sfumato.runs.owner import budgets
 
-        rows = uses_of(SourceSpec(spec=source))[0]["uses"]
-        found = [budgets.read_budget(name) for name in dict.fromkeys(name for one in rows for name in one["budgets"])]
-        parts = [part for one in found for part in _parts(one)] or [f"no budget counts a run on {source}"]
-        data = {"source": source, "budgets": [one.to_dict() for one in found]}
-        console.show(data, *parts, json=self.json)
-
-    def list_all(self) -> None:
-        """Print all budgets, one line each."""
-        from sfumato.runs.owner import budgets
-
-        found = [budgets.read_budget(name) for name in budgets.names()]
-        none = Note("no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
+        rows = [] if source is None else uses_of(SourceSpec(spec=source))[0]["uses"]
+        counting = dict.fromkeys(name for one in rows for name in one["budgets"])
+        found = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
+        none = "no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one"
+        none = Note(none if source is None else f"no budget counts a run on {source}")
         data = {"budgets": [one.to_dict() for one in found]}
         console.show(data, *(one.description for one in found), None if found else none, json=self.json)
 
