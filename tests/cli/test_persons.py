@@ -104,7 +104,7 @@ def test_runs_of_persons_and_of_images_stand_side_by_side(say, people, quick):
     assert (
         "note: 1 earlier run of yours used these data; 1 run with a guarantee for each single example comes to" in told
     )
-    assert "does not add up with other units" in told
+    assert "sfumato cannot add to the total" in told
     told = say(f"train {people} {AS_WHOLES} --output again")
     assert (
         "2 earlier runs of yours used these data, 1 of them with a guarantee for each single user; together with"

@@ -317,8 +317,8 @@ def test_a_ledger_binds_how_clients_train(source):
     assert one != two
 
 
-def test_runs_for_users_who_were_told_apart_otherwise_are_not_composed(people, source, tmp_path):
-    """With two names each person of this run is half of one of that run: one epsilon for both would be too small."""
+def test_runs_for_users_who_were_told_apart_otherwise_are_composed_and_named(people, source, tmp_path):
+    """With two names each person of this run is half of one of that run: the total is for one who has one name."""
     told = []
 
     class Told(NoProgress):
@@ -332,10 +332,11 @@ def test_runs_for_users_who_were_told_apart_otherwise_are_not_composed(people, s
     second = embed(
         f"npz:{tmp_path}/halves.npz", directory=tmp_path / "b", model="linear", dimension=8, progress=Told(), **QUICK
     )
-    assert (first.uses, second.uses, second.joint_cost) == (1, 1, None)
-    assert any("another assignment of records to users" in line for line in told)
+    assert (first.uses, second.uses) == (1, 2)
+    assert second.joint_cost is not None
+    assert any("assigned these records to other users" in line for line in told)
     third = embed(people, directory=tmp_path / "c", model="linear", dimension=8, **QUICK)
-    assert third.uses == 2
+    assert third.uses == 3
     assert third.joint_cost is not None
 
 

@@ -210,7 +210,9 @@ def test_two_copies_of_an_unfinished_run_share_only_what_was_paid(tmp_path):
     """Whatever their bodies do: steps that neither had paid have noise and participants of their own in each."""
     killed(tmp_path / "one", 2, public=False)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    one, two = (take(tmp_path / name, public=False) for name in ("one", "two"))
+    one = take(tmp_path / "one", public=False)
+    assert "another copy of it went on" in take(tmp_path / "two", public=False).refused
+    two = take(tmp_path / "two", public=False, copy=True)
     assert all(torch.equal(one.weights[number], two.weights[number]) for number in (1, 2))
     assert not torch.allclose(one.weights[3], two.weights[3], atol=1e-3)
     found = [[body["release"] for body in lines(tmp_path / name)] for name in ("one", "two")]
@@ -218,8 +220,8 @@ def test_two_copies_of_an_unfinished_run_share_only_what_was_paid(tmp_path):
     assert not set(found[0][2:]) & set(found[1][2:])
     salts = [body["salt"] for name in ("one", "two") for body in lines(tmp_path / name, "opening")]
     assert len(set(salts)) == 3, "one opening before the copy, and one of each"
-    assert "another copy" not in one.run.note
-    assert "another copy of the run in" in two.run.note
+    assert "a copy of this run" not in one.run.note
+    assert "a copy of this run may have taken 4 steps with other noise" in two.run.note
 
 
 def test_a_ledger_that_lost_its_last_lines_goes_on_with_new_noise(tmp_path):

@@ -64,7 +64,7 @@ class Identity:
         stored_digest: HMAC of the first codes of all records, over both parts together. It does not depend on the size,
             on features computed from the images, or on holding out a validation part.
         pixels: HMAC of the second codes, the same for the same images in another format; empty if unknown.
-        assignment: HMAC of the assignment of records to users, over both parts together; empty if unknown.
+        assignment: HMACs of which records belong to one user, over both parts together (`grouping`); empty if unknown.
         features: HMAC of all features and of how they were computed, if the records are features.
         places: where the records, or the images behind the features, were read from (`places_of`); empty if unknown.
     """

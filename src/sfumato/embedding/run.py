@@ -172,6 +172,7 @@ def embed(
     threads: int | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
+    copy: bool = False,
     **choices: Any,
 ) -> Run | PublicRun:
     """Train an image embedding privately, with a promise for each user; an unfinished run in `directory` is resumed.
@@ -189,6 +190,7 @@ def embed(
         device, threads: performance settings, which don't affect the promise.
         progress: where to report progress.
         observers: further observers of the run.
+        copy: as for `sfumato.train`.
         choices: fields of `EmbeddingExperiment`. Those that are left out follow its rules. With `method="central"`,
             "fedemb-noiseless" or "fedavg-noiseless" the training is without privacy, on public data alone. With
             "untrained", the rule's choice for few people, nothing is trained and no private data are used.
@@ -210,6 +212,7 @@ def embed(
     source = users.cap_records(open_data(source, open_set=True), experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     how: dict[str, Any] = {"device": device, "threads": threads, "request": request, "observers": observers}
+    how["copy"] = copy
     return begin(experiment, source, run, model=own, progress=progress, **around, **how)
 
 
@@ -221,6 +224,7 @@ def begin(
     model: nn.Module | None = None,
     progress: Progress,
     observers: Sequence[Observer] = (),
+    copy: bool = False,
     **choices: Any,
 ) -> Run | PublicRun:
     """Train in this directory. `choices` are options of the parts and fields of `Start`."""
@@ -231,7 +235,7 @@ def begin(
     if not run.exists:
         for line in reasons:
             progress.report(line)
-    return execute(job, run, progress=progress, observers=observers)
+    return execute(job, run, progress=progress, observers=observers, copy=copy)
 
 
 def job_from_record(path: str) -> tuple[AnyJob, RunDirectory]:

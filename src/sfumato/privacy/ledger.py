@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +30,13 @@ RELEASE = "release"
 """In the body of a release entry: the SHA-256 of the values that the step releases."""
 OPENING = "opening"
 """Entry kind for the start or resumption of an unseeded run: a fresh salt for the steps that are not yet paid."""
+COPY = "copy"
+"""Entry kind that names the steps which another copy of the run may have taken under other salts."""
 LOST = "lost"
 """Entry kind that names paid steps which did not change the model."""
 RECEIVED, SENT = "received", "sent"
 """Entry kinds of a round in a federation: the SHA-256 of the weights that came in before it, and went out after it."""
-BETWEEN_RELEASES = (OPENING, LOST, RECEIVED, SENT)
+BETWEEN_RELEASES = (OPENING, COPY, LOST, RECEIVED, SENT)
 """Entry kinds that may stand among the releases and are none."""
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
 
@@ -77,18 +78,6 @@ def is_release(entry: Entry, step: int, plan: str) -> bool:
     return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
 
 
-def open_with_salt(ledger: Ledger) -> str:
-    """Record a fresh 128-bit salt for all steps that are not yet paid. It is safe on disk before any is taken.
-
-    **Guarantee.** Copies of an unfinished run, including restored backups, continue under different salts. They share
-    no noise and no participants beyond the steps that were paid before they diverged (`RunKey.for_step`).
-    """
-    paid = sum(entry.kind == "release" for entry in ledger.entries)
-    ledger.append(OPENING, {"step": paid, "salt": (salt := secrets.token_hex(16))})
-    ledger.sync()
-    return salt
-
-
 def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
     """The first step and the salt of each opening. Refuses an opening whose step does not match its place."""
     result, paid = [], 0
@@ -112,6 +101,11 @@ def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:
         lost.update(range(max(first, after), min(last + 1, taken)))
         after = max(after, last + 1)
     return lost
+
+
+def copied_steps(entries: Sequence[Entry]) -> int:
+    """The number of steps that other copies of the run may have taken."""
+    return sum(len(range(entry.body["first"], entry.body["last"] + 1)) for entry in entries if entry.kind == COPY)
 
 
 def read(path: str | os.PathLike[str]) -> list[Entry]:
@@ -177,6 +171,11 @@ KINDS: Mapping[str, Mapping[str, Allowed]] = {
     },
     OPENING: {
         "step": _in(lambda run: range(run.paid, run.paid + (run.seeded is not True))),
+        "salt": lambda value, run: _SALT(value, run) and value not in run.salts,
+    },
+    COPY: {
+        "first": _UP_TO_PAID,
+        "last": _in(lambda run: range(run.plan.steps - 1, run.plan.steps)),
         "salt": lambda value, run: _SALT(value, run) and value not in run.salts,
     },
     "release": {
@@ -251,9 +250,9 @@ class Record:
             raise SfumatoError(f"{where}, cannot stand there with its {shortened(', '.join(sorted(odd)))}", _DAMAGED)
         self.bodies[kind].append(body)
         self.paid, self.sent = len(self.bodies["release"]), len(self.bodies[SENT])
-        if kind == OPENING:
+        if kind in (OPENING, COPY):
             self.salts.add(body["salt"])
-            self.opened = True
+            self.opened = kind == OPENING
         elif kind == RECEIVED:
             self.round, self.opened = body["round"], False
 
@@ -270,6 +269,14 @@ class Record:
         """The number of paid steps, or of those before the lost ones if none was paid since."""
         lost = self.bodies[LOST][-1:]
         return lost[0]["first"] if lost and lost[0]["last"] == self.paid - 1 else self.paid
+
+
+def moved(directory: Path) -> SfumatoError:
+    """The error for a run directory that was there before."""
+    return SfumatoError(
+        f"the run directory {directory} was moved or deleted meanwhile",
+        "move it back, or resume the run where it is: nothing was lost, and nothing is paid twice",
+    )
 
 
 class Ledger:
@@ -360,7 +367,12 @@ class Ledger:
         fsync(self._descriptor)
 
     def _require(self) -> None:
-        """Refuse if another process has written here: the file must end with the last line that this one knows."""
+        """Refuse if another process has written here, or if the directory is gone.
+
+        The file must end with the last line that this process knows.
+        """
+        if not self.path.exists():
+            raise moved(self.path.parent)
         if self._lease is not None:
             self._lease.check_held()
         last = self._entries[-1].line() if self._entries else b""

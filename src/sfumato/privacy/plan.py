@@ -162,6 +162,22 @@ class PrivacyPlan:
         """The same plan with this noise multiplier."""
         return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
 
+    def with_copies(self, steps: int) -> Self:
+        """The plan whose steps are those of this one and `steps` more that copies of its run may have taken.
+
+        **Guarantee.** Its loss is that of all these releases together: the steps of a copy have participants and noise
+        of their own (`RunKey.for_step`), drawn as those of any other step (adaptive composition).
+
+        Errors: `SfumatoError` if the steps depend on each other: no theorem here covers two copies of them.
+        """
+        if steps and not (self.participation.alike and self.mechanism.independent):
+            kinds = f"{self.participation.name} participation and {self.mechanism.name} noise"
+            raise SfumatoError(
+                f"steps of a copy cannot be counted with {kinds}, where steps depend on each other",
+                "continue the other copy, or end this one at its checkpoint (`finish`)",
+            )
+        return replace(self, steps=self.steps + steps)
+
     def most_steps(self, target: float | Target, *, accountant: str = "pld") -> int:
         """The most steps, to within one in ten thousand, that meet the target or this epsilon; 0 if not even one does.
 

@@ -18,7 +18,7 @@ WENT_ON = "went_on"
 """The field of settings.json with the changed environments in which a run was resumed, each with its first step."""
 _APART = ("request", "places", "environment", WENT_ON)
 """Fields that are not committed to: the location of the data, which may have moved, and the machines."""
-_AT_THE_END = ("steps_taken", "steps_lost", "kept", "figures")
+_AT_THE_END = ("steps_taken", "steps_lost", "steps_copied", "kept", "figures")
 """Circumstances that are known only at the end of a run."""
 _SHORT = 8
 MICRO_BATCH_AT_FIRST = "micro_batch_at_first"

@@ -17,7 +17,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import make_directory, regular_file, sync_directory, whole_lines, write, write_errors
-from sfumato._systems import fsync, open_bytes, refuse_forbidden
+from sfumato._systems import fsync, lock, open_bytes, refuse_forbidden
 from sfumato.models.weights import description
 from sfumato.privacy import ledger
 
@@ -46,10 +46,12 @@ RUN_KEY = "dice.key"
 WORKERS = "workers.token"
 """A token by which a worker checks that it sees the leader's directory."""
 LEASE = ledger.LEASE
+OPENED = "opened.json"
+"""The salt with which the run was opened last. It is written before the owner's list and the ledger hold it."""
 DONE = "done"
 
 _IDENTITY = re.compile("[0-9a-f]{64}")
-_SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE)
+_SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE, OPENED)
 """The files that are deleted when a run is finished."""
 
 
@@ -157,12 +159,26 @@ class RunDirectory:
 
     @contextmanager
     def creating(self) -> Iterator[RunDirectory]:
-        """A temporary sibling directory to prepare the run in. Moved into place at the end, or deleted on error."""
-        self.require_free()
-        prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
-        with write_errors(self.path):
+        """A temporary sibling directory to prepare the run in. Moved into place at the end, or deleted on error.
+
+        Of several processes that begin one run, one after the other gets here. Where the file system has no locks, the
+        rename decides.
+
+        Errors: `SfumatoError` if another process has begun the run.
+        """
+        with write_errors(self.path), contextlib.ExitStack() as stack:
             make_directory(self.path.parent)
-            self._sweep_strays()
+            with contextlib.suppress(OSError):  # Windows opens no folders, and some file systems have no locks
+                stack.callback(os.close, folder := os.open(self.path.parent, os.O_RDONLY))
+                lock(folder, wait=True)
+                self._sweep_strays()
+            if self.exists:
+                raise SfumatoError(
+                    f"another process has begun the run in {self.path}",
+                    "repeat the command to resume it, or give another `directory`",
+                )
+            self.require_free()
+            prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
             prepared.path.mkdir()
             try:
                 yield prepared

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import Circumstances, PrivacyPlan, ledger
+from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -112,7 +112,7 @@ class Federation:
 
     def _bound(self, said: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
         if self.overlap and len(said) > 1:
-            epsilon, delta = joint_cost([PrivacyPlan.from_dict(one["plan"]) for one in said])
+            epsilon, delta = joint_cost([Statement.from_dict(one).spent for one in said])
             return ceiling(epsilon, 6), delta
         return max(one["epsilon"] for one in said), max(one["delta"] for one in said)
 

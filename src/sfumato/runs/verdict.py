@@ -140,6 +140,7 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
         early = last["steps_taken"] < plan.steps
         lost = ledger.lost_steps(entries, last["steps_taken"])
         facts = replace(facts, steps_taken=last["steps_taken"] if early else None, steps_lost=len(lost))
+        facts = replace(facts, steps_copied=ledger.copied_steps(entries))
         selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
         _require(
             selection is None or selection.plan == plan,

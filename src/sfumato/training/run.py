@@ -59,6 +59,7 @@ def train(
     title: str | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
+    copy: bool = False,
     **choices: Any,
 ) -> Run:
     """Train privately; an unfinished run in `directory` is resumed. Processes of torchrun take the steps together.
@@ -76,6 +77,8 @@ def train(
         title: the title of the run's report, also of the public one; by default source and model.
         progress: where to report progress; None for a bar in a notebook, and no reports elsewhere.
         observers: additional observers, which may end the run (`sfumato.Stop`).
+        copy: resume the run although another copy of it went on, such as one before a backup was restored; the steps
+            that the other copy may have taken are counted as spent (`open_run`).
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
 
             loss: a name, or a callable that returns a number for outputs (K, classes) and targets of one example's K
@@ -150,7 +153,7 @@ def train(
     def job() -> PrivateJob:
         return prepare(own, source, plan, settings, Start.for_run(run, machine=machine, **context), **options)
 
-    return execute_in_workers(job, run, heading=heading, progress=progress, observers=observers)
+    return execute_in_workers(job, run, heading=heading, progress=progress, observers=observers, copy=copy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,11 +187,13 @@ def execute(
     heading: Heading = Heading(),  # noqa: B008 - frozen
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
+    copy: bool = False,
 ) -> Any:
     """Begin or resume a run of any kind, take its steps and conclude it.
 
     Args:
         heading: the heading of its report.
+        copy: as for `train`.
 
     Returns:
         A `Run`; for training without privacy a `PublicRun`.
@@ -213,7 +218,7 @@ def execute(
         refuse_finished(run)  # another process may have finished it meanwhile
         remove_temporary(run.path)
         launch.current_workers().announce_run(run)
-        outcome, scorer = take_remaining_steps(job, run, ledger, progress=progress, observers=observers)
+        outcome, scorer = take_remaining_steps(job, run, ledger, progress=progress, observers=observers, copy=copy)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: training diverged: some weights are not finite; give a smaller learning rate")
         if outcome.step < job.steps:
@@ -282,6 +287,7 @@ def take_remaining_steps(
     *,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
+    copy: bool = False,
 ) -> tuple[Outcome, Measure | None]:
     """Takes all remaining steps with the run's own key, ledger and checkpoint. Returns the outcome and the scorer.
 
@@ -306,7 +312,7 @@ def take_remaining_steps(
     if isinstance(job, PrivateJob) and (idle := idle_warning(job, workers.count)) is not None:
         progress.report(f"note: {idle}")
     salted = isinstance(job, PrivateJob) and not job.circumstances.seeded and checkpoint.step < job.steps
-    key = resume.open_key(key, ledger, run, salted=salted, workers=workers)
+    key = resume.open_key(key, ledger, run, salted=salted, copy=copy, workers=workers)
     steps = job.kind.steps(job, key, progress)
     scorer = job.kind.scorer(job, progress) if job.is_scored else None
     shown = ProgressObserver(progress, "training without privacy" if ledger is None else "training")

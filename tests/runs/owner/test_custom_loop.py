@@ -94,21 +94,22 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     source, other = of_users(tmp_path / "ten.npz", 10), of_users(tmp_path / "twenty.npz", 20)
     first = record_use(source, FOR_USERS)
     second = record_use(other, FOR_USERS)
-    assert second.earlier == 0
-    assert second.note.startswith(
-        "note: 1 earlier run of yours on these data used another assignment of records to users"
-    )
+    assert second.earlier == 1
+    assert second.note.startswith("note: 1 earlier run of yours used these data; together with this one")
+    told = "; 1 earlier run of yours assigned these records to other users: the total is for a person who is one user"
+    assert told in second.note
     both = record_use(other, FOR_USERS).note
-    assert "note: 1 earlier run of yours used these data" in both
-    assert "; 1 earlier run of yours on these data used another assignment of records to users" in both
+    assert "note: 2 earlier runs of yours used these data" in both
+    assert told in both
     public = record_use(replace(other, public=True, assignment=""), FOR_USERS)
     assert "3 runs of yours used them as private" in public.note
     assert first.note == ""
     data = dict(zip(("material", "pixels"), other.data_digests, strict=True))
-    (line,) = run_report.joint_cost_lines(
+    total, line = run_report.joint_cost_lines(
         {"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS
     )
-    assert line.startswith("3 other runs of yours on these data used another assignment"), (
+    assert total.startswith("At least 3 runs of yours have used these data")
+    assert line.startswith("3 other runs of yours assigned these records to other users"), (
         "the owner's page says so too"
     )
 

@@ -69,6 +69,7 @@ def test_figures_and_choices_about_test_images_are_added_up(record):
     record(("a",), "run2", 60)
     record(("b",), "run3", 70, "folder:/pictures", figures=4.0)
     record(("a",), "run4", 70, figures=0.75)
+    record(("a",), "run4", 70, figures=0.25)
     record(("a",), "run4", 70)
     for _ in range(2):
         uses.record_choice(DataIdentity(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
@@ -82,7 +83,7 @@ def test_figures_and_choices_about_test_images_are_added_up(record):
     assert sentences.figures_sentences([4.0]) == []
 
 
-def test_users_who_were_told_apart_otherwise_count_apart(plan):
+def test_users_who_were_told_apart_otherwise_are_in_the_total_and_named(plan):
     of_users = replace(plan(), unit=User(drawn="users"))
     one, other = DataIdentity(("a",), ("folder:/a",), users="one"), DataIdentity(("a",), ("folder:/a",), users="other")
     uses.record(one, of_users, run="x", seeded=True)
@@ -92,18 +93,21 @@ def test_users_who_were_told_apart_otherwise_count_apart(plan):
         uses.earlier_uses(other).seeded,
         uses.earlier_uses(other).other_assignments,
     ) == (
-        {},
-        0,
+        {"x": of_users},
+        1,
         1,
     )
     uses.record(other, of_users, run="y")
-    assert [total["runs"] for total in uses.uses_report(one)["together"]] == [1, 1]
+    found = uses.uses_report(one)
+    assert [total["runs"] for total in found["together"]] == [2]
+    assert found["together"][0]["epsilon"] > max(row["epsilon"] for row in found["uses"])
+    assert [uses.uses_report(DataIdentity(("a",)))["other_assignments"], found["other_assignments"]] == [1, 1]
     changed = DataIdentity(("b",), ("folder:/a",), users="third")
     assert list(uses.earlier_uses(changed).runs) == ["x", "y"], (
         "of changed data whose they are is taken for said in one way"
     )
     uses.record(other, of_users, run="x")
-    assert [list(uses.earlier_uses(data).runs) for data in (one, other)] == [["x"], ["x", "y"]], "it counts for both"
+    assert [uses.earlier_uses(data).other_assignments for data in (one, other)] == [1, 0], "it counts for both"
 
 
 def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
@@ -121,12 +125,49 @@ def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
     json.dumps(found)
 
 
-def test_an_opening_tells_copies_of_a_run_apart():
-    assert uses.record_opening("run", None, "01")
-    assert uses.record_opening("run", "01", "02")
-    assert not uses.record_opening("run", "01", "03")
-    assert uses.record_opening("run", "03", "04")
-    assert uses.record_opening("other", "99", "05"), "of an opening before the list nothing is known"
+@pytest.fixture
+def of_patients(images, tmp_path, scan):
+    """The same images and patients by three routes: DICOM tags, a table that names them otherwise, and arrays."""
+    rows = ["path,label,user"]
+    for number, values in enumerate(images):
+        file = tmp_path / "scans" / "ab"[number % 2] / f"{number}.dcm"
+        scan(file, values, PatientID=f"ZX/{number // 3}")
+        rows.append(f"{file},{'ab'[number % 2]},ZX/{number // 3}")
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    named = np.array([f"row {99 - number // 3}" for number in range(60)])
+    np.savez(tmp_path / "arrays.npz", x=images, y=np.arange(60) % 2, users=named)
+    key, routes = owner_key(), {"dicom": f"folder:{tmp_path}/scans", "table": f"csv:{tmp_path}/table.csv"}
+    routes["arrays"] = f"npz:{tmp_path}/arrays.npz"
+    known = {"dicom": {"user_from": "dicom"}}
+    return {name: open_source(route, owner_key=key, **known.get(name, {})) for name, route in routes.items()}
+
+
+def test_the_same_patients_by_several_routes_are_one_total(of_patients, plan):
+    of_users = replace(plan(), unit=User(drawn="users"))
+    sfumato.set_budget("patients", epsilon=80, delta=1e-5, unit="user")
+    for name, source in of_patients.items():
+        uses.record(DataIdentity.from_source(source), of_users, run=name, budget="patients")
+    assert len({source.assignment for source in of_patients.values()}) == 2, "DICOM files and arrays share pixels alone"
+    for source in of_patients.values():
+        found = uses.uses_report(DataIdentity.from_source(source))
+        assert [total["runs"] for total in found["together"]] == [3]
+        assert found["other_assignments"] == 0
+    assert len(sfumato.read_budget("patients").reservations) == 3
+
+
+def test_patients_who_are_halved_are_named_and_refused_by_their_budget(of_patients, images, tmp_path, plan):
+    of_users = replace(plan(), unit=User(drawn="users"))
+    sfumato.set_budget("patients", epsilon=80, delta=1e-5, unit="user")
+    uses.record(DataIdentity.from_source(of_patients["table"]), of_users, run="whole", budget="patients")
+    halves = np.array([f"{number // 3} {number % 2}" for number in range(60)])
+    np.savez(tmp_path / "halves.npz", x=images, y=np.arange(60) % 2, users=halves)
+    data = DataIdentity.from_source(open_source(f"npz:{tmp_path}/halves.npz", owner_key=owner_key()))
+    with pytest.raises(SfumatoError, match="another assignment to users") as refused:
+        uses.record(data, of_users, run="halves", budget="patients")
+    assert "another name" not in str(refused.value)
+    uses.record(data, of_users, run="halves")
+    found = uses.uses_report(data)
+    assert ([total["runs"] for total in found["together"]], found["other_assignments"]) == ([2], 1)
 
 
 def opened(path, images, **options):

@@ -341,17 +341,20 @@ def test_one_person_in_two_spellings_is_one_user(users, drawn):
     assert drawn == "users" or len(users[0]) == 1 or by_user(records, users, 1, drawn)[0].users == same
 
 
-def test_runs_with_other_users_do_not_compose(tmp_path):
-    """What one run calls a user may be several users to another, so their losses do not add up."""
+def test_runs_with_other_users_are_named(tmp_path):
+    """What one run calls a user may be several users to another: said beside the total."""
     one, other = np.arange(60) // 5, np.arange(60) % 12
     list(steps(tmp_path / "one", one, per_user=5))
     identity = _data(steps(tmp_path / "same", one, per_user=5)._records)
     assert (len(earlier_uses(identity).runs), earlier_uses(identity).other_assignments) == (1, 0)
     identity = _data(steps(tmp_path / "other", other, per_user=5)._records)
-    assert (len(earlier_uses(identity).runs), earlier_uses(identity).other_assignments) == (0, 1)
-    sums = uses_report(identity)["together"]
+    assert (len(earlier_uses(identity).runs), earlier_uses(identity).other_assignments) == (1, 1)
+    (alone,) = uses_report(identity)["together"]
     list(steps(tmp_path / "other", other, per_user=5))
-    assert uses_report(identity)["together"] == sums * 2
+    (both,) = uses_report(identity)["together"]
+    assert (both["runs"], both["epsilon"] > alone["epsilon"]) == (2, True)
+    named = _data(steps(tmp_path / "named", [f"patient {number}" for number in one], per_user=5)._records)
+    assert earlier_uses(named).other_assignments == 1, "the first one is known by its records"
 
 
 def test_a_source_that_is_already_capped_is_refused():

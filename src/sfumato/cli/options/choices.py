@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sfumato.search import Trial
 
 NOT_IN_RECIPES = (
-    *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
+    *("what", "json", "copy", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation"),
     *("score_on", "processes"),
 )
@@ -140,7 +140,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard", "track", "processes")
+        harmless = ("copy", "dry_run", "json", "title", "trust_code", "tensorboard", "track", "processes")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(

@@ -77,7 +77,7 @@ def _private_facts(run: Run) -> dict[str, Any]:
 
     data: dict[str, Any] = {}
     if "recall" in run.figures:
-        data["epsilon_of_group"] = group_epsilon(run.statement.plan)
+        data["epsilon_of_group"] = group_epsilon(run.statement.spent)
     if (figures := run.published) is not None:
         names = ("accuracy", "majority", "per_class", "precision", "auc", "calibration_error", "temperature")
         data["published"] = {name: getattr(figures, name) for name in names}

@@ -55,6 +55,9 @@ class Embed(
     seeds: Whole = None
     """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its
     95% prediction interval, and their joint guarantee."""
+    copy: bool = False
+    """Resume a run although another copy of it went on, such as one before a backup was restored. The steps that the
+    other copy may have taken are counted as spent."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 
@@ -86,7 +89,7 @@ class Embed(
                 training_output.show_dry_run(job, run, json=self.json)
                 return
             observers = self.observers(run, progress, public=job.source.public)
-            finished = execute(job, run, progress=progress, observers=observers)
+            finished = execute(job, run, progress=progress, observers=observers, copy=self.copy)
         training_output.show(finished, json=self.json)
 
     def trial(self) -> EmbeddingTrial:

@@ -89,6 +89,9 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     and their joint guarantee."""
     title: FreeText = None
     """Title of the report, including the public one. (default: source and model)"""
+    copy: bool = False
+    """Resume a run although another copy of it went on, such as one before a backup was restored. The steps that the
+    other copy may have taken are counted as spent."""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
 
@@ -116,7 +119,8 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
                     self.preview(job, run, progress)
                     return
                 observers = self.observers(run, progress, public=job.source.public)
-                finished = execute(job, run, heading=heading, progress=progress, observers=observers)
+                how = {"progress": progress, "observers": observers, "copy": self.copy}
+                finished = execute(job, run, heading=heading, **how)
         show(finished, json=self.json)
 
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:

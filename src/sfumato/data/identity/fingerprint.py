@@ -125,7 +125,7 @@ def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
 def assignment(owner_key: bytes, *parts: Part) -> str:
     """`Source.assignment`."""
     known = [coded_users(part, owner_key) for part in parts]
-    pairs, start = np.empty((sum(len(users[1].records) for users in known if users), 3 * LENGTH), np.uint8), 0
+    pairs, start = np.empty((sum(len(users[1].records) for users in known if users), 4 * LENGTH), np.uint8), 0
     for part, users in zip(parts, known, strict=True):
         if users is None:
             return ""
@@ -133,10 +133,30 @@ def assignment(owner_key: bytes, *parts: Part) -> str:
         some, own = pairs[start : start + len(owners.records)], own_codes(part, owner_key)
         for first in range(0, len(some), _BLOCK):
             block = slice(first, first + _BLOCK)
-            some[block, :LENGTH] = own[owners.records[block], :LENGTH]
-            some[block, LENGTH:] = codes[owners.users[block]]
+            some[block, : 2 * LENGTH] = codes[owners.users[block]]
+            some[block, 2 * LENGTH :] = own[owners.records[block]]
         start += len(some)
-    return _together(owner_key, b"assignment", pairs)
+    return grouping(owner_key, pairs)
+
+
+def grouping(owner_key: bytes, pairs: np.ndarray) -> str:
+    """Which records belong to one user, by the first and by the second code of each: two HMACs, in hexadecimal.
+
+    Users are known by their records alone, so the digits are the same whatever the users are called.
+
+    Args:
+        pairs: uint8 (E, 64), for each record of each user 32 bytes that name the user, and the record's two codes.
+    """
+    found = list[str]()
+    for half in (slice(2 * LENGTH, 3 * LENGTH), slice(3 * LENGTH, None)):
+        rising = np.concatenate([pairs[:, : 2 * LENGTH], pairs[:, half]], axis=1)
+        rising = rising[np.argsort(rising.view(f"V{3 * LENGTH}")[:, 0])]
+        names = rising[:, : 2 * LENGTH]
+        ends = np.flatnonzero((names[1:] != names[:-1]).any(axis=1)) + 1
+        groups = np.split(rising[:, 2 * LENGTH :], ends)
+        digests = b"".join(hmac.digest(owner_key, b"group" + group.tobytes(), "sha256") for group in groups)
+        found.append(_together(owner_key, b"assignment", np.frombuffer(digests, np.uint8).reshape(-1, 32).copy()))
+    return "".join(found)
 
 
 def _together(owner_key: bytes, what: bytes, members: np.ndarray) -> str:

@@ -329,7 +329,8 @@ def agreement(statement: Mapping[str, Any]) -> Agreement:
     accountant does not cover the plan, which the words then say.
     """
     stated = statement.get("planned", statement)
-    second = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
+    spent = statement["plan"]["steps"] + statement.get("circumstances", {}).get("steps_copied", 0)
+    second = None if "selection" in statement else bounds({**statement["plan"], "steps": spent}, stated["delta"])
     if second is None:
         return Agreement(True, "no second accountant covers this plan")
     claimed, between = stated["epsilon"], f"between {second.lower:.4f} and {second.upper:.4f}"

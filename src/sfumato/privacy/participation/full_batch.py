@@ -17,6 +17,7 @@ class FullBatch(Participation):
     """
 
     name = "full-batch"
+    alike = True
 
     def check(self, population: int) -> None:
         """Accepts every population."""

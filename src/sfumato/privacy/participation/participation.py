@@ -20,6 +20,8 @@ class Participation(ABC):
     """The adjacencies under which one unit does not affect who else takes part. By default both."""
     longest_band: ClassVar[int] = 1
     """If participants are sampled: the most consecutive steps whose noise may be correlated."""
+    alike: ClassVar[bool] = False
+    """Whether the participants of each step are chosen by the same rule, whatever those of other steps are."""
     padded_size: ClassVar[int | None] = None
     """The size to which every step is padded, so that its shape does not reveal how many take part. None if steps are
     not padded."""

@@ -23,6 +23,7 @@ class Poisson(BatchedParticipation):
     """
 
     name = "poisson"
+    alike = True
 
     def check(self, population: int) -> None:
         """Refuse a batch size that this rule cannot draw from the population."""

@@ -46,6 +46,7 @@ OWN_CODE = ("loss", "optimizer")
 """Parts of a run, besides the model, that may be the owner's own code."""
 
 _LISTS = ("read", "origins", "kept", "own_code")
+_IF_ANY = ("target", "steps_copied")
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
 
 
@@ -111,6 +112,7 @@ class Circumstances:
         own_code: which of "loss" and "optimizer" were the owner's own code.
         audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.
         steps_lost: the number of paid steps that did not change the model because they could not be repeated.
+        steps_copied: the number of steps that other copies of the run may have taken. Recorded only if there are some.
         rounds: the number of times that the site exchanges weights with others; 0 outside a federation.
         target: the mu or attack risk that the plan was asked to meet; None for an epsilon. Recorded only if there is
             one.
@@ -142,6 +144,7 @@ class Circumstances:
     own_code: tuple[str, ...] = ()
     audit_directions: bool = False
     steps_lost: int = 0
+    steps_copied: int = 0
     rounds: int = 0
     target: Mu | AttackRisk | None = None
 
@@ -159,8 +162,8 @@ class Circumstances:
         data = asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
         data |= {name: dict(getattr(self, name)) for name in _SHARES}
         data["figures"] = None if self.figures is None else self.figures.to_dict()
-        del data["target"]
-        return data if self.target is None else data | {"target": {self.target.name: self.target.value}}
+        data["target"] = None if self.target is None else {self.target.name: self.target.value}
+        return {name: value for name, value in data.items() if value or name not in _IF_ANY}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
@@ -172,7 +175,7 @@ class Circumstances:
             figures = None if data["figures"] is None else NoisyTable.from_dict(data["figures"])
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
             typed = {one.name: {"bool": bool, "int": int, "str": str}.get(str(one.type)) for one in fields(cls)}
-            if {*data, "target"} != {*typed} or any(typed[name] not in (None, type(data[name])) for name in data):
+            if {*data, *_IF_ANY} != {*typed} or any(typed[name] not in (None, type(data[name])) for name in data):
                 raise KeyError
             values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
             values["target"] = recorded_target(target_of(**data.get("target", {})))

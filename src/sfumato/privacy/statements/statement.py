@@ -44,10 +44,10 @@ class Statement(StatementBase):
             statement without it, because the model is the same whoever computed it.
         further: more plain lines, for an aggregate of models whose choice depended on private records.
 
-    **Guarantee.** The epsilon is that of the whole plan, even for a run that ended early, or that of the whole
-    selection if there was one; it is rounded up. A seeded run promises nothing: its figures are reported as those of
-    its plan. The statement names the plan and its steps, and never a time, a path, a ledger's head or anything else
-    that depends on the private data.
+    **Guarantee.** The epsilon is that of the whole plan, even for a run that ended early, with the steps that copies of
+    the run may have taken (`spent`), or that of the whole selection if there was one; it is rounded up. A seeded run
+    promises nothing: its figures are reported as those of its plan. The statement names the plan and its steps, and
+    never a time, a path, a ledger's head or anything else that depends on the private data.
     """
 
     plan: PrivacyPlan
@@ -70,6 +70,11 @@ class Statement(StatementBase):
             )
 
     @property
+    def spent(self) -> PrivacyPlan:
+        """The plan, with the steps that other copies of the run may have taken: all that the run may have released."""
+        return self.plan.with_copies(self.circumstances.steps_copied)
+
+    @property
     def promises(self) -> bool:
         """Whether anything is promised. A seeded run promises nothing."""
         return not self.circumstances.seeded
@@ -77,7 +82,7 @@ class Statement(StatementBase):
     @property
     def epsilon(self) -> float:
         """Epsilon at the plan's delta, of the selection if there was one. It is promised only if the run `promises`."""
-        return self.plan.epsilon() if self.selection is None else self.selection.epsilon()
+        return self.spent.epsilon() if self.selection is None else self.selection.epsilon()
 
     @property
     def theorem(self) -> Theorem | Selection:
@@ -90,8 +95,10 @@ class Statement(StatementBase):
         plan, words = self.plan, self.wording
         participation = plan.participation.describe(plan.population, plan.unit.drawn_one)
         noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.description}".rstrip()
+        copied = self.circumstances.steps_copied
+        more = f" and {copied} more that a copy of this run may have taken" if copied else ""
         steps = (
-            f"{plan.steps} step{'s' if plan.steps > 1 else ''} of the {plan.theorem.name}, {participation}, "
+            f"{plan.steps} step{'s' if plan.steps > 1 else ''}{more} of the {plan.theorem.name}, {participation}, "
             f"{plan.clipping.description}{words.moved}, {noise}"
         )
         included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
@@ -165,13 +172,15 @@ class Statement(StatementBase):
         if not self.promises:
             return [EXPERIMENT, SHARED, *self._public_data_lines]
         plan, lines = self.plan, list(self.wording.plain)
-        if (whole := group_epsilon(plan)) is not None:
+        if (copied := self.circumstances.steps_copied) != 0:
+            lines.append(f"A copy of this run may have taken {copied} steps with other noise. They are counted.")
+        if (whole := group_epsilon(self.spent)) is not None:
             lines.append(f"If a whole group is removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
         if (target := self.circumstances.target) is not None:
             lines.append(
-                f"{target.sentence(plan, self.wording.used)} Epsilon is {rounded_up(self.epsilon)} at delta "
+                f"{target.sentence(self.spent, self.wording.used)} Epsilon is {rounded_up(self.epsilon)} at delta "
                 f"{plan.delta!r}."
             )
         if (grid := self.circumstances.noise_grid) is not None:
@@ -232,7 +241,7 @@ class Statement(StatementBase):
     @property
     def figures(self) -> dict[str, Any]:
         """Whether anything is promised, with its figures. For a seeded run, the plan's figures are under `planned`."""
-        by_rdp = self.plan.epsilon_rdp if self.selection is None else self.epsilon
+        by_rdp = self.spent.epsilon_rdp if self.selection is None else self.epsilon
         bounds = {
             "epsilon": ceiling(self.epsilon, 6),
             "epsilon_rdp": None if by_rdp is None else ceiling(by_rdp, 6),
@@ -273,7 +282,7 @@ class Statement(StatementBase):
             }
         if selection is not None:
             data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
-        beyond = curve_fields(selection or plan) if self.promises else {}
+        beyond = curve_fields(selection or self.spent) if self.promises else {}
         return data | {"format": FORMAT, **beyond, **release_fields(plan, facts)}
 
     @classmethod

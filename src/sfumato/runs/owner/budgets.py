@@ -15,7 +15,7 @@ from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.runs.owner import store
 from sfumato.runs.owner.composition import Use
-from sfumato.runs.owner.data_identity import check_name
+from sfumato.runs.owner.data_identity import check_name, same_people
 from sfumato.runs.owner.lines import BudgetSet, DataUse
 from sfumato.runs.owner.store import Store
 
@@ -64,6 +64,12 @@ class Account:
         """Epsilon of all reservations at the budget's delta, by its filter."""
         return self.filter.epsilon_of(math.fsum(self.costs))
 
+    @property
+    def total(self) -> float:
+        """What the runs so far cost together: `epsilon`, or the plan's own epsilon if there is one run."""
+        alone = self.epsilon_in_advance() if len(self.reservations) == 1 else None
+        return self.epsilon if alone is None else alone
+
     def epsilon_in_advance(self) -> float | None:
         """Epsilon of the same plans had all of them been fixed in advance. The difference is the price of choosing them
         one after the other. None if there is no run, or if one of them is a selection or publishes figures."""
@@ -102,7 +108,7 @@ class Account:
             **self.filter.to_dict(),
             "rule": self.filter.rule,
             "used": self.used,
-            "epsilon_used": self.epsilon,
+            "epsilon_used": self.total,
             "epsilon_if_planned_in_advance": self.epsilon_in_advance(),
             "totals": [{"date": one.date, "epsilon": one.epsilon} for one in self.totals],
             "history": self.history(),
@@ -241,7 +247,7 @@ def reservation(held: Store, coming: DataUse) -> DataUse:
             raise SfumatoError(
                 f"the run {coming.name} has another plan in the budget {name}", "give another `directory`"
             )
-        if before.users != coming.users or not set(before.data) & set(coming.data):
+        if not same_people(before.users, coming.users) or not set(before.data) & set(coming.data):
             raise SfumatoError(
                 f"the run {coming.name} was reserved in the budget {name} with other records or other users",
                 "give its original data, or start a new run",
@@ -249,11 +255,11 @@ def reservation(held: Store, coming: DataUse) -> DataUse:
         return replace(coming, cost=before.cost)
     cost = cost_of(account, coming.use, coming.figures)
     for one in account.reservations:
-        if own.unit == "user" and set(one.data) & set(coming.data) and one.users != coming.users:
+        if own.unit == "user" and set(one.data) & set(coming.data) and not same_people(one.users, coming.users):
             raise SfumatoError(
-                f"the budget {name} was used on these records with another assignment to users, and losses of "
-                "different users do not add up",
-                "declare the users as before, or set a budget of another name",
+                f"the budget {name} was used on these records with another assignment to users, whose losses it cannot "
+                "add up",
+                "declare the users as before: each total is for a person who has the same records in every run",
             )
     if not own.is_planned(coming.use, account.uses):
         raise SfumatoError(

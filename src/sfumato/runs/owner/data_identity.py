@@ -70,6 +70,12 @@ class DataIdentity:
         return [(one, not set(self.data_digests).isdisjoint(one.data)) for one in found]
 
 
+def same_people(one: str, other: str) -> bool:
+    """Whether two assignments to users put the same records together, by either code of each record."""
+    first, second = ({text[place : place + 64] for place in range(0, len(text), 64)} for text in (one, other))
+    return one == other or not first.isdisjoint(second)
+
+
 def check_name(what: str, name: str) -> str:
     """The name of a data set or of its budget, if it is a plain word."""
     if isinstance(name, str) and _NAME.fullmatch(name):

@@ -138,10 +138,14 @@ class RunOpened(Dated):
     Args:
         run: the identity of the run.
         salt: the salt of this opening.
+        step: the number of steps that were paid before it, in the directory that was opened.
+        copy: whether another copy of the run had the opening before it.
     """
 
     run: str
     salt: str
+    step: int = 0
+    copy: bool = False
     kind = OPENING
 
 

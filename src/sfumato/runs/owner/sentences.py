@@ -139,7 +139,7 @@ def declared_public_note(source: Source) -> str | None:
     if not source.public or source.published:
         return None
     found = earlier_uses(DataIdentity.from_source(source))
-    count = len(found.plans) + found.other_assignments
+    count = len(found.plans)
     if not count:
         return None
     return (
@@ -151,8 +151,8 @@ def declared_public_note(source: Source) -> str | None:
 def other_assignments(count: int, which: str = "earlier") -> str:
     """The text about runs with another assignment of records to users (`EarlierUses.other_assignments`)."""
     return (
-        f"{count} {which} run{'s' if count > 1 else ''} of yours on these data used another assignment of "
-        "records to users: their cost does not add up with these, and is in no total"
+        f"{count} {which} run{'s' if count > 1 else ''} of yours assigned these records to other users: the total is "
+        "for a person who is one user in each run"
     )
 
 
@@ -226,9 +226,9 @@ def figures_sentences(epsilons: Sequence[float]) -> list[str]:
 
 def other_unit_text(other: JointCost) -> str:
     """The text about runs with another unit, whose figures do not add up with these."""
-    many = other.runs > 1
+    many, who = other.runs > 1, "a person" if other.unit == "user" else "an example"
     return (
         f"{other.runs} run{'s' if many else ''} with a guarantee for each single {other.unit} "
         f"{'come' if many else 'comes'} to epsilon {rounded_up(other.epsilon)} at delta {other.delta!r} for that, "
-        "which does not add up with other units"
+        f"which sfumato cannot add to the total: {who} that is in both pays for both"
     )

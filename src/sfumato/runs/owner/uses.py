@@ -13,8 +13,8 @@ from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
 from sfumato.runs.owner.composition import Use, joint_costs, unit_of
-from sfumato.runs.owner.data_identity import DataIdentity
-from sfumato.runs.owner.lines import CHOICE, DataUse, RunOpened
+from sfumato.runs.owner.data_identity import DataIdentity, same_people
+from sfumato.runs.owner.lines import CHOICE, DataUse
 
 
 def record(
@@ -87,21 +87,6 @@ def _uses_of_run(found: store.Store, run: str) -> list[DataUse]:
     return [one for one in found.lines if isinstance(one, DataUse) and one.run == run]
 
 
-def record_opening(run: str, before: str | None, salt: str) -> bool:
-    """Record the opening of a run. Returns whether it continues from the last recorded opening.
-
-    Args:
-        before: the salt of the previous opening in this copy of the run; None for none.
-
-    **Guarantee.** If two copies of an unfinished run are resumed, the second one gets False: each copy spends the whole
-    plan on its own, and only one is on the owner's list.
-    """
-    with store.locked() as held:
-        salts = [one.salt for one in held.lines if isinstance(one, RunOpened) and one.run == run]
-        held.append(RunOpened(run=run, salt=salt))
-    return (salts[-1] if salts else before) == before
-
-
 @dataclass(frozen=True)
 class EarlierUses:
     """The owner's earlier uses of some data, or of data that were then at one of their places.
@@ -109,10 +94,9 @@ class EarlierUses:
     Args:
         data: the data.
         lines: the lines about them, in order.
-        runs: the plan or private selection of each run, by identity. A promise for users is included only if the same
-            records were assigned to the same users: what one run calls a user may be several users to another, and
-            their losses don't compose.
-        other_assignments: the number of runs with another assignment to users. They compose with none of `runs`.
+        runs: the plan or private selection of each run, by identity.
+        other_assignments: the number of those runs for users that put other records together. Their losses compose for
+            a person who is one user in each run.
         seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
         figures: epsilon for each test image, of each release about test images (a run's figures, or a choice).
         others: the lines of all other runs.
@@ -146,37 +130,29 @@ def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
     """
     used = [one for one in store.read().lines if isinstance(one, DataUse) and one.run != but]
     found = data.matching(used)
-    runs, users, figures, seeded, apart = dict[str, Use](), dict[str, set[str] | None](), dict[str, float](), set(), 0
+    runs, users, figures, seeded = dict[str, Use](), dict[str, list[str]](), dict[str, float](), set()
     for line, known in found:
         if line.test_epsilon is not None:  # a later line with a smaller epsilon takes nothing back
             figures[line.run] = max(line.test_epsilon, figures.get(line.run, 0.0))
         if isinstance(line.use, PrivateChoice):
             continue
         runs[line.run] = line.use
-        # Data that were changed since, at the same place, are assumed to have the same assignment to users.
-        assigned, before = {line.users} if known and line.unit != Example.name else None, users.get(line.run, set())
-        users[line.run] = None if assigned is None or before is None else assigned | before
+        if known and line.unit != Example.name:  # data that were changed since, at the same place, count as alike
+            users.setdefault(line.run, []).append(line.users)
         if line.seeded:
             seeded.add(line.run)
-    for run, assigned in users.items():
-        if not _counts(assigned, data.users):
-            del runs[run]
-            apart += 1
+    whose = data.users or (next(reversed(users.values()))[-1] if users else "")
+    others = sum(not any(same_people(one, whose) for one in assigned) for assigned in users.values())
     counted = {line.run for line, _ in found}
     return EarlierUses(
         data=data,
         lines=tuple(line for line, _ in found),
         runs=runs,
-        other_assignments=apart,
-        seeded=len(seeded & runs.keys()),
+        other_assignments=others,
+        seeded=len(seeded),
         figures=tuple(figures.values()),
         others=tuple(one for one in used if one.run not in counted and one.kind != CHOICE),
     )
-
-
-def _counts(assigned: set[str] | None, users: str) -> bool:
-    """Whether a run counts in the sum of the runs with this assignment to users."""
-    return assigned is None or users in assigned
 
 
 def uses_report(data: DataIdentity) -> dict[str, Any]:
@@ -184,7 +160,7 @@ def uses_report(data: DataIdentity) -> dict[str, Any]:
 
     Returns:
         `uses`: each run, private search, or choice by test images, oldest first; `together`: their joint cost, for each
-        unit separately (and for each assignment to users separately); `by_numbers`: the number of runs, on any data,
+        unit separately; `other_assignments`: see `EarlierUses`; `by_numbers`: the number of runs, on any data,
         whose data are known by their numbers alone; `disagreements`: losses in the owner's lists, because of which the
         sums are too small. Epsilons are rounded up to six decimals.
 
@@ -194,17 +170,17 @@ def uses_report(data: DataIdentity) -> dict[str, Any]:
     runs = dict[str, list[DataUse]]()
     for one in found.lines:
         runs.setdefault(one.run, []).append(one)
-    assigned = {run: lines[-1].users for run, lines in runs.items() if lines[0].kind != CHOICE}
     sums = []
-    for users in dict.fromkeys(assigned.values()):
-        own = [runs[run][-1] for run, one in assigned.items() if one == users]
-        for one in joint_costs([line.use for line in own if not isinstance(line.use, PrivateChoice)]):
-            seeded = sum(any(line.seeded for line in runs[of.run]) for of in own if of.unit == one.unit)
-            sums.append(one._asdict() | {"epsilon": ceiling(one.epsilon, 6), "seeded": seeded})
+    for one in joint_costs(found.plans):
+        seeded = sum(
+            any(line.seeded for line in runs[run]) for run, use in found.runs.items() if unit_of(use) == one.unit
+        )
+        sums.append(one._asdict() | {"epsilon": ceiling(one.epsilon, 6), "seeded": seeded})
     every = [*found.lines, *found.others]
     return {
         "uses": [*map(_row, runs.values())],
         "together": sums,
+        "other_assignments": found.other_assignments,
         "by_numbers": len({one.run for one in every if not one.places and one.kind != CHOICE}),
         "disagreements": [*codes.disagreements()],
     }

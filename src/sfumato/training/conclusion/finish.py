@@ -20,7 +20,7 @@ from sfumato.data import Tokens
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, PrivateSelection, Statement
-from sfumato.privacy.ledger import lost_steps
+from sfumato.privacy.ledger import copied_steps, lost_steps
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.report import DocumentFacts, assessment, model_card
@@ -118,6 +118,7 @@ def _conclusion(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Tra
             job.circumstances,
             steps_taken=trained.step if early else None,
             steps_lost=len(lost_steps(ledger.entries, trained.step)),
+            steps_copied=copied_steps(ledger.entries),
         ),
         reading=Reading(classes=tuple(job.source.classes), loss=job.settings.objective.loss),
     )
@@ -283,7 +284,7 @@ def _persons(run: RunDirectory, statement: Mapping[str, Any]) -> list[str]:
     """For private runs of single examples: epsilon of persons with several records, from the plan alone."""
     if statement["epsilon"] is None or statement["circumstances"]["data_public"]:
         return []
-    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    plan = Statement.from_dict(statement).spent
     if plan.unit.name != "example":
         return []
     return [

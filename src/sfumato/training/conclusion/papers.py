@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import PrivacyPlan, Statement, reconstruction_rates
+from sfumato.privacy import Statement, reconstruction_rates
 from sfumato.privacy.statements.statement import detection
 from sfumato.report import GroupScore, wilson
 from sfumato.report.papers import GUESSES, anonymity, technical_documentation
@@ -30,7 +30,8 @@ def anonymity_of(run: RunDirectory) -> str:
     """Evidence about the anonymity of a finished run's model, for its owner."""
     _require_guarantee(run, "--anonymity")
     record, written = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
-    said, plan = Statement.from_dict(written), PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    said = Statement.from_dict(written)
+    plan = said.spent
     facts, figures = said.circumstances, said.circumstances.figures
     return anonymity(
         document_facts(run),

@@ -99,8 +99,8 @@ def _guarantee_facts(
     run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any], *, public: bool, total: bool
 ) -> dict[str, Any]:
     """The facts about the guarantee in the report of a private run."""
-    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
+    plan = promised.spent
     single = plan.unit.name == "example"
     used = [] if facts.data_public or (public and not total) else joint_cost_lines(record, plan, public=public)
     return {
@@ -124,7 +124,7 @@ def _guarantee_facts(
 def _attack(promised: Statement) -> Attack:
     """The most that an attacker can find out."""
     return Attack(
-        detections=true_positive_rates(promised.selection or promised.plan, RATES),
+        detections=true_positive_rates(promised.selection or promised.spent, RATES),
         delta=promised.plan.delta,
         subject=promised.covered,
         others=promised.wording.others,
@@ -244,7 +244,7 @@ def most_exposed_person(directory: Path) -> tuple[int, float] | None:
     """(images, epsilon) of the person with the most images in a run of single examples. Private."""
     run = RunDirectory(directory)
     most = run.read_json(names.SETTINGS).get("most_of_one_user")
-    return None if most is None else person_guarantee(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
+    return None if most is None else person_guarantee(Statement.from_dict(run.read_json(names.STATEMENT)).spent, most)
 
 
 def backbone_facts(record: Mapping[str, Any]) -> dict[str, Any]:

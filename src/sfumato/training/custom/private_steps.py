@@ -69,6 +69,7 @@ def private_steps(
     micro_batch: int | None = None,
     capture: bool = False,
     if_changed: str = REFUSE,
+    copy: bool = False,
     rounds: int = 0,
     **unknown: Never,
 ) -> PrivateSteps:
@@ -126,6 +127,8 @@ def private_steps(
         if_changed: what to do if a step that is repeated after an interruption would release something else, for
             example with another loss or on a device that rounds differently: "refuse", or "skip": the steps paid for
             since the checkpoint are lost, as the statement says, and the loop continues after them.
+        copy: resume the run although another copy of it went on, such as one before a backup was restored; the steps
+            that the other copy may have taken are counted as spent.
         rounds: the rounds of a federation that the steps are divided into: given by `private_rounds`.
 
     **Guarantee.** The weights after every step, all of them together, have the plan's (epsilon, delta) for each single
@@ -151,14 +154,13 @@ def private_steps(
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
-    others |= {"with_state": tuple(with_state), "capture": capture}
+    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run}
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
         records=records,
         loss=loss or _loss_by_rule(records),
         plan=plan,
-        run=run,
         facts=facts,
         **others,
         start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),

@@ -27,7 +27,7 @@ from sfumato.gradients.checks.discovery import own_errors
 from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
-from sfumato.privacy.ledger import lost_steps
+from sfumato.privacy.ledger import copied_steps, lost_steps, moved
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs import releases
@@ -121,11 +121,12 @@ class PrivateSteps:
         seed: int | None,
         if_changed: str,
         capture: bool,
+        copy: bool,
         start: Start,
     ):
         self.plan, self.directory, self.note = plan, run.path, ""
         self._run, self.model, self._optimizer, self._records = run, model, optimizer, records
-        self._with_state, self._noise, self._if_changed = with_state, noise, if_changed
+        self._with_state, self._noise, self._if_changed, self._copy = with_state, noise, if_changed, copy
         self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._device = next(iter(model.parameters())).device
         refuse_foreign(optimizer, self._trained)
@@ -157,7 +158,7 @@ class PrivateSteps:
             run.require_free()
             refuse_unfit(optimizer)
             self._key = bookkeeping.key_of(seed, known, plan, model)
-        self._known, self._facts = known, facts
+        self._known, self._facts, self._begun = known, facts, run.exists
         self._private()  # raises the errors of the first step
 
     def _checked(self, loss: Loss, start: Start) -> int:
@@ -229,12 +230,15 @@ class PrivateSteps:
         return self.statement
 
     def _open(self) -> Ledger:
-        """Opens the ledger, creating the run if there is none."""
+        """Opens the ledger, creating the run if there was none."""
+        if self._begun and not self._run.exists:
+            raise moved(self.directory)
         if self._run.exists:
             bookkeeping.record_use(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records)
         else:
             first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
             self.note = bookkeeping.create_run(self._run, self._known, self.plan, self._key, self._records, first)
+        self._begun = True
         return Ledger(self._run / names.LEDGER, notify=self._add_note)
 
     def _add_note(self, line: str) -> None:
@@ -262,7 +266,7 @@ class PrivateSteps:
     def _steps(self, ledger: Ledger, checkpoint: Checkpoint, until: int) -> Generator[OwnStep, None, bool]:
         """Yields the steps from a checkpoint to step `until`. Returns whether some were lost: then the caller starts
         over from the checkpoint."""
-        self._key = resume.open_key(self._key, ledger, self._run, salted=not self._facts.seeded)
+        self._key = resume.open_key(self._key, ledger, self._run, salted=not self._facts.seeded, copy=self._copy)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
@@ -338,7 +342,8 @@ class PrivateSteps:
     def _conclude(self, ledger: Ledger, steps: int) -> None:
         early = steps if steps < self.plan.steps else None
         lost = len(lost_steps(ledger.entries, steps))
-        facts = replace(self._facts, steps_taken=early, steps_lost=lost)
+        copied = copied_steps(ledger.entries)
+        facts = replace(self._facts, steps_taken=early, steps_lost=lost, steps_copied=copied)
         statement = Statement(plan=self.plan, circumstances=facts)
         bookkeeping.conclude(self._run, ledger, self.model, statement, steps)
         self._statement = statement

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import ranks_within_users
 from sfumato.data.classes import Spellings
+from sfumato.data.identity.fingerprint import grouping
 from sfumato.data.identity.record_users import refuse_several, users_to_nfc
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
@@ -43,6 +44,12 @@ class UserRecords(LoopRecords):
 
     order: np.ndarray = field(repr=False)
     ends: np.ndarray = field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """As of `LoopRecords`, and of the order of the users."""
+        content = super().fingerprint.encode() + self.order.tobytes() + self.ends.tobytes()
+        return hmac.new(self.key, content, hashlib.sha256).hexdigest()
 
     def micro_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]]:
         """Yields users (b,), and the inputs and targets (b, R, ...) of their records with shares (b, R).
@@ -92,7 +99,7 @@ def by_user(
         codes=records.codes[kept],
         sums=records.sums[kept],
         identifiers=records.identifiers[kept],
-        users=_assignment(records, names, numbers),
+        users=_assignment(records, numbers),
         examples=len(kept),
         facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
     )
@@ -166,8 +173,8 @@ def _kinds(owners: np.ndarray) -> set[str]:
     return kinds | ({"integers"} if numbers else set()) | ({"strings"} if names else set())
 
 
-def _assignment(records: LoopRecords, names: np.ndarray, numbers: np.ndarray) -> str:
-    """Digest of the assignment of records to users, in any order; reveals nothing without the owner's key."""
-    coded = [hmac.digest(records.key, b"own user" + str(name).encode(), "sha256") for name in names.tolist()]
-    pairs = sorted(code.tobytes() + coded[number] for code, number in zip(records.codes, numbers, strict=True))
-    return hmac.new(records.key, b"own assignment" + b"".join(pairs), hashlib.sha256).hexdigest()
+def _assignment(records: LoopRecords, numbers: np.ndarray) -> str:
+    """Which records belong to one user, in any order; reveals nothing without the owner's key."""
+    named = np.zeros((len(numbers), 32), np.uint8)
+    named[:, :8] = numbers.astype("<i8")[:, None].view(np.uint8)
+    return grouping(records.key, np.concatenate([named, records.identifiers], axis=1))

@@ -11,7 +11,7 @@ from sfumato._files import write
 from sfumato.experiment import to_recipe
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, PrivacyPlan
-from sfumato.privacy.ledger import BETWEEN_RELEASES, is_release, open_with_salt, openings
+from sfumato.privacy.ledger import BETWEEN_RELEASES, is_release, openings
 from sfumato.privacy.statements import process_counts
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
@@ -19,6 +19,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
+from sfumato.runs.openings import open_run
 from sfumato.runs.owner import codes, uses
 from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.training.descent import beginning_of_average, optimizer_of
@@ -215,21 +216,15 @@ def verified_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
 
 
 def open_key(
-    key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: bool, workers: Workers = ALONE
+    key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: bool, copy: bool = False, workers: Workers = ALONE
 ) -> RunKey:
     """The run's key for the coming steps. An unseeded run salts it each time the run is opened.
 
-    All workers learn the salts from the leader's ledger. Training without privacy has no salts.
+    All workers learn the salts from the leader's ledger. Training without privacy has no salts. For `copy` see
+    `open_run`.
     """
     if ledger is not None and salted:
-        before = [salt for _, salt in openings(ledger.entries)]
-        salt = open_with_salt(ledger)
-        listed = not run.read_json(names.SETTINGS)["circumstances"]["data_public"]
-        if listed and not uses.record_opening(run.identity, before[-1] if before else None, salt):
-            ledger.notify(
-                f"note: another copy of the run in {run.path} was resumed since this one stopped. Their new steps "
-                "share no noise, but each copy spends the whole plan, and your list counts only one"
-            )
+        open_run(run, ledger, copy=copy)
     salts = [] if ledger is None else openings(ledger.entries)
     return key.with_salts([(step, salt) for step, salt in workers.broadcast({"openings": salts})["openings"]])
 

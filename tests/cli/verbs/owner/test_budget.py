@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import sfumato
 from sfumato.privacy import Ledger
 
 
@@ -22,6 +23,12 @@ def test_a_budget_from_its_first_run_to_its_last(private, call):
     assert re.search(
         r"Budget faces: [\d.]+% of epsilon 3 at delta 1e-05 is used, for each single example, by 1 run", said
     )
+    alone = call("budget faces")
+    assert "so far epsilon" in alone
+    assert "that of its plan alone" in alone
+    assert "price of choosing" not in alone
+    found = json.loads(call("budget faces --json"))
+    assert found["epsilon_used"] == found["epsilon_if_planned_in_advance"] < 3
     call(f"{private} --budget faces --output b --report-epsilon 1")
     shown = call("budget faces --plot a.svg")
     assert "figures at 1" in shown
@@ -36,6 +43,16 @@ def test_a_budget_from_its_first_run_to_its_last(private, call):
     assert not Path("c").exists()
     assert json.loads(call("budget --json"))["budgets"] == [found]
     assert call("budget").startswith("budget faces: ")
+
+
+def test_a_source_names_the_budgets_that_count_its_runs(call, arrays, plan):
+    assert json.loads(call("budget name:none --json"))["budgets"] == []
+    call("budget spots --epsilon 20 --delta 1e-3")
+    sfumato.record_use(sfumato.open_source(arrays, owner_key=sfumato.owner_key()), plan, budget="spots")
+    assert call(f"budget {arrays}").startswith("budget spots: ")
+    (found,) = json.loads(call(f"budget {arrays} --json"))["budgets"]
+    assert found["budget"] == "spots"
+    assert "a budget is set and drawn by its name" in call(f"budget {arrays} --epsilon 3", status=1)
 
 
 def test_a_run_that_ends_early_or_goes_on_is_counted_once(private, call, monkeypatch):

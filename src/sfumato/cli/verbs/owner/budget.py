@@ -27,7 +27,7 @@ COLUMNS = (
     ("used", "{used}"),
     ("", "figures at {figures:g}"),
 )
-Named = Annotated[str | None, positional("NAME")]
+Named = Annotated[str | None, positional("NAME|SOURCE")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,8 @@ class Budget(PrintsJson):
     """
 
     what: Named = None
-    """Name of the budget. (default: list all budgets)"""
+    """Name of the budget, or a source, as in sfumato spent, for the budgets that count its runs. (default: list all
+    budgets)"""
 
     epsilon: Number = None
     """Total that all runs together may cost, at least what is already spent. Sets or changes the budget. (default: show
@@ -70,6 +71,13 @@ class Budget(PrintsJson):
                 raise SfumatoError(f"--{(given or ['plot'])[0]} is given without a budget's name", "name the budget")
             self.list_all()
             return
+        if ":" in self.what:
+            if given or self.plot:
+                raise SfumatoError(
+                    f"{self.what} is a source, but a budget is set and drawn by its name", "name the budget"
+                )
+            self.list_all(self.what)
+            return
         if given and self.epsilon is None:
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
         if self.plot is not None and not self.plot.endswith(".svg"):
@@ -87,12 +95,17 @@ class Budget(PrintsJson):
         plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
         console.show(found.to_dict(), *_parts(found), plot, json=self.json)
 
-    def list_all(self) -> None:
-        """Print all budgets, one line each."""
+    def list_all(self, source: str | None = None) -> None:
+        """Print all budgets, one line each, or those that count runs on this source."""
+        from sfumato.cli.verbs.owner.spent import uses_of
+        from sfumato.data import SourceSpec
         from sfumato.runs.owner import budgets
 
-        found = [budgets.read_budget(name) for name in budgets.names()]
-        none = Note("no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
+        rows = [] if source is None else uses_of(SourceSpec(spec=source))[0]["uses"]
+        counting = dict.fromkeys(name for one in rows for name in one["budgets"])
+        found = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
+        none = "no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one"
+        none = Note(none if source is None else f"no budget counts a run on {source}")
         data = {"budgets": [one.to_dict() for one in found]}
         console.show(data, *(one.description for one in found), None if found else none, json=self.json)
 
@@ -139,7 +152,10 @@ def _parts(account: Account) -> Iterator[str | Table]:
         for number, row in enumerate(account.history(), start=1)
     ]
     yield from ("", Table(rows, COLUMNS, texts=3), "")
-    if (planned := account.epsilon_in_advance()) is not None and own.accounting != "planned":
+    planned = account.epsilon_in_advance()
+    if planned is not None and len(rows) == 1:
+        yield f"so far epsilon {rounded_up(account.total)}, that of its plan alone"
+    elif planned is not None and own.accounting != "planned":
         yield (
             f"together epsilon {rounded_up(account.epsilon)} by this rule; planned in advance, the same runs would "
             f"cost {rounded_up(planned)}. The difference is the price of choosing each run after seeing earlier "

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import PrintsJson, SourceChoices, source_spec
 from sfumato.cli.options.spellings import SourceName
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
+
+if TYPE_CHECKING:
+    from sfumato.data import SourceSpec
 
 COLUMNS = {
     "date (UTC)": "{date}",
@@ -39,34 +43,10 @@ class Spent(PrintsJson, SourceChoices):
 
     def run(self) -> None:
         """Find the uses and print them."""
-        from sfumato._checks import SfumatoError
-        from sfumato.data import paths
-        from sfumato.randomness import owner_key
-        from sfumato.runs.owner import sentences, uses
-        from sfumato.runs.owner.data_identity import NAMED, DataIdentity, place
-
-        if self.what.startswith(NAMED):
-            named = DataIdentity((), (place(self.what.removeprefix(NAMED)),))
-            self._show(uses.uses_report(named), [*sentences.disagreements()])
-            return
-        spec = source_spec(self, self.what)
-        try:
-            source = spec.open(owner_key())
-            data = DataIdentity.from_source(source)
-            found = uses.uses_report(data)
-            apart = [] if source.public else [*sentences.overlap_notes(uses.earlier_uses(data))]
-        except SfumatoError as error:
-            found = uses.uses_report(DataIdentity((), tuple(paths.places_of(self.what))))
-            if not found["uses"]:
-                raise
-            apart = [*sentences.disagreements()]
-            console.note(f"note: {error}; only runs on data at this path are listed")
-        self._show(found, apart)
-
-    def _show(self, found: dict[str, Any], apart: list[str]) -> None:
         from sfumato.runs.owner.budgets import runs_text
         from sfumato.runs.owner.data_identity import BY_NUMBERS
 
+        found, apart = uses_of(source_spec(self, self.what))
         if found["by_numbers"]:
             apart.append(
                 f"note: {runs_text(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}"
@@ -76,11 +56,33 @@ class Spent(PrintsJson, SourceChoices):
             console.note(note)
 
 
+def uses_of(spec: SourceSpec) -> tuple[dict[str, Any], list[str]]:
+    """The uses of a source (`uses_report`), and notes for the owner. Data that cannot be opened are known by path."""
+    from sfumato.data import paths
+    from sfumato.randomness import owner_key
+    from sfumato.runs.owner import sentences, uses
+    from sfumato.runs.owner.data_identity import NAMED, DataIdentity, place
+
+    if spec.spec.startswith(NAMED):
+        named = DataIdentity((), (place(spec.spec.removeprefix(NAMED)),))
+        return uses.uses_report(named), [*sentences.disagreements()]
+    try:
+        source = spec.open(owner_key())
+        data = DataIdentity.from_source(source)
+        return uses.uses_report(data), [] if source.public else [*sentences.overlap_notes(uses.earlier_uses(data))]
+    except SfumatoError as error:
+        found = uses.uses_report(DataIdentity((), tuple(paths.places_of(spec.spec))))
+        if not found["uses"]:
+            raise
+        console.note(f"note: {error}; only runs on data at this path are listed")
+        return found, [*sentences.disagreements()]
+
+
 def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     """The uses as a table, and their totals in words."""
     from sfumato.privacy.statements.display import rounded_up
     from sfumato.runs.owner.budgets import runs_text
-    from sfumato.runs.owner.sentences import seeded_suffix
+    from sfumato.runs.owner.sentences import other_assignments, seeded_suffix
 
     if not found["uses"]:
         yield f"no known run of yours used {what} as private data"
@@ -105,5 +107,7 @@ def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
             f"for each single {one['unit']}: {runs_text(one['runs'])}, together epsilon {rounded_up(one['epsilon'])} "
             f"at delta {one['delta']!r}, if all were planned in advance{seeded_suffix(one['seeded'])}"
         )
+    if found["other_assignments"]:
+        yield Note(f"note: {other_assignments(found['other_assignments'], 'of these')}")
     for name in dict.fromkeys(name for one in found["uses"] for name in one["budgets"]):
         yield Note(f"sfumato budget {name} shows what is left")
