@@ -212,12 +212,14 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
             "save one integer for each image, or a row of 0 and 1",
         )
     if labels.ndim == 2:
-        if labels.dtype.kind not in "iub" or not np.isin(labels, (0, 1)).all():
+        if labels.dtype.kind not in "iubf" or not np.isin(labels, (0, 1)).all():
             raise SfumatoError(
-                f"{name} of {where} has the shape {labels.shape} and holds something other than the integers 0 and 1",
+                f"{name} of {where} has the shape {labels.shape} and holds something other than 0 and 1",
                 "save 1 for true labels and 0 for the others, as uint8",
             )
         return labels.astype(np.int64)
+    if labels.dtype.kind in "bf" and np.isin(labels, np.arange(len(labels))).all():  # 1.0 and true are 1
+        labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iu":
         raise SfumatoError(
             f"{name} of {where} is {labels.dtype}",
