@@ -38,8 +38,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         model: a name (see `sfumato.models`), a custom module, or None for the default model.
         image_shape: (H, W) or (H, W, C), for flat images; "square" arranges any row of numbers as a square image.
         value_range: the declared values of black and white; None for uint8, and for numbers from 0 to 1. Values outside
-            are clipped. Steps of a pipeline before this one are not private: what a StandardScaler computes from X stays
-            in the pipeline without noise.
+            are clipped. Steps of a pipeline before this one are not private: the means of a StandardScaler stay in the
+            pipeline without noise.
         classes: all possible labels, declared; None to read them from y, which the statement then mentions.
         examples: the declared number of training examples; None to count them, which the statement then mentions.
         public: whether the data are public. Fits may then be repeated, and figures are not private.

@@ -88,8 +88,8 @@ def clipping_note(flat: np.ndarray, value_range: Sequence[float] | None) -> str 
     if value_range is None or not ((flat < value_range[0]) | (flat > value_range[1])).any():
         return None
     return (
-        f"note: values of X outside value_range {tuple(value_range)} are clipped to it (a private fact); give the range "
-        "of the values as they come here, after any scaling"
+        f"note: values of X outside value_range {tuple(value_range)} are clipped to it (a private fact); give the "
+        "range of the values as they come here, after any scaling"
     )
 
 

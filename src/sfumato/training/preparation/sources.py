@@ -97,8 +97,8 @@ def copies(source: Source) -> list[str]:
     >>> import numpy as np
     >>> from sfumato.data import open_source
     >>> images, labels = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8), np.arange(4) // 2
-    >>> copies(open_source((images, labels, images, labels[::-1]), owner_key=owner_key()))[0]
-    '4 of 4 test images are copies of training images (a private figure), so the test measures memory as well: remove them'
+    >>> copies(open_source((images, labels, images, labels[::-1]), owner_key=owner_key()))[1]
+    '4 images have copies with another label (a private figure): keep one of each'
     """
     parts = (source.train, source.test)
     codes = [own_codes(part, owner_key()) for part in parts]
@@ -116,9 +116,7 @@ def copies(source: Source) -> list[str]:
     same = np.concatenate(codes)[:, LENGTH:].copy().view(f"V{LENGTH}").reshape(-1)
     pairs = np.unique(np.stack([np.unique(same, return_inverse=True)[1], kinds.reshape(-1)]), axis=1)
     if several := int((np.bincount(pairs[0]) > 1).sum()):
-        found.append(
-            f"{several:,} {what} have copies with another label{private}: keep one of each"
-        )
+        found.append(f"{several:,} {what} have copies with another label{private}: keep one of each")
     return found
 
 
