@@ -302,7 +302,7 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
             micro_batch=chosen.micro_batch,
             precision=chosen.precision,
             notes=tuple(notes),
-            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
         )
 
 

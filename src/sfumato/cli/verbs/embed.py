@@ -100,7 +100,7 @@ class Embed(
             device=self.device,
             threads=self.threads,
             options={"budget": self.budget, "audit": self.audit, "keep": self.keep},
-            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
         )
 
     def check_processes(self) -> None:

@@ -33,7 +33,14 @@ from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.reading import Reading
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
+from sfumato.training.conclusion.run_report import (
+    data_name,
+    epsilon_by_images,
+    joint_cost_lines,
+    report,
+    requested_source,
+    title_of,
+)
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
 from sfumato.training.parts.part import Conclusion, Measure, RunSetup, Trained
