@@ -234,7 +234,7 @@ def test_recipes_are_still_read(copies, version):
 def test_the_recipe_of_a_search_still_tells_of_it(copies, at, version):
     at(copies[version])
     source = open_source("npz:spots.npz", owner_key=owner_key())
-    behind = recipe.uncovered_search("runs/uncovered/best.toml", None, source)
+    behind = recipe.uncovered_search("runs/uncovered/best.toml", None, None, source)
     assert behind is not None
     after = read(HERE / version / "runs" / "after-search" / "statement.json")["circumstances"]["search"]
     assert (behind.runs, after["runs"]) == (2, 3)

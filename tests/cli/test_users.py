@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -79,3 +80,38 @@ def test_refusals(call, patients, options, words):
 def test_rules_are_for_folders(call):
     told = call(f"train digits --dry-run --user-from {RULE!r}", status=1)
     assert f"--user-from {RULE} is for folder:, but the source is digits; leave it out; tables have a column" in told
+
+
+@pytest.fixture
+def by_patient(patients) -> str:
+    """The same images as PATIENT/CLASS/IMAGE."""
+    for file in Path("patients").glob("*/*.png"):
+        place = Path("by patient", file.name.partition("_")[0], file.parent.name)
+        place.mkdir(parents=True, exist_ok=True)
+        file.rename(place / file.name)
+    return "'folder:by patient'"
+
+
+def test_folders_of_patients_are_asked_about_and_each_patient_is_promised_to(call, by_patient, quick):
+    for further in ("", "--user-from folder", "--unit user --drawn users"):
+        told = call(f"train {by_patient} {quick} {further} --output run --dry-run", status=1)
+        assert told.splitlines()[-1].endswith(
+            "hold folders of the same names ('dense', 'thin'), so either level may be the classes; if these names are "
+            "the classes, give --class-from folder:2, and with it --user-from folder and --unit user if each outer "
+            "folder is one person's; if the outer folders are the classes, give --class-from folder:1"
+        )
+    levels = "--class-from folder:2 --user-from folder"
+    told = call(
+        f"train {by_patient} {levels} --unit user --drawn users --batch-size 8 --steps 2 --noise-multiplier 4 "
+        "--model linear --threads 1 --device cpu --output run"
+    )
+    assert "for each single person, with up to 4 images" in told
+    call("verify run")
+    call("report run --public")
+    call("report run --model-card")
+    for name in ("report-public.html", "README.md", "statement.json", "plan.json", "ledger.jsonl", "model.safetensors"):
+        assert not re.search(rb"\bp[0-9]+\b", Path("run", name).read_bytes()), f"a patient in {name}"
+    assert json.loads(Path("run/settings.json").read_text())["data"]["classes"] == ["dense", "thin"]
+    measured = json.loads(call(f"evaluate run {by_patient} {levels} --json"))
+    assert measured["images"] == len(opened("folder:by patient", class_from="folder:2", user_from="folder").test)
+    call("train run/run.toml --output again --dry-run")

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sfumato import SfumatoError, verify
@@ -52,6 +52,23 @@ def test_it_fits_and_says_what_it_promised(tmp_path):
     assert paid.together_[0] == pytest.approx(4.464, abs=0.01), "the owner's list counts both, though the data differ"
     assert any("1 earlier run of yours used these data" in line for line in paid.notes_)
     clone(found).set_params(directory=None, **QUICK).fit(X[::-1] * 0.5, y[::-1])  # other records
+
+
+def test_what_is_clipped_and_scaled_before_is_said(tmp_path):
+    """The means of the scaler are exact, and a range declared for the values before it clips those after it."""
+    scaled = make_pipeline(StandardScaler(), digits()).fit(X, y)[-1]
+    note = (
+        "note: values of X outside value_range (0, 16) are clipped to it (a private fact); give the range of the "
+        "values as they come here, after any scaling"
+    )
+    assert note in scaled.notes_
+    assert scaled.statement_.circumstances.own_code == ("preparation of the data",)
+    assert (
+        "The owner's own preparation of the data: the owner's word alone says that nothing in it was made from private "
+        "records, such as the means of a StandardScaler that was fitted on them."
+    ) in scaled.statement_.not_covered
+    assert not any("value_range" in line for line in scaled.statement_.not_covered), "it depends on the values"
+    assert note not in digits().fit(X[:100] * 0.5, y[:100]).notes_
 
 
 SEARCHES = {

@@ -84,6 +84,15 @@ def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
         assert words in more
 
 
+def test_an_assessment_of_dicom_files_names_data_concerning_health():
+    text = assessment(facts(health=True), **OWNER)
+    line = next(line for line in text.splitlines() if line.startswith("- Categories of personal data"))
+    assert line.endswith(
+        f": data concerning health (DICOM files, whose patient identifiers name the persons); others: {BLANK}"
+    )
+    assert "concerning health" not in assessment(facts(), **OWNER)
+
+
 def test_the_card_of_a_run_by_a_seed_promises_nothing():
     seeded = Statement(plan=PLAN, circumstances=Circumstances(seeded=True)).to_dict()
     card = model_card(facts(statement=json.loads(json.dumps(seeded))))

@@ -8,7 +8,8 @@ from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
 from sfumato.privacy import Circumstances, NoisyTable, reconstruction_rates
 from sfumato.privacy.noisy_table import FINE
 from sfumato.report import DocumentFacts, GroupScore
-from sfumato.report.papers import CONTROLLER, GUESSES, PROVIDER, anonymity, html_of, technical_documentation
+from sfumato.report.documents import BLANK
+from sfumato.report.papers import GUESSES, anonymity, html_of, technical_documentation
 
 PLAN = PrivacyPlan(
     population=1000,
@@ -72,8 +73,8 @@ def test_evidence_has_the_bounds_and_marks_what_a_record_cannot_know():
     for element in ("exfiltration", "regurgitation of training data", "model inversion", "reconstruction"):
         assert f"| {element} |" in text
     assert "No audit was run on this model" in text
-    assert "Conclusion of the controller: **to be written by the controller**" in text
-    assert text.count(CONTROLLER) == 20
+    assert "Conclusion of the controller: **TO BE FILLED IN**" in text
+    assert text.count(BLANK) == 20
 
 
 def test_evidence_is_of_the_run_at_hand():
@@ -82,7 +83,7 @@ def test_evidence_is_of_the_run_at_hand():
     text = anonymity(FACTS, **EVIDENCE | more)
     for words in ("- Of 100 canaries, 20 were guessed in.", "- Two runs.", "audits: 1", "Controller: Ward 3"):
         assert words in text
-    assert text.count(CONTROLLER) == 18
+    assert text.count(BLANK) == 18
     assert "No audit was run" not in text
     table = NoisyTable(epsilon=0.5, classes=2, predictions=True, edges=FINE, temperature=False)
     published = Statement(plan=PLAN, circumstances=Circumstances(figures=table)).to_dict()
@@ -107,10 +108,10 @@ def test_annex_iv_is_filled_in_as_far_as_a_run_can_and_marked_elsewhere():
     ):
         assert words in text
     assert "Accuracy: not published." in text
-    assert text.count(PROVIDER) == 28
+    assert text.count(BLANK) == 28
     heading = {"owner": "Ward 3", "purpose": "a trial", "date": "2026-03-01", "about_data": "X-rays of 2019"}
     filled = technical_documentation(FACTS, **FILLED | {"heading": heading})
-    assert filled.count(PROVIDER) == 24
+    assert filled.count(BLANK) == 24
     group = GroupScore(
         name="men",
         records=(11, 11, 11),
@@ -124,14 +125,14 @@ def test_annex_iv_is_filled_in_as_far_as_a_run_can_and_marked_elsewhere():
     assert "- accuracy: 91.0% (88.0% to 94.0%)" in text
     assert "- men (about 11 records): accuracy 90.0% (60.0% to 98.0%)" in text
     assert "“men”, is too small to say anything" in text
-    assert text.count(PROVIDER) == 27
+    assert text.count(BLANK) == 27
 
 
 def test_a_page_has_the_document_s_tables_and_no_html_of_its_own():
     page = html_of(anonymity(FACTS, **EVIDENCE))
     assert "<title>Anonymity of the model: Spots &amp; &lt;blots&gt; · sfumato report</title>" in page
     assert page.count("<table") == page.count('<table class="listing">') == 4
-    assert "<strong>to be written by the controller</strong>" in page
+    assert "<strong>TO BE FILLED IN</strong>" in page
     assert "|---" not in page
     assert "| --- |" not in page
     assert "<script>" not in html_of("# A title\n\n<script>alert(1)</script>\n")

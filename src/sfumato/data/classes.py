@@ -310,6 +310,8 @@ def check_counts(
     """
     if len(classes) == 1:
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", f"give {record}s of at least two classes")
+    if not listed:
+        refuse_reordered(classes, where)
     import numpy as np
 
     in_train = np.bincount(train, minlength=len(classes))
@@ -335,6 +337,25 @@ def check_counts(
             raise SfumatoError(
                 f"class {name!r} of {where} has no training {record}{why}",
                 f"add {record}s of this class, or make the train and test parts yourself",
+            )
+
+
+_BETWEEN_LABELS = re.compile(r"[|;,/+&]")
+
+
+def refuse_reordered(classes: Sequence[str], where: str) -> None:
+    """Refuses two classes that name the same labels in another order, such as "A|B" and "B|A".
+
+    >>> refuse_reordered(["Effusion", "Effusion|Mass"], "x.csv")
+    """
+    seen: dict[tuple[str, ...], str] = {}
+    for name in classes:
+        labels = tuple(sorted(label.strip() for label in _BETWEEN_LABELS.split(name)))
+        if (other := seen.setdefault(labels, name)) != name:
+            raise SfumatoError(
+                f"classes {other!r} and {name!r} of {where} are the same labels in another order",
+                "if a record may have several labels, give a column of 0 and 1 for each (`label_columns`); otherwise "
+                "write them in one order, or declare the `classes`",
             )
 
 

@@ -67,6 +67,8 @@ def open_source(
         path_column: column of a table with the images' paths; None for "path".
         label_column: column of a table or of Parquet with the classes; None for "label".
         user_column: column of a table or of Parquet with the users; None for "user", if there is one.
+        class_from: how to find the class of an image in a folder: "folder:2" for the second folder on the way to it, or
+            a regular expression searched in each file's name (see `user_from`).
         root: the folder of torchvision's data sets.
         download: whether to download a missing torchvision data set.
         test_fraction: expected share of the test part if the keyed hash splits the data; None for 0.2.

@@ -90,7 +90,7 @@ def places_of(spec: str) -> tuple[str, ...]:
 
 
 def without_pattern(spec: str) -> str:
-    """The source, with a pattern of shards replaced by the folder in which it starts. Used to name run directories.
+    """The source, with a pattern of shards replaced by the folder in which it starts.
 
     >>> without_pattern("webdataset:/data/photos/train-{000..003}.tar"), without_pattern("parquet:/data/a/**/0*")
     ('webdataset:/data/photos', 'parquet:/data/a')
@@ -103,6 +103,16 @@ def without_pattern(spec: str) -> str:
         return spec
     folder = next((one.parent for one in reversed((path, *path.parents)) if _PATTERN.search(one.name)), None)
     return f"{kind}:{folder}" if folder else spec
+
+
+def stem_of(spec: str) -> str:
+    """The name of a source or recipe, without folders and suffix: for titles and directories.
+
+    >>> stem_of("folder:data/pictures/"), stem_of("mine/small.toml"), stem_of("recipe:de2022/table13")
+    ('pictures', 'small', 'table13')
+    """
+    spec = without_pattern(spec)
+    return Path(os.path.abspath(spec.partition(":")[2] or spec)).stem
 
 
 _PATTERN = re.compile(r"[*?\[{]")

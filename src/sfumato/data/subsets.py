@@ -29,7 +29,7 @@ from sfumato.data.identity.record_users import (
 )
 from sfumato.data.parts import Part
 from sfumato.data.pieces import CachedRecords
-from sfumato.data.readers.layout import layout_of
+from sfumato.data.readers.layout import layout_of, refuse_unclear_classes, subfolders
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 
@@ -54,6 +54,7 @@ def refuse_without_users(spec: str = "", command: str = "embed") -> NoReturn:
 def _remedy_of_folder(path: str, command: str) -> str:
     """A remedy from the folder's layout. Folders are listed, no image is opened."""
     layout = layout_of(path)
+    refuse_unclear_classes(subfolders(layout.root), f"folder {path!r}", by_folder=True)
     rule, embeds = layout.suggested_user_from, command == "embed"
     if rule == BY_CLASS and not embeds:  # a classifier's classes are no users
         return (

@@ -141,7 +141,7 @@ def notes_of(job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[s
         return reasons
     plan = decided.plan
     held = len(by_user(job.source.train)[1])
-    if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
+    if users.is_far(plan.users or 0, held):
         reasons.append(
             f"note: {plan.users} users are declared, but the data hold {held}; the guarantee holds as stated, but "
             "rounds have fewer or more users than planned, while sums are divided by the planned number"

@@ -239,7 +239,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
         notes = [remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), drift.size_note(source, plan)]
         what, counted = users.count_candidates(source, plan)
-        if not 0.8 * counted <= plan.population <= 1.25 * counted:
+        if users.is_far(plan.population, counted):
             order = getattr(plan.participation, "assignment", None)
             sizes = {
                 "position": f"but only the first {plan.population} records have bins",

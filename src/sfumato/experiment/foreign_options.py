@@ -194,7 +194,7 @@ Kind = TypeVar("Kind")
 PLAN_OPTIONS = [one.name for kind in (Budget, PairOfRecords, Units) for one in fields(kind)]
 SOURCE_OPTIONS = frozenset(
     {"classes", "size", "channels", "bit_depth", "window", "test_fraction", "examples", "public", "label_columns"}
-    | {"user_from", "skip_unreadable", "text_column", "root", "download"}
+    | {"user_from", "class_from", "skip_unreadable", "text_column", "root", "download"}
 )
 """Facts that are declared when a source is opened. They are no fields of an experiment."""
 OPTIMIZER_OPTIONS = frozenset(

@@ -39,7 +39,7 @@ class DocumentFacts:
         title: the name of the model.
         task: the task as Hugging Face names it, such as "image-classification".
         model: the kind of network.
-        data: the kind of source that the model was trained on.
+        data: the name of the data that the model was trained on.
         classes: the class names; empty for an embedding.
         inputs: a description of the model's inputs.
         statement: the statement as JSON data; its `epsilon` is null if nothing is promised.
@@ -48,6 +48,7 @@ class DocumentFacts:
         use: how to use the model, in Markdown.
         check: how to verify the promise, in Markdown.
         about: facts that the owner has published, such as the person responsible for the data and their address.
+        health: whether the data name patients, so that they are data concerning health.
         person_lines: the meaning of a promise for single records for persons with several, one line each.
     """
 
@@ -63,6 +64,7 @@ class DocumentFacts:
     use: str = _USE
     check: str = _CHECK
     about: Mapping[str, str] = field(default_factory=dict)
+    health: bool = False
     person_lines: Sequence[str] = ()
 
 

@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from sfumato.privacy.statements.curve import up_to_digits
-from sfumato.report.documents import DocumentFacts
+from sfumato.report.documents import BLANK, DocumentFacts
 from sfumato.report.plots.drawing import render
 from sfumato.report.sections.facts import Interval
 from sfumato.report.sections.groups import GroupScore, smallest_group
 from sfumato.report.sections.numbers import estimate
 
-CONTROLLER, PROVIDER = "**to be written by the controller**", "**to be written by the provider**"
-"""The placeholders for facts that no record holds."""
 GUESSES = (1e-6, 1e-4, 0.001, 0.01, 0.1)
 """The probabilities of a right guess without the model for which reconstruction is bounded."""
 _HEADING = ("owner", "date", "purpose", "about_data")
@@ -58,7 +56,7 @@ def anonymity(
         public_test=public_test,
         test_rate=test_rate,
         record=record,
-        blank=CONTROLLER,
+        blank=BLANK,
     )
 
 
@@ -108,7 +106,7 @@ def technical_documentation(
         smallest=smallest_group(groups) if groups else "",
         changes=changes,
         record=record,
-        blank=PROVIDER,
+        blank=BLANK,
     )
 
 

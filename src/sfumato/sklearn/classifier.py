@@ -25,7 +25,7 @@ from sfumato.privacy import PrivacyPlan, Statement
 from sfumato.randomness import owner_key
 from sfumato.runs import Loaded, Run
 from sfumato.sklearn import fits
-from sfumato.sklearn.pixels import Shape, as_images, shape_of
+from sfumato.sklearn.pixels import Shape, as_images, clipping_note, shape_of
 from sfumato.training.run import train
 
 
@@ -37,7 +37,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             the budget again. Epsilon is None if `options` have `mu` or `attack_risk` in its place.
         model: a name (see `sfumato.models`), a custom module, or None for the default model.
         image_shape: (H, W) or (H, W, C), for flat images; "square" arranges any row of numbers as a square image.
-        value_range: the declared values of black and white; None for uint8, and for numbers from 0 to 1.
+        value_range: the declared values of black and white; None for uint8, and for numbers from 0 to 1. Values outside
+            are clipped. Steps of a pipeline before this one are not private: the means of a StandardScaler stay in the
+            pipeline without noise.
         classes: all possible labels, declared; None to read them from y, which the statement then mentions.
         examples: the declared number of training examples; None to count them, which the statement then mentions.
         public: whether the data are public. Fits may then be repeated, and figures are not private.
@@ -117,7 +119,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             if self.search is None and fits.is_searching():
                 fits.refuse_search(plan)
             source = fits.register_fit(source, plan, paid=self.search is not None)
-        self._train(source)
+        self._train(source, clipping_note(X, self.value_range))
         return self
 
     def _numbered(self, y: np.ndarray) -> np.ndarray:
@@ -162,9 +164,11 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         name = self.model if isinstance(self.model, str) else None
         return Experiment(**{"model": name, **budget}).decide(source)[0]
 
-    def _train(self, source: Source) -> None:
-        """Trains, and stores the results as attributes."""
+    def _train(self, source: Source, note: str | None) -> None:
+        """Trains, and stores the results as attributes, with this note and the messages of the run."""
         messages = _Messages(self.verbose)
+        if note is not None:
+            messages.report(note)
         directory = self.directory
         if directory is None:
             directory = tempfile.mkdtemp(prefix="sfumato-run-")

@@ -83,6 +83,16 @@ def as_images(flat: np.ndarray, shape: Shape, value_range: Sequence[float] | Non
     return np.pad(levels, ((0, 0), (0, missing))).reshape(-1, *shape)
 
 
+def clipping_note(flat: np.ndarray, value_range: Sequence[float] | None) -> str | None:
+    """A note if values lie outside the declared range. It depends on the private values: for the owner alone."""
+    if value_range is None or not ((flat < value_range[0]) | (flat > value_range[1])).any():
+        return None
+    return (
+        f"note: values of X outside value_range {tuple(value_range)} are clipped to it (a private fact); give the "
+        "range of the values as they come here, after any scaling"
+    )
+
+
 def _scaled(flat: np.ndarray, value_range: Sequence[float] | None) -> np.ndarray:
     """Scales values to uint8 levels from 0 to 255."""
     if value_range is None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.cli.options.choices import stem_of
 from sfumato.cli.verbs.train import Train
+from sfumato.data.paths import stem_of
 
 
 @pytest.mark.parametrize(

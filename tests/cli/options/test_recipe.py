@@ -12,6 +12,8 @@ import pytest
 from sfumato._checks import SfumatoError
 from sfumato.cli import main
 from sfumato.cli.options import recipe
+from sfumato.data import open_source
+from sfumato.randomness import owner_key
 
 KNOWN = {"source", "model", "epsilon", "noise_multiplier", "batch_size", "steps", "views", "threads", "device"}
 ROWS = """
@@ -183,3 +185,32 @@ def test_a_search_of_a_row_ends_with_a_recipe_of_its_own(rows: str, call):
     assert json.loads(Path("best/plan.json").read_text())["noise_multiplier"] == 8.0
     told = call(f"sweep {rows} --epsilon 1 --private --search private --output p", status=1)
     assert "--epsilon and --noise-multiplier are both given, on the command line or by a recipe" in told
+
+
+SIZED = """
+source = "digits"
+examples = 1438
+batch-size = 719
+steps = 2
+noise-multiplier = 8.0
+model = "linear"
+threads = 1
+device = "cpu"
+"""
+
+
+def test_a_source_of_another_size_is_refused_with_the_options_that_scale_the_recipe(call, spots_folder):
+    Path("sized.toml").write_text(SIZED)
+    spots = f"folder:{spots_folder}"
+    held = len(open_source(spots, owner_key=owner_key()).train)
+    told = call(f"train sized.toml --source {spots} --output run --dry-run", status=1)
+    scaled = f"--examples {held} --batch-size {round(held / 2)}"
+    assert told.splitlines()[-1] == (
+        f"error: the recipe sized.toml is for 1438 examples, but the source has {held}; give {scaled}, the same share "
+        "of them in each step"
+    )
+    call(f"train sized.toml --source {spots} --output run --dry-run {scaled}")
+    call("train sized.toml --output run --dry-run")
+    Path("sized.toml").write_text(SIZED.replace("batch-size = 719", "") + "[[row]]\nbatch-size = 40\n")
+    told = call(f"train sized.toml --source {spots} --output run --dry-run --batch-size 40", status=1)
+    assert told.splitlines()[-1].endswith(f"; give --examples {held}"), "the batch size selects the row"

@@ -83,6 +83,18 @@ def test_what_is_given_with_public_is_published_as_it_was_then(call, table, quic
     assert "title must be one line" in call("report run --title ' '", status=1)
 
 
+def test_papers_are_titled_by_the_name_of_the_data_and_show_no_path(call, workplace, table, quick):
+    Path("hidden place").mkdir()
+    Path("spots.npz").rename("hidden place/moles.npz")
+    call(f"train 'npz:hidden place/moles.npz' {quick} --output run")
+    for options, name in (("--public", "report-public.html"), ("--model-card", "README.md"), ("--dpia", "dpia.md")):
+        call(f"report run {options}")
+        assert "moles, linear" in text(f"run/{name}")
+        assert "hidden" not in text(f"run/{name}")
+    assert "- Trained on: moles\n" in text("run/README.md")
+    assert "- Source: moles; each record: images of 8 x 8 pixels, grey" in text("run/dpia.md")
+
+
 def test_a_public_page_says_which_model_it_is_of_and_what_a_person_has(call, table, quick):
     call(f"train {table} {quick} --output run")
     digits = hashlib.sha256(Path("run/model.safetensors").read_bytes()).hexdigest()
@@ -91,6 +103,7 @@ def test_a_public_page_says_which_model_it_is_of_and_what_a_person_has(call, tab
     assert digits in public
     assert digits in text("run/report.html")
     assert "A person with several images" in public
+    assert "A person with several images" in text("run/report.html")
     call("report run --dpia")
     assert "- A person with 2 records: epsilon" in text("run/dpia.md")
 

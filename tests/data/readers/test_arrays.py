@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfumato._checks import SfumatoError
+from sfumato import SfumatoError
 from sfumato.data import open_source
 from sfumato.data.readers import numpy_archive
 
@@ -105,3 +105,22 @@ def test_real_arrays(mnist, key):
     assert source.train.images.shape == (60_000, 28, 28, 1)
     assert np.bincount(source.train.labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert (len(source.test), source.examples, source.public) == (10_000, 60_000, False)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, bool, np.int32])
+def test_labels_of_other_types_are_the_same_numbers(kind, tmp_path, key):
+    assert opened(tmp_path, key, four(labels=LABELS.astype(kind))).train.labels.tolist() == LABELS[:30].tolist()
+    several = np.stack([LABELS, np.arange(40) % 3 == 0], axis=1)
+    found = opened(tmp_path, key, four(labels=several.astype(kind)), label_columns=("a", "b"))
+    assert np.array_equal(found.train.labels, several[:30])
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, np.nan, np.inf])
+def test_numbers_that_count_no_class_are_refused(value, tmp_path, key):
+    with pytest.raises(SfumatoError, match=r"y_train of archive .* is float64; save integers"):
+        opened(tmp_path, key, four(labels=np.where(np.arange(40) == 3, value, LABELS)))
+
+
+def test_names_in_another_order_are_refused_among_labels_from_python(key):
+    with pytest.raises(SfumatoError, match=r"classes 'a\|b' and 'b\|a' of the arrays are the same labels"):
+        open_source((IMAGES, np.array(["a|b", "b|a"])[LABELS]), owner_key=key)

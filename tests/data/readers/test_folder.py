@@ -152,3 +152,99 @@ def test_what_a_middle_square_leaves_out_is_known_where_headers_are_read(class_f
     found = open_source(f"folder:{folder}", owner_key=key)
     assert found.cropped_share == pytest.approx(0.6)
     assert open_source(f"folder:{folder}", owner_key=key, size=8, channels=1).cropped_share == 0
+
+
+def patients(root, count=12):
+    """PATH/PATIENT/CLASS/IMAGE, the class in the file's name too."""
+    generator = np.random.default_rng(0)
+    for patient in range(count):
+        for name in "01":
+            folder = root / f"p{patient}" / name
+            folder.mkdir(parents=True)
+            for number in range(2):
+                pixels = generator.integers(256, size=(8, 8), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"p{patient}_x{number}_class{name}.png")
+    return f"folder:{root}"
+
+
+UNCLEAR = (
+    "the 12 folders of folder '{}' hold folders of the same names ('0', '1'), so either level may be the classes; if "
+    "these names are the classes, give class_from=folder:2, and with it user_from=folder and unit=user if each outer "
+    "folder is one person's; if the outer folders are the classes, give class_from=folder:1"
+)
+
+
+@pytest.mark.parametrize("user_from", [None, "folder"])
+def test_where_either_level_may_be_the_classes_it_is_asked(tmp_path, key, user_from):
+    """Otherwise the identifiers of patients would be the classes, which everybody sees."""
+    spec = patients(tmp_path)
+    with pytest.raises(SfumatoError) as refused:
+        open_source(spec, owner_key=key, user_from=user_from)
+    assert str(refused.value).replace("`", "") == UNCLEAR.format(tmp_path)
+    assert len(open_source(spec, owner_key=key, class_from="folder:1").classes) == 12
+    declared = [f"p{patient}" for patient in range(12)]
+    assert len(open_source(spec, owner_key=key, classes=declared).classes) == 12
+
+
+def test_it_is_asked_within_the_parts_and_where_each_person_has_one_class(tmp_path, key):
+    patients(tmp_path / "parts" / "train")
+    patients(tmp_path / "parts" / "test", count=4)
+    for person in range(8):
+        folder = tmp_path / "one" / f"p{person}" / ("sick" if person % 2 else "healthy")
+        folder.mkdir(parents=True)
+        Image.new("L", (8, 8), person).save(folder / "a.png")
+    for name in ("parts", "one"):
+        with pytest.raises(SfumatoError, match="either level may be the classes"):
+            open_source(f"folder:{tmp_path / name}", owner_key=key)
+    found = open_source(f"folder:{tmp_path / 'parts'}", owner_key=key, class_from="folder:2", user_from="folder")
+    assert (found.classes, len(found.train), len(found.test), found.users) == (("0", "1"), 48, 16, 12)
+
+
+def test_other_folders_within_classes_are_not_asked_about(tmp_path, key):
+    """Users of two classes are more than the classes, and a single name tells no classes apart."""
+    for name in "ab":
+        for inner in ("images", *(f"user {number}" for number in range(5))):
+            folder = tmp_path / ("plain" if inner == "images" else "users") / name / inner
+            folder.mkdir(parents=True)
+            for number in range(4):
+                value = np.random.default_rng(len(inner) + number).integers(256, size=(8, 8), dtype=np.uint8)
+                Image.fromarray(value).save(folder / f"{number}.png")
+    assert open_source(f"folder:{tmp_path / 'plain'}", owner_key=key, test_fraction=0.5).classes == ("a", "b")
+    found = open_source(f"folder:{tmp_path / 'users'}", owner_key=key, user_from="folder", test_fraction=0.5)
+    assert found.classes == ("a", "b")
+
+
+@pytest.mark.parametrize("class_from", ["folder:2", "class([01])"])
+@pytest.mark.parametrize("user_from", ["folder", "^(p[0-9]+)_"])
+def test_a_level_or_the_file_s_name_is_the_class_and_the_first_folder_the_user(tmp_path, key, class_from, user_from):
+    found = open_source(
+        patients(tmp_path), owner_key=key, class_from=class_from, user_from=user_from, test_fraction=0.5
+    )
+    assert found.classes == ("0", "1")
+    assert found.notes == ()
+    for part in (found.train, found.test):
+        for file, label, user in zip(part.files, part.labels, part.users, strict=True):
+            assert file.endswith(f"{user}/{label}/{file.rpartition('/')[2]}")
+    assert not {*found.train.users} & {*found.test.users}
+
+
+def test_names_alone_may_say_the_class_in_one_folder(tmp_path, key):
+    for number in range(20):
+        Image.new("L", (8, 8), number).save(tmp_path / f"{'cat' if number % 2 else 'dog'}_{number}.png")
+    assert open_source(f"folder:{tmp_path}", owner_key=key, class_from="^([a-z]+)_").classes == ("cat", "dog")
+    with pytest.raises(SfumatoError, match=r"is in too few folders; move it to the folder of its class or user"):
+        open_source(f"folder:{tmp_path}", owner_key=key, class_from="folder:2")
+    with pytest.raises(SfumatoError, match=r"does not name its class by class_from=bird; correct the pattern"):
+        open_source(f"folder:{tmp_path}", owner_key=key, class_from="bird")
+    with pytest.raises(SfumatoError, match=r"class_from=\( is not a regular expression .* or a level such as folder:2"):
+        open_source(f"folder:{tmp_path}", owner_key=key, class_from="(")
+    with pytest.raises(SfumatoError, match="class_from=folder:2 is for folder:, but the source is digits"):
+        open_source("digits", owner_key=key, class_from="folder:2")
+
+
+def test_a_folder_beside_the_parts_is_refused_at_any_level(tmp_path, key):
+    """Else train and test would be patients."""
+    for name in ("train", "test", "more"):
+        patients(tmp_path / name, count=3)
+    with pytest.raises(SfumatoError, match=r"holds 'more' beside train and test"):
+        open_source(f"folder:{tmp_path}", owner_key=key, class_from="folder:2")

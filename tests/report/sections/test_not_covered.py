@@ -48,7 +48,7 @@ EVERYTHING = Circumstances(
     rounds=3,
     target=AttackRisk(0.01, 0.001),
     own_loop=True,
-    own_code=("loss", "optimizer"),
+    own_code=("loss", "optimizer", "preparation of the data"),
     noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),
 )
 SELECTED = [PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=noise) for noise in (None, 4.0)]

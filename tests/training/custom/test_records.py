@@ -146,3 +146,26 @@ def test_others_are_refused(data, words):
             else data,
             KEY,
         )
+
+
+class Numbered(Named):
+    """Its targets are numbers of another type."""
+
+    def __getitem__(self, place):
+        return torch.zeros(4), np.int32(place % 3)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (torch.zeros(12, 4), torch.arange(12, dtype=torch.int32) % 3),
+        (torch.zeros(12, 4), np.arange(12, dtype=np.int16) % 3),
+        {"values": torch.zeros(12, 4), "labels": torch.arange(12, dtype=torch.int8) % 3},
+        Numbered(),
+    ],
+)
+def test_integer_targets_of_any_type_are_those_of_torchs_losses(given):
+    inputs, targets = own_records(given, KEY).take(np.arange(12))
+    assert (targets.dtype, targets.tolist()) == (torch.int64, (np.arange(12) % 3).tolist())
+    if isinstance(given, dict):
+        assert inputs["labels"].dtype == torch.int64

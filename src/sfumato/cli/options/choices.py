@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -29,7 +28,7 @@ from sfumato.cli.options.spellings import (
 )
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
-from sfumato.data.paths import without_pattern
+from sfumato.data.paths import stem_of
 from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
 from sfumato.experiment.settings import Budget, NoiseMade, PairOfRecords, Units
 from sfumato.privacy.planning.target import TARGETS
@@ -194,11 +193,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
     @property
     def default_output(self) -> FilePath:
         """The default run directory, runs/NAME."""
-        kind, _, argument = without_pattern(self.source or "").partition(":")
-        stem = (
-            FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
-        ) or kind
-        return FilePath("runs") / stem
+        return FilePath("runs") / stem_of(self.source or "")
 
     def directory(self) -> RunDirectory:
         """The given directory; otherwise the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
@@ -307,7 +302,7 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
             micro_batch=chosen.micro_batch,
             precision=chosen.precision,
             notes=tuple(notes),
-            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
         )
 
 
@@ -337,13 +332,3 @@ def refuse_dry_seeds(*, dry_run: bool) -> None:
     """Refuse a dry run with `--seeds`, since all of its runs are alike."""
     if dry_run:
         raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see the cost of one run")
-
-
-def stem_of(what: str) -> str:
-    """The name for a directory of several runs: the source's argument or the recipe, without folders and suffix.
-
-    >>> stem_of("folder:data/pictures/"), stem_of("mine/small.toml"), stem_of("recipe:de2022/table13")
-    ('pictures', 'small', 'table13')
-    """
-    what = without_pattern(what)
-    return FilePath(os.path.abspath(what.partition(":")[2] or what)).stem

@@ -21,7 +21,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     "data": {
         "declared data": (
             "source examples users classes label_columns size channels bit_depth window test_fraction skip_unreadable "
-            "user_from public private root download"
+            "class_from user_from public private root download"
         ),
         "texts": "text_column length vocabulary words",
         "part and labels": "part label_sets",

@@ -133,17 +133,20 @@ def epsilon_of(what: str) -> float | tuple[float, ...] | None:
     return tuple(value) if isinstance(value, list) else value
 
 
-def uncovered_search(what: str, spec: str | None, source: Source) -> Search | None:
-    """The uncovered search on these private data that chose the recipe's settings; None if there is none.
+def uncovered_search(what: str, spec: str | None, batch_size: int | None, source: Source) -> Search | None:
+    """The uncovered search on these private data that chose the recipe's settings; None if there is none. Refuses a
+    source of another size than the recipe's.
 
     Args:
         what: the name of the recipe; anything else has no search.
         spec: the name of the source. The recipe's own source counts as the same data, even if the data have changed.
+        batch_size: of the recipe, or as given in its place.
         source: the data to train on, recognised by their digests under any name.
     """
     from sfumato.privacy import Search
 
     data = table_of(what) if is_recipe(what) else {}
+    _refuse_other_size(what, data, batch_size, source)
     table = data.get(SEARCH)
     if table is None or source.public:
         return None
@@ -156,6 +159,22 @@ def uncovered_search(what: str, spec: str | None, source: Source) -> Search | No
     searched = {table[name] for name in MATERIALS if name in table}
     same = data.get("source") == spec or not searched or bool(searched & set(source.data_digests))
     return search if same else None
+
+
+def _refuse_other_size(what: str, data: Mapping[str, Any], batch_size: int | None, source: Source) -> None:
+    """Refuse a source with far more or fewer records, or users, than the recipe declares and the user does not."""
+    from sfumato.experiment import users
+
+    held = {"examples": len(source.train), "users": users.held_users(source)}
+    for name, count in held.items():
+        planned = data.get(name)
+        if planned is None or planned != getattr(source, name) or count is None or not users.is_far(planned, count):
+            continue
+        sizes = f"--{name} {count}"
+        if batch_size is not None and row_option(what) != "batch_size":
+            scaled = max(1, round(batch_size * count / planned))
+            sizes += f" --batch-size {scaled}, the same share of them in each step"
+        raise SfumatoError(f"{title(what)} is for {planned} {name}, but the source has {count}", f"give {sizes}")
 
 
 def table_of(what: str) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Dedup(EndsWithJson):
 
     def _place(self) -> FilePath:
         """The output directory. The default depends on which set loses its duplicates."""
-        from sfumato.cli.options.choices import stem_of
+        from sfumato.data.paths import stem_of
 
         place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):

@@ -8,9 +8,10 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import NewRunChoices, ProcessesOption, refuse_dry_seeds, refuse_several, stem_of
+from sfumato.cli.options.choices import NewRunChoices, ProcessesOption, refuse_dry_seeds, refuse_several
 from sfumato.cli.options.observer_options import ObserverOptions
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, with_spellings
+from sfumato.data.paths import stem_of
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.settings import NoiseMade, Pair
@@ -102,7 +103,7 @@ class Embed(
             device=self.device,
             threads=self.threads,
             options={"budget": self.budget, "audit": self.audit, "keep": self.keep},
-            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
         )
 
     def check_processes(self) -> None:

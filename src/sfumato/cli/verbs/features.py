@@ -9,9 +9,10 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._devices import is_follower
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import EndsWithJson, ProcessesOption, SourceChoices, source_spec, stem_of
+from sfumato.cli.options.choices import EndsWithJson, ProcessesOption, SourceChoices, source_spec
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
+from sfumato.data.paths import stem_of
 from sfumato.observers.progress import ProgressBars, open_with_progress
 
 if TYPE_CHECKING:

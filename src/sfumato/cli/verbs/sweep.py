@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import recipe, space, spellings
-from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices, stem_of
+from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices
+from sfumato.data.paths import stem_of
 from sfumato.experiment.to_recipe import to_toml
 from sfumato.observers.progress import ProgressBars
 from sfumato.search.space import VARIED

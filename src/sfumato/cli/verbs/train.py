@@ -16,7 +16,6 @@ from sfumato.cli.options.choices import (
     TrainingChoices,
     refuse_dry_seeds,
     refuse_several,
-    stem_of,
 )
 from sfumato.cli.options.observer_options import ObserverOptions
 from sfumato.cli.options.spellings import (
@@ -32,6 +31,7 @@ from sfumato.cli.options.spellings import (
     with_spellings,
 )
 from sfumato.cli.output import console
+from sfumato.data.paths import stem_of
 from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ _PAIR = ("x", "y")
 _SIDES = (("train", False), ("test", True))
 UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "times": "time", "rows": "rows"}
+_WHOLE = "save integers 0, 1, 2, ..., and their names in an array called classes"
 
 
 def load(path: str, order: Order) -> Parts:
@@ -229,10 +230,8 @@ def _require_labels(labels: np.ndarray, what: str) -> None:
             f"{what} has the shape {labels.shape}; it must be (N,), or (N, L) for several labels",
             "save one integer for each image, or a row of 0 and 1",
         )
-    if labels.dtype.kind not in "iu" and (labels.ndim, labels.dtype.kind) != (2, "b"):
-        raise SfumatoError(
-            f"{what} is {labels.dtype}", "save integers 0, 1, 2, ..., and their names in an array called classes"
-        )
+    if labels.dtype.kind not in "iubf":
+        raise SfumatoError(f"{what} is {labels.dtype}", _WHOLE)
 
 
 def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
@@ -241,10 +240,14 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
     if labels.ndim == 2:
         if not np.isin(labels, (0, 1)).all():
             raise SfumatoError(
-                f"{name} of {where} has the shape {labels.shape} and holds something other than the integers 0 and 1",
+                f"{name} of {where} has the shape {labels.shape} and holds something other than 0 and 1",
                 "save 1 for true labels and 0 for the others, as uint8",
             )
         return labels.astype(np.int64)
+    if labels.dtype.kind in "bf":  # 1.0 and true are 1
+        if not np.isin(labels, np.arange(len(labels))).all():
+            raise SfumatoError(f"{name} of {where} is {labels.dtype}", _WHOLE)
+        labels = labels.astype(np.int64)
     for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label <= np.iinfo(np.int64).max:
             raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")

@@ -232,14 +232,18 @@ def facts_of(
 
 def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> tuple[int, ...]:
     """Whether each label is true. Errors name the column, but no line or value."""
-    values = [(row[column] or "").strip() for column in labels]
+    values = [_BINARY.get((row[column] or "").strip()) for column in labels]
     for column, value in zip(labels, values, strict=True):
-        if value not in ("0", "1"):
+        if value is None:
             raise SfumatoError(
                 f"column {column!r} of {str(table)!r} holds something other than 0 and 1",
                 "write 1 for true and 0 for false; decide yourself about empty or uncertain values",
             )
-    return tuple(int(value) for value in values)
+    return tuple(value for value in values if value is not None)
+
+
+_BINARY = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+"""Values of a label that is false or true. Tables of floating-point numbers write 1.0."""
 
 
 def facts_to_nfc(found: dict[str, Any], names: Spellings) -> dict[str, Any]:

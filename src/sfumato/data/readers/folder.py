@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
-from sfumato.data.classes import (
-    Spellings,
-    notes_on_parts,
-    part_by_name,
-    refuse_unwritable,
-    test_part,
-    to_nfc,
-    to_nfd,
-)
-from sfumato.data.declared import Declared, Order
+from sfumato.data.classes import notes_on_parts, part_by_name, refuse_unwritable, test_part, to_nfc, to_nfd
+from sfumato.data.declared import Order
 from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
 from sfumato.data.parts import Parts
@@ -30,6 +22,7 @@ from sfumato.data.readers.layout import (
     is_folder,
     listing,
     parts_of,
+    refuse_unclear_classes,
     status,
     subfolders,
 )
@@ -39,7 +32,8 @@ from sfumato.data.stored import Files, Identities, TextBuffer
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
 _OTHERWISE = "give `user_from=class` if each class is one user, or leave it out"
-UNDERSTOOD = ("user_from", "skip_unreadable")
+_LEVEL = re.compile(r"folder:([1-9])")
+UNDERSTOOD = ("user_from", "class_from", "skip_unreadable")
 
 
 def load(path: str, order: Order) -> Parts:
@@ -47,22 +41,26 @@ def load(path: str, order: Order) -> Parts:
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
     Windows and macOS are skipped. Files without an image's name are skipped with a note; their number reveals nothing
-    about a record. No file may occur twice through links. Records are ordered by class and then by file name.
+    about a record. No file may occur twice through links. Records are ordered by folder and then by file name.
 
     With `user_from` every file has a user, and the keyed hash is of the user. "folder": the name of the user's folder
     in the class folder. "class": the class. "dicom": the patient identifier (`load_files`). Otherwise a regular
     expression searched in the file's name, whose first group is the user, or the whole match if it has no group.
+
+    With `class_from` "folder:2" the class is the name of the second folder on the way from PATH or its parts to the
+    file, as in PATH/PATIENT/CLASS/*.png; likewise for other levels. Otherwise it is a regular expression for file
+    names, as for users. In both cases the user of "folder" is the first folder. Without `class_from`, folders that
+    hold folders of the same names are refused, since either level may be the classes.
     """
     declared = order.declared
-    users = _Users(declared.people.user_from, order.names)
+    names = _Names(order)
     root = existing_folder(path)
     folders = subfolders(root)
     where = f"folder {str(root)!r}"
-    if not folders:
-        raise SfumatoError(f"{where} has no class folders", users.layout)
-    _refuse_loose_images(root)
+    if not folders and not names.deep:
+        raise SfumatoError(f"{where} has no class folders", names.layout)
     # "train" may be a class of vehicles. It is a part only if it contains class folders itself.
-    holders = [folder for folder in folders if users.in_classes(folder)]
+    holders = [folder for folder in folders if names.in_classes(folder)]
     parts, notes = parts_of(holders), ()
     if parts:
         notes = notes_on_parts(parts, where)
@@ -71,45 +69,56 @@ def load(path: str, order: Order) -> Parts:
         parts = read
     else:
         parts = {folder.name: folder for folder in holders if folder.name in PARTS}
+    if not names.deep:
+        _refuse_loose_images(root)
+        if declared.people.user_from != BY_CLASS and declared.loading.class_from is None:
+            top = [one for part in parts.values() for one in subfolders(part)] or folders
+            if not {to_nfc(one.name) for one in top} <= {*(declared.labels.classes or ())}:
+                refuse_unclear_classes(top, where, by_folder=names.by_folder)
     if parts:
-        found = _parts(root, folders, parts, declared, users)
+        _check_parts(root, folders, parts, names)
+        found = names.listing({name: parts[name] for name in PARTS})
     elif {folder.name for folder in folders} == {*PARTS}:
-        raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
+        raise SfumatoError(f"train and test of {where} have no class folders", names.layout)
     else:
-        found = users.listing({None: folders})
-    return load_files(found, order, where=where, notes=(*notes, *users.notes))
+        found = names.listing({None: root})
+    return load_files(found, order, where=where, notes=(*notes, *names.notes))
 
 
-class _Users:
-    """Finds the user of each file in a class folder.
+class _Names:
+    """Finds the class and the user of each file.
 
-    Args:
-        user_from: see `load`.
-        spellings: normalises the names of classes and users.
+    Attributes:
+        deep: whether `class_from` names the class by another level than the first, or by the file's name.
+        by_folder: whether folders name the users.
+        closed: whether both parts must have the same classes.
+        layout: the remedy for missing folders.
     """
 
-    def __init__(self, user_from: str | None, spellings: Spellings):
-        self._spellings = spellings
+    def __init__(self, order: Order):
+        declared = order.declared
+        user_from, class_from = declared.people.user_from, declared.loading.class_from
+        self._spellings = order.names
+        self.closed = declared.labels.classes is None and not declared.purpose.open_set
         self._strays: list[Path] = []
         self._inner: list[Path] = []
+        level = _LEVEL.fullmatch(class_from or "folder:1")
+        self._level = 0 if level is None else int(level[1])
+        self.deep = self._level != 1
         self.by_folder = user_from == BY_FOLDER
         self.layout = f"{_OF_USERS}, or {_OTHERWISE}" if self.by_folder else _LAYOUT
-        self.pattern = None
+        self._user = self._class = None
         if user_from not in (None, BY_CLASS, BY_FOLDER, BY_PATIENT):
-            try:
-                self.pattern = re.compile(to_nfc(user_from))
-            except re.error as error:
-                raise SfumatoError(
-                    f"`user_from={user_from}` is not a regular expression ({error})",
-                    r"give one such as 'patient-(\d+)_', or folder if users have their own folders, or class if "
-                    "each class is one user",
-                ) from None
+            others = "folder if users have their own folders, or class if each class is one user"
+            self._user = _pattern("user_from", user_from, rf"'patient-(\d+)_', or {others}")
+        if level is None:
+            self._class = _pattern("class_from", str(class_from), "'class([01])', or a level such as folder:2")
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on folders within class folders, and on files that are not images."""
         found: list[str] = []
-        if self._inner:
+        if self._inner and not self.deep:
             found.append(
                 f"folders within class folders are read with their class ({_listed(self._inner)}); if they are "
                 "users' folders, give `user_from=folder`"
@@ -119,21 +128,20 @@ class _Users:
         return tuple(found)
 
     def in_classes(self, folder: Path) -> bool:
-        """Whether a folder contains class folders, instead of being one."""
+        """Whether a folder may be a part: it contains class folders, instead of being one."""
         inner = subfolders(folder)
-        return any(subfolders(one) for one in inner) if self.by_folder else bool(inner)
+        return self.deep or (any(subfolders(one) for one in inner) if self.by_folder else bool(inner))
 
-    def listing(self, parts: Mapping[str | None, Sequence[Path]]) -> Listing:
-        """The images in the class folders of each part; the key None means both parts."""
+    def listing(self, parts: Mapping[str | None, Path]) -> Listing:
+        """The images in the folder of each part; the key None means both parts."""
         found, files, several = ListingBuilder(self._spellings), TextBuffer(), Identities()
-        for part, folders in parts.items():
-            for folder in folders:
-                refuse_unwritable(folder.name, "class name")
-                for file, known, user in self._files(folder):
-                    refuse_unwritable(str(file), "image", longest=None)
-                    found.add(folder.name, part=part, user=user)
-                    files.append(str(file))
-                    several.add(file, known)
+        for part, root in parts.items():
+            for file, known, label, user in self._deep_files(root) if self.deep else self._files(root):
+                refuse_unwritable(label, "class name")
+                refuse_unwritable(str(file), "image", longest=None)
+                found.add(label, part=part, user=user)
+                files.append(str(file))
+                several.add(file, known)
         for first, later in several.repeated():
             raise SfumatoError(
                 f"images {files[first]!r} and {files[later]!r} are the same file",
@@ -141,36 +149,50 @@ class _Users:
             )
         return found.listing(Files(files))
 
-    def _files(self, folder: Path) -> Iterator[tuple[Path, os.stat_result, str | None]]:
-        """The images of a class folder, with their `os.stat` and users."""
-        if not self.by_folder:
-            for file, known in _files(folder, self._strays, inner=self._inner):
-                yield file, known, self._named(file)
-            return
-        for item in listing(folder):
-            if not is_folder(item):
-                if not is_image_file(item):
-                    self._strays.append(item)
-                    continue
+    def _deep_files(self, root: Path) -> Iterator[tuple[Path, os.stat_result, str, str | None]]:
+        """The images at any depth, with their `os.stat`, classes and users."""
+        for file, known in _files(root, self._strays, "folder", inner=self._inner):
+            levels = file.relative_to(root).parts[:-1]
+            if len(levels) < max(self._level, self.by_folder):
                 raise SfumatoError(
-                    f"{str(item)!r} is not in a user's folder",
-                    f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
+                    f"{str(file)!r} is in too few folders",
+                    "move it to the folder of its class or user, or correct `class_from` and `user_from`",
                 )
-            for file, known in _files(item, self._strays, "user's folder"):
-                yield file, known, item.name
+            label = levels[self._level - 1] if self._level else str(self._named(file, "class_from", self._class))
+            yield file, known, label, levels[0] if self.by_folder else self._named(file, "user_from", self._user)
 
-    def _named(self, file: Path) -> str | None:
-        if (pattern := self.pattern) is None:
+    def _files(self, root: Path) -> Iterator[tuple[Path, os.stat_result, str, str | None]]:
+        """The images in class folders, with their `os.stat`, classes and users."""
+        for folder in subfolders(root):
+            if not self.by_folder:
+                for file, known in _files(folder, self._strays, inner=self._inner):
+                    yield file, known, folder.name, self._named(file, "user_from", self._user)
+                continue
+            for item in listing(folder):
+                if not is_folder(item):
+                    if not is_image_file(item):
+                        self._strays.append(item)
+                        continue
+                    raise SfumatoError(
+                        f"{str(item)!r} is not in a user's folder",
+                        f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
+                    )
+                for file, known in _files(item, self._strays, "user's folder"):
+                    yield file, known, folder.name, item.name
+
+    def _named(self, file: Path, option: str, pattern: re.Pattern[str] | None) -> str | None:
+        """What the file's name says by this pattern; None without one."""
+        if pattern is None:
             return None
         name = to_nfc(file.name)
         match = pattern.search(name)
-        user = match and match[1 if pattern.groups else 0]
-        if not user:
+        found = match and match[1 if pattern.groups else 0]
+        if not found:
             raise SfumatoError(
-                f"the name of {str(file)!r} does not name its user by `user_from={pattern.pattern}`",
+                f"the name of {str(file)!r} does not name its {option[:-5]} by `{option}={pattern.pattern}`",
                 "correct the pattern, rename the file, or remove it",
             )
-        return user if name == file.name else to_nfd(user)
+        return found if name == file.name else to_nfd(found)
 
 
 def _listed(places: list[Path]) -> str:
@@ -185,7 +207,17 @@ def _listed(places: list[Path]) -> str:
     return f"{name if name.isprintable() else repr(name)}{others}"
 
 
-def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
+def _pattern(option: str, text: str, example: str) -> re.Pattern[str]:
+    """The regular expression that an option gives."""
+    try:
+        return re.compile(to_nfc(text))
+    except re.error as error:
+        problem = f"`{option}={text}` is not a regular expression ({error})"
+        raise SfumatoError(problem, f"give one such as {example}") from None
+
+
+def _check_parts(root: Path, folders: list[Path], parts: dict[str, Path], names: _Names) -> None:
+    """Refuses folders beside the parts, a missing part, and classes of one part alone unless they are declared."""
     for folder in folders:
         if folder not in parts.values():
             if part_by_name(folder.name) and not subfolders(folder):
@@ -203,17 +235,18 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
                 f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
                 f"add {name} with the same class folders, or give only the class folders, which are then split",
             )
-    names = {name: {to_nfc(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
-    only = sorted(names["train"] ^ names["test"])
-    if only and declared.labels.classes is None and not declared.purpose.open_set:
-        holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")
+    if names.deep:
+        return
+    found = {name: {to_nfc(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
+    only = sorted(found["train"] ^ found["test"])
+    if only and names.closed:
+        holder, other = ("train", "test") if only[0] in found["train"] else ("test", "train")
         raise SfumatoError(
             f"class {only[0]!r} of folder {str(root)!r} is in {holder} and not in {other}",
             f"add it to {other}, or declare the classes",
         )
     for part in parts.values():
         _refuse_loose_images(part)
-    return users.listing({name: subfolders(parts[name]) for name in PARTS})
 
 
 def _files(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
-from sfumato.data.classes import part_by_name
+from sfumato.data.classes import SHOWN, part_by_name
 from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
 
@@ -72,6 +72,31 @@ def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
             return {}
         found[part] = folder
     return found if len(found) > 1 and "train" in found else {}
+
+
+def refuse_unclear_classes(folders: Sequence[Path], where: str, *, by_folder: bool) -> None:
+    """Refuses folders that hold folders of the same names, as in PATH/PATIENT/CLASS: either level may be the classes.
+
+    Args:
+        by_folder: whether the inner folders were declared to be users. Then only fewer names than folders are refused.
+    """
+    held: list[set[str]] = []
+    for folder in folders:
+        held.append({inner.name for inner in subfolders(folder)})
+        if not held[-1]:
+            return
+    names = set().union(*held)
+    repeated = len(names) < len(held) and sum(map(len, held)) >= 2 * len(names)
+    same = not by_folder and len(held) > 1 and all(inner == names for inner in held)
+    if len(names) < 2 or not (repeated or same):
+        return
+    first = ", ".join(map(repr, sorted(names)[:SHOWN])) + (", ..." if len(names) > SHOWN else "")
+    raise SfumatoError(
+        f"the {len(held):,} folders of {where} hold folders of the same names ({first}), so either level may be the "
+        "classes",
+        "if these names are the classes, give `class_from=folder:2`, and with it `user_from=folder` and `unit=user` if "
+        "each outer folder is one person's; if the outer folders are the classes, give `class_from=folder:1`",
+    )
 
 
 def subfolders(folder: Path) -> list[Path]:

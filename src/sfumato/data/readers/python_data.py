@@ -47,6 +47,8 @@ def load_arrays(given: Mapping[str, Any], order: Order) -> Parts:
     if spoken:
         texts = {name: _texts(one, name, order.names) for name, one in spoken.items()}
         found = class_lists.sort_names({text for some in texts.values() for text in some})
+        if order.declared.labels.classes is None:
+            class_lists.refuse_reordered(found, WHERE)
         names = order.declared.labels.classes or found
         for text in found:
             class_lists.require_declared(text, names, f"{WHERE} hold", "the images")

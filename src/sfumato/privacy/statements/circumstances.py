@@ -42,7 +42,8 @@ ORIGINS = {
 """Possible origins of a model's first weights, or of the features it is trained on. Several may apply."""
 
 
-OWN_CODE = ("loss", "optimizer")
+PREPARATION = "preparation of the data"
+OWN_CODE = ("loss", "optimizer", PREPARATION)
 """Parts of a run, besides the model, that may be the owner's own code."""
 
 _LISTS = ("read", "origins", "kept", "own_code")
@@ -109,7 +110,7 @@ class Circumstances:
         noise_grid: the grid of secure noise; None for floating-point noise.
         audit: the number of canaries: records that belong to nobody, each included among the examples by a fair coin.
         own_loop: the steps were taken inside the owner's own training loop.
-        own_code: which of "loss" and "optimizer" were the owner's own code.
+        own_code: which of `OWN_CODE` were the owner's own code.
         audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.
         steps_lost: the number of paid steps that did not change the model because they could not be repeated.
         steps_copied: the number of steps that other copies of the run may have taken. Recorded only if there are some.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato.privacy.selection import PrivateSelection
-from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
+from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, PREPARATION, Circumstances, Search
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.wording import Wording
@@ -84,10 +84,12 @@ def _choice_lines(facts: Circumstances) -> list[str]:
             "the others see that nothing comes.",
         ]
     if facts.own_code:
+        scaled = "the means of a StandardScaler that was fitted on them"
+        such = scaled if PREPARATION in facts.own_code else "class weights counted from their labels"
         lines.insert(
             0,
             f"The owner's own {' and '.join(facts.own_code)}: the owner's word alone says that nothing in it was made "
-            "from private records, such as class weights counted from their labels.",
+            f"from private records, such as {such}.",
         )
     if facts.steps_taken is not None:
         lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")

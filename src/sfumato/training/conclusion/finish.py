@@ -17,6 +17,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, write_errors
 from sfumato.data import Tokens
+from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, PrivateSelection, Statement
@@ -32,7 +33,14 @@ from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.reading import Reading
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion.run_report import epsilon_by_images, joint_cost_lines, report, title_of
+from sfumato.training.conclusion.run_report import (
+    data_name,
+    epsilon_by_images,
+    joint_cost_lines,
+    report,
+    requested_source,
+    title_of,
+)
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
 from sfumato.training.parts.part import Conclusion, Measure, RunSetup, Trained
@@ -246,19 +254,20 @@ def document_facts(run: RunDirectory) -> DocumentFacts:
     record, statement = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
     if record.get("kind") == OWN_LOOP:
         return _facts_of_own_loop(run, record, statement)
-    data, model = record["data"], record["settings"]["model"]
+    data, model, heading = record["data"], record["settings"]["model"], Heading.read(run)
     tokens = record.get("circumstances", {}).get("tokens")
     embeds, next_words = "embedding" in record, "task" in record["transform"]
     return DocumentFacts(
-        title=Heading.read(run).title or f"{data['kind']}, {model}",
+        title=heading.title or title_of(record),
         task=_task(texts=bool(tokens), embeds=embeds, next_words=next_words),
         model=model,
-        data=data["kind"],
+        data=data_name(record),
+        health=requested_source(record).get("user_from") == BY_PATIENT,
         classes=() if embeds or next_words else tuple(data.get("classes", ())),
         inputs=tokens or _images(data),
         statement=statement,
         figures=_figures(run, statement),
-        about=Heading.read(run).public,
+        about=heading.public,
         person_lines=_persons(run, statement),
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.data.paths import stem_of
 from sfumato.evaluation import accuracy
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, true_positive_rates
@@ -92,7 +93,18 @@ def title_of(record: Mapping[str, Any]) -> str:
     """The default title: data and model."""
     if record.get("kind") == OWN_LOOP:
         return f"{record['model']['name']}, trained with private_steps"
-    return f"{record['data']['kind']}, {record['settings']['model']}"
+    return f"{data_name(record)}, {record['settings']['model']}"
+
+
+def data_name(record: Mapping[str, Any]) -> str:
+    """The name of the data: of their folder or file, without the path to it; the kind for data from Python."""
+    spec = requested_source(record).get("spec")
+    return record["data"]["kind"] if spec is None else stem_of(spec)
+
+
+def requested_source(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The source with its declarations as it was requested; empty for data from Python."""
+    return record.get("request", {}).get("source", {})
 
 
 def _guarantee_facts(
@@ -113,11 +125,7 @@ def _guarantee_facts(
         "public_test": facts.test_public,
         "audits": audit_results.audits_of(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
-        **(
-            _person_epsilons(record, plan, requested=public and not facts.data_public and single)
-            if promised.promises
-            else {}
-        ),
+        **(_person_epsilons(record, plan) if promised.promises and single and not facts.data_public else {}),
     }
 
 
@@ -222,14 +230,10 @@ def published_of(run: RunDirectory) -> Published | None:
     )
 
 
-def _person_epsilons(record: Mapping[str, Any], plan: PrivacyPlan, *, requested: bool) -> dict[str, Any]:
-    """Epsilon of persons with several examples in a run of single examples, if the users are known or if asked for.
-
-    Includes the person with the most examples if the users are known.
-    """
+def _person_epsilons(record: Mapping[str, Any], plan: PrivacyPlan) -> dict[str, Any]:
+    """Epsilon of persons with several examples in a run of single examples, and of the one with the most if the users
+    are known."""
     most = record.get("most_of_one_user")
-    if most is None and not requested:
-        return {}
     known = {} if most is None else {"most_exposed": person_guarantee(plan, most)}
     return {"person_epsilons": epsilon_by_images(plan), **known}
 

@@ -196,7 +196,7 @@ def _from_dataset(data: Any, owner_key: bytes) -> LoopRecords:
                 "let each item be (input, target), of tensors or numbers; convert images with a transform such as "
                 "ToTensor",
             ) from None
-        return _as_tree(inputs), _as_tree(targets)
+        return _as_tensors(_as_tree(inputs), "inputs"), _as_tensors(_as_tree(targets), "targets")
 
     records = LoopRecords(**_digest_all(owner_key, read, len(data)), examples=len(data), key=owner_key)
     records.take(np.arange(min(8, len(data))))  # detects random transforms early
@@ -204,9 +204,10 @@ def _from_dataset(data: Any, owner_key: bytes) -> LoopRecords:
 
 
 def _as_tensors(given: Any, what: str) -> Tree:
-    """Tensors on the CPU, in the same tuples or dicts."""
+    """Tensors on the CPU, in the same tuples or dicts. Integer targets become int64, which torch's losses require."""
     if isinstance(given, dict):
-        return {name: _as_tensors(one, what) for name, one in given.items()}  # type: ignore[return-value]
+        named = {LABELS: "targets"}
+        return {name: _as_tensors(one, named.get(name, what)) for name, one in given.items()}  # type: ignore[return-value]
     if isinstance(given, tuple):
         return tuple(_as_tensors(one, what) for one in given)  # type: ignore[return-value]
     found = undense(given)
@@ -215,9 +216,10 @@ def _as_tensors(given: Any, what: str) -> Tree:
             given, found = torch.as_tensor(given), None
         except (TypeError, ValueError) as error:  # a type or a stride that torch does not know
             found = f"an array of {given.dtype} ({error})"
-    if found is None:
-        return given.detach().cpu()
-    raise SfumatoError(f"{what} must be tensors or arrays, got {found}", f"give {_KINDS}")
+    if found is not None:
+        raise SfumatoError(f"{what} must be tensors or arrays, got {found}", f"give {_KINDS}")
+    whole = what == "targets" and given.dtype in (torch.int8, torch.int16, torch.int32)
+    return given.detach().cpu().to(torch.int64 if whole else given.dtype)
 
 
 def _as_tree(collated: Any) -> Tree:

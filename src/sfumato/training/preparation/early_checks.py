@@ -156,7 +156,7 @@ def check_has_users(spec: SourceSpec | None, *verb: str) -> None:
     if spec is None or spec.declared.people.user_from is not None:
         return
     if data.parse(spec.spec)[0] in ("digits", "folder"):
-        data.refuse_without_users(spec.spec, *verb)
+        data.refuse_without_users("" if spec.declared.loading.class_from else spec.spec, *verb)
 
 
 def check_plan(experiment: Experiment, spec: SourceSpec | None) -> None:

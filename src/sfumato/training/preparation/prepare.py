@@ -23,6 +23,7 @@ from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.privacy.planning.target import recorded_target
+from sfumato.privacy.statements.circumstances import PREPARATION
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.codes import refuse_trained_on
@@ -283,6 +284,8 @@ def private_setup(
         "published": source.published and source.public,
         "tokens": None if source.tokens is None else source.tokens.described,
     }
+    if source.kind in ("arrays", "dataset") and not source.public:  # handed over by code of the owner's
+        facts["own_code"] = (*facts.get("own_code", ()), PREPARATION)
     stated = with_noise(Circumstances(**found | facts), settings.noise, plan, gradient.zeros(), alone=alone)
     for part in parts:
         stated = part.circumstances(stated)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sfumato.data import Source, open_source
+import numpy as np
+
+from sfumato.data import Source, find_known, open_source, own_codes
+from sfumato.data.identity.record_users import LENGTH
 from sfumato.randomness import owner_key
 
 
@@ -76,10 +79,45 @@ SHOWN = 12
 
 
 def notes(source: Source) -> list[str]:
-    """Notes on how the records were read, and the training records of each class unless the data are published."""
-    if source.published or source.cache is not None or source.multilabel or source.next_words:
+    """Notes on how the records were read; unless the data are published, also on copies among them, and the training
+    records of each class. For the owner alone."""
+    if source.published:
         return list(source.notes)
-    return [*source.notes, f"read {per_class(source)} (private figures)"]
+    found = [*source.notes, *copies(source)]
+    if source.cache is not None or source.multilabel or source.next_words:
+        return found
+    return [*found, f"read {per_class(source)} (private figures)"]
+
+
+def copies(source: Source) -> list[str]:
+    """Notes on test records that are copies of training records, and on records that have copies with another label.
+
+    A copy has the same stored bytes, or the same pixels or words (`own_codes`).
+
+    >>> import numpy as np
+    >>> from sfumato.data import open_source
+    >>> images, labels = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8), np.arange(4) // 2
+    >>> copies(open_source((images, labels, images, labels[::-1]), owner_key=owner_key()))[1]
+    '4 images have copies with another label (a private figure): keep one of each'
+    """
+    parts = (source.train, source.test)
+    codes = [own_codes(part, owner_key()) for part in parts]
+    what = "texts" if source.tokens is not None else "images"
+    private = "" if source.public else " (a private figure)"
+    found = []
+    if again := int(find_known(codes[1], codes[0]).sum()):
+        found.append(
+            f"{again:,} of {len(source.test):,} test {what} are copies of training {what}{private}, so the test "
+            "measures memory as well: remove them"
+        )
+    if source.next_words:
+        return found
+    _, kinds = np.unique(np.concatenate([part.labels for part in parts]), axis=0, return_inverse=True)
+    same = np.concatenate(codes)[:, LENGTH:].copy().view(f"V{LENGTH}").reshape(-1)
+    pairs = np.unique(np.stack([np.unique(same, return_inverse=True)[1], kinds.reshape(-1)]), axis=1)
+    if several := int((np.bincount(pairs[0]) > 1).sum()):
+        found.append(f"{several:,} {what} have copies with another label{private}: keep one of each")
+    return found
 
 
 def per_class(source: Source) -> str:
