@@ -26,8 +26,9 @@ from sfumato.privacy import (
     Tree,
     TruncatedPoisson,
     User,
+    true_positive_rates,
 )
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.display import percent_up, rounded_up
 
 PLAN = PrivacyPlan(
     population=1000,
@@ -256,14 +257,20 @@ def test_bounds_in_words_are_rounded_up():
 def test_a_large_delta_counts_in_the_bound_on_tests():
     plan = replace(PLAN, delta=0.3)
     assert plan.epsilon() < 1
-    assert "at most 3" in Statement(plan=plan, circumstances=Circumstances()).plain[2]
+    bound = true_positive_rates(plan, [0.01])[0]
+    assert bound <= min(math.exp(plan.epsilon()) * 0.01 + 0.3, 1)
+    assert f"at most {percent_up(bound)} of" in Statement(plan=plan, circumstances=Circumstances()).plain[2]
 
 
-def test_the_bound_on_tests_is_the_theorem_s():
-    """TPR <= min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR)) at FPR 1% (Kairouz et al. 2015)."""
-    epsilon = PLAN.epsilon()
-    bound = min(math.exp(epsilon) * 0.01 + 1e-5, 1 - math.exp(-epsilon) * (1 - 1e-5 - 0.01))
-    assert f"at most {math.ceil(bound * 100)}%" in statement().plain[2]
+@pytest.mark.parametrize("promised", [lambda: statement(), lambda: selected()], ids=["plan", "selection"])
+def test_a_test_with_1_percent_false_alarms_has_one_figure_everywhere(promised):
+    """It is a bound by every (epsilon, delta) of the curve, so it is at most that of the stated pair."""
+    said, rate = promised(), 0.01
+    bound = true_positive_rates(said.selection or said.plan, [rate])[0]
+    pair = math.exp(said.epsilon) * rate + said.plan.delta, 1 - math.exp(-said.epsilon) * (1 - said.plan.delta - rate)
+    assert bound <= min(pair) + 1e-6
+    assert f"finds it in at most {percent_up(bound)} of the cases." in said.plain[2]
+    assert percent_up(said.to_dict()["true_positives"]["0.01"]) == percent_up(bound)
 
 
 def test_unknown_facts_are_refused():

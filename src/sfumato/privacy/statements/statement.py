@@ -12,7 +12,7 @@ from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import Circumstances
 from sfumato.privacy.statements.curve import curve_fields
-from sfumato.privacy.statements.display import StatementBase, ceiling, rounded_up
+from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
 from sfumato.privacy.statements.process_counts import ProcessCounts
@@ -154,7 +154,7 @@ class Statement(StatementBase):
             f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
-            f"{math.ceil(100 * detection(epsilon, plan.delta))}% of the cases.",
+            f"{percent_up(curve_fields(self.selection or plan)['true_positives']['0.01'])} of the cases.",
             *self.remarks,
             *self.further,
         ]
@@ -320,15 +320,3 @@ def _factor(epsilon: float) -> str:
     exponent = math.floor(math.log10(factor))
     digits = math.ceil(factor / 10 ** (exponent - 1))  # two significant digits, rounded up
     return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
-
-
-def detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:
-    """The largest true-positive rate of any membership test: min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR)).
-
-    Kairouz, Oh and Viswanath 2015.
-
-    >>> f"{detection(1.0, 0.0, 0.01):.4f}", f"{detection(8.0, 0.0, 0.01):.4f}"
-    ('0.0272', '0.9997')
-    """
-    grown = math.exp(min(epsilon, 700.0)) * false_alarms + delta
-    return min(1.0, grown, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))
