@@ -316,7 +316,17 @@ def test_a_bad_input_is_refused_in_one_line(command, workshop, quick, monkeypatc
     *told, line = printed.err.splitlines()
     assert status in (1, 2)
     assert line.startswith("error: ")
-    assert all(other.startswith(("by rule: ", "note: ", "resuming ")) for other in told)
+    before_it = (
+        "data: ",
+        "model: ",
+        "epsilon: ",
+        "time: ",
+        "expected: ",
+        "will not be learnt: ",
+        "note: ",
+        "resuming ",
+    )
+    assert all(other.startswith(before_it) for other in told)
     assert printed.out == ""
     matches(line.removeprefix("error: "), REFUSED[command])
     assert "; " in line

@@ -14,7 +14,6 @@ from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRu
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.settings import NoiseMade, Pair
-from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob
@@ -77,7 +76,7 @@ class Embed(
         if resumed and not is_public(run) and run.complete():
             training_output.show(read(run), json=self.json)
             return
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             if resumed:
                 job, run = self.job_from_record(self.what)
             else:
@@ -114,7 +113,7 @@ class Embed(
         refuse_dry_seeds(dry_run=self.dry_run)
         trial = self.with_recipe(self.what).trial()
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-seeds")
-        with ProgressBars(repeating=False) as progress:
+        with self.progress_bars(repeating=False) as progress:
 
             def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
