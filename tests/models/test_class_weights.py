@@ -172,7 +172,7 @@ def weighted(tmp_path_factory, spots, plan):
 def test_a_run_records_its_shares_and_its_statement_names_them(weighted):
     settings = json.loads((weighted.directory / "settings.json").read_text())
     assert settings["settings"]["class_prevalence"] == SHARES
-    line = "The shares of the classes by whose inverse examples are weighted (0 0.4, 1 0.3, 2 0.2, 3 0.1): the owner's "
+    line = "The shares of the classes by which examples are weighted (0 0.4, 1 0.3, 2 0.2, 3 0.1). sfumato trusts"
     assert any(one.startswith(line) for one in weighted.statement.not_covered)
     assert verify(weighted.directory).holds
     assert "0 0.4, 1 0.3" in (weighted.directory / "report.html").read_text()

@@ -40,7 +40,7 @@ PLAN = PrivacyPlan(
 
 
 FIGURES = NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True)
-EARLIER = "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."
+EARLIER = "Earlier runs on the same data, and choices made by looking at them. Their epsilons add up."
 
 
 def statement(**facts) -> Statement:
@@ -203,20 +203,23 @@ def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
         ({"read": ("examples",)}, "Read from the data and treated as public: the number of training examples."),
         ({"read": ("classes",)}, "Read from the data and treated as public: the list of classes."),
         ({"read": ("size",)}, "Read from the data and treated as public: the image size."),
-        ({"origins": ("file",)}, "The data behind the pre-trained weights (from one of the owner's files)"),
-        ({"origins": ("own model",)}, "weights (of a model of the owner's own), where it begins with such: for what"),
-        ({}, "measured on the test split"),
+        ({"origins": ("file",)}, "The initial weights. They come from one of the owner's files."),
+        (
+            {"origins": ("own model",)},
+            "Your model's initial weights. If they were trained on private data, this guarantee does not cover",
+        ),
+        ({}, "images of the test split. They have no noise"),
         ({}, "Checks of the data before training"),
-        ({}, "earlier runs on the same data"),
-        ({}, "Two records of one person"),
-        ({}, "the noise is float64 Gaussian"),
-        ({}, "a 256-bit key (HMAC-SHA512, then Philox"),
+        ({}, "Earlier runs on the same data"),
+        ({}, "Several records of one person"),
+        ({}, "The noise is float64 Gaussian"),
+        ({}, "break the random number generator (HMAC-SHA512 and Philox with a 256-bit key)."),
         ({"steps_taken": 7}, "The choice to end the run after 7 steps"),
-        ({}, "Running time, memory use"),
-        ({"figures": FIGURES}, "only the noisy counts are covered"),
-        ({"figures": FIGURES}, "Figures of the same test images that other runs publish: their epsilons add up."),
-        ({"figures": FIGURES}, "A record that was put into both parts"),
-        ({"calibrated_on_public": True}, "The data that the temperature of the model was fitted on"),
+        ({}, "Side channels: running time, memory use"),
+        ({"figures": FIGURES}, "Only the noisy counts are covered"),
+        ({"figures": FIGURES}, "Figures that other runs publish of the same test images. Their epsilons add up."),
+        ({"figures": FIGURES}, "A record in both parts of the data"),
+        ({"calibrated_on_public": True}, "The data on which the temperature was fitted"),
     ],
 )
 def test_what_is_not_covered_is_named(facts, words):
@@ -323,7 +326,7 @@ def test_noisy_scores_are_named_and_their_data_are_covered():
         "scored by its right answers on a private validation part plus noise of standard deviation 20" in noisy.sentence
     )
     assert noisy.plain[0].startswith("For every single example of the training and validation parts:")
-    assert "Exact figures measured on the validation part" in "\n".join(noisy.not_covered)
+    assert "Exact figures of the validation part" in "\n".join(noisy.not_covered)
     assert "validation part" not in "\n".join([selected().sentence, *selected().plain, *selected().not_covered])
     assert "scored on, which are taken as public" in "\n".join(selected().not_covered)
     assert "taken as public" not in "\n".join(noisy.not_covered)
@@ -363,9 +366,9 @@ def test_a_selection_among_runs_of_another_plan_is_refused():
 def test_a_search_that_is_not_covered_comes_first_and_in_figures():
     found = statement(search=Search(runs=12, epsilon=3.39991, delta=1e-5), origins=("timm",), steps_taken=3)
     assert found.not_covered[0] == (
-        "The search for these settings: 12 runs on the same data, of which the promise speaks of one. Together, had "
-        "they been planned in advance, they come to epsilon 3.400 at delta 1e-05. No epsilon covers "
-        "the choice among them, which was made by exact scores on these data."
+        "The search for these settings. It has 12 runs on the same data, and the guarantee is that of one. If all were "
+        "planned in advance, they have epsilon 3.400 at delta 1e-05 together. No epsilon covers the choice among them, "
+        "which was made by exact scores on these data."
     )
     assert found.not_covered[1:] == statement(origins=("timm",), steps_taken=3).not_covered
     assert found.epsilon == statement().epsilon

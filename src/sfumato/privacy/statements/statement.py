@@ -26,8 +26,8 @@ EXPERIMENT = (
     "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to anybody."
 )
 SHARED = (
-    "Runs by one seed share their noise, also where they differ in a learning rate or a loss: from the difference of "
-    "two of them whoever sees both may find every record, without the seed."
+    "Runs with one seed share their noise, even if their learning rates or losses differ. Whoever sees two of them may "
+    "find every record from their difference, without the seed."
 )
 """Why a seeded run promises nothing."""
 
@@ -176,29 +176,26 @@ class Statement(StatementBase):
             )
         if (grid := self.circumstances.noise_grid) is not None:
             lines.append(
-                f"The guarantee of the noise holds also for the numbers that a computer uses: it is {grid.description}."
+                f"The guarantee also holds for the numbers that a computer uses: the noise is {grid.description}."
             )
         if self.selection is not None:
             lines.append(
-                "This model is the best of a random number of candidates. The promise covers this choice and the "
-                "training of all candidates, as long as nobody learns anything about the others."
+                "This model is the best of a random number of candidates. The guarantee covers this choice and "
+                "the training of all candidates, as long as nobody learns anything about the others."
             )
         if (kept := self.circumstances.kept) != ():
-            lines.append(
-                f"The promise speaks of the weights after all steps together, so whatever is made of the weights after "
-                f"{len(kept)} of them, which were kept beside the model, costs nothing more."
-            )
+            lines.append(f"The {len(kept)} saved checkpoints are covered too. Averaging them costs no privacy.")
         if (rounds := self.circumstances.rounds) != 0:
             lines.append(
-                f"The model was trained in a federation. The promise holds against everybody who sees all weights that "
-                f"this site has sent in its {rounds} rounds, the server included, whatever weights came in."
+                "The model was trained in a federation. The guarantee holds against everybody who sees all weights "
+                f"that this site has sent in its {rounds} rounds, the server included, whatever weights came in."
             )
         if (figures := self.circumstances.figures) is not None:
             lines.append(
                 "The accuracy and the other figures published with the model come from noisy counts of test images, on "
                 "which the model was not trained. One test image raises or lowers the probability of any set of counts "
                 f"by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person with "
-                "several test images is protected more weakly, in proportion to their number."
+                "several test images has a larger epsilon, in proportion to their number."
             )
         if canaries := self.circumstances.audit:
             what = (
