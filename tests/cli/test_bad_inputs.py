@@ -87,7 +87,7 @@ REFUSED = {
     # choices of the model and its training
     "train digits QUICK --model lenet6": "--model must be one of ...; got 'lenet6'; did you mean lenet",
     "train digits QUICK --model timm:no_such": "model 'timm:no_such': timm ... has no model of that name; "
-    "timm.list_models() lists its models",
+    "the documentation of timm lists them",
     "train digits QUICK --model nopackage:build": "model 'nopackage:build': the module 'nopackage' cannot be "
     "imported: No module named 'nopackage'; install it, or start from the folder that contains it; sfumato's own "
     "models have no colon",

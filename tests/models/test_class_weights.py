@@ -256,6 +256,6 @@ def test_weighted_answers_are_clipped_after_weighting(several, max_norm):
 def test_a_run_of_several_labels_names_its_shares(several, tmp_path):
     how = {"epsilon": 8.0, "steps": 3, "class_prevalence": LABELS, "threads": 1}
     run = train("linear", several, directory=tmp_path / "run", **how)
-    assert any("(rare 0.1, half 0.5, usual 0.8): the owner" in line for line in run.statement.not_covered)
+    assert any("(rare 0.1, half 0.5, usual 0.8). sfumato trusts" in line for line in run.statement.not_covered)
     assert verify(run.directory).holds
     assert run.load().reading.shares == dict.fromkeys(LABELS, 0.5)

@@ -65,7 +65,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if self.optimizer == "sgd" and self.momentum:
             raise SfumatoError(
                 f"momentum is {self.momentum!r}, but the optimizer sgd has no momentum",
-                "leave it out, or give optimizer=momentum",
+                "leave it out, or give `optimizer=momentum`",
             )
 
     def select_records(self, source: Source) -> Source:

@@ -328,7 +328,7 @@ def test_noisy_scores_are_named_and_their_data_are_covered():
     assert noisy.plain[0].startswith("For every single example of the training and validation parts:")
     assert "Exact figures of the validation part" in "\n".join(noisy.not_covered)
     assert "validation part" not in "\n".join([selected().sentence, *selected().plain, *selected().not_covered])
-    assert "scored on, which are taken as public" in "\n".join(selected().not_covered)
+    assert "were scored. They are taken as public" in "\n".join(selected().not_covered)
     assert "taken as public" not in "\n".join(noisy.not_covered)
 
 
@@ -336,7 +336,7 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
     assert EARLIER in statement().not_covered
     lines = selected().not_covered
     assert EARLIER not in lines
-    assert any("runs outside the search that this model won" in line for line in lines)
+    assert any("outside the search that this model won" in line for line in lines)
     assert any("The other candidates of the search" in line and "how many they were" in line for line in lines)
     assert "as long as nobody learns anything about the others" in selected().plain[-1]
 

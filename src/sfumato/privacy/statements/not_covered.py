@@ -158,7 +158,7 @@ def _earlier_run_lines(selection: PrivateSelection | None) -> list[str]:
 def _search_line(search: Search) -> str:
     return (
         f"The search for these settings. It has {search.runs} run{'s' if search.runs > 1 else ''} on the same data, "
-        f"and the guarantee is that of one. If all were planned in advance, they have epsilon "
-        f"{rounded_up(search.epsilon)} at delta {search.delta!r} together. No epsilon covers the choice among them, which was made by exact scores "
-        "on these data."
+        "and the guarantee is that of one. If all were planned in advance, they have epsilon "
+        f"{rounded_up(search.epsilon)} at delta {search.delta!r} together. No epsilon covers the choice among them, "
+        "which was made by exact scores on these data."
     )
