@@ -337,7 +337,7 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
     lines = selected().not_covered
     assert EARLIER not in lines
     assert any("outside the search that this model won" in line for line in lines)
-    assert any("The other candidates of the search" in line and "how many they were" in line for line in lines)
+    assert any("The other candidates of the search" in line and "settings, scores, number" in line for line in lines)
     assert "as long as nobody learns anything about the others" in selected().plain[-1]
 
 
