@@ -1,4 +1,4 @@
-"""The HTML card that a notebook shows for an object."""
+"""How objects and messages are shown: the HTML card of a notebook, and messages that a terminal may leave out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ _CARD = (
 _NOTE = '<div style="margin-bottom: 0.5em; font-style: italic">{note}</div>'
 _FIGURE = '<div><span style="font-size: 1.4em">{value}</span> <span style="opacity: 0.75">{name}</span></div>'
 _MORE = '<details style="margin-top: 0.5em"><summary>{what}</summary><ul>{lines}</ul></details>'
+
+
+class Detail(str):
+    """A message that `sfumato train` prints only with `--verbose`."""
 
 
 def card(

@@ -133,6 +133,7 @@ def require(part: type, given: Mapping[str, Any], kind: type) -> None:
 
 
 SYNONYMS = {
+    "to": "format",
     "epsilon": "eps e target_epsilon max_epsilon",
     "delta": "target_delta",
     "noise_multiplier": "sigma noise_scale noise_std",

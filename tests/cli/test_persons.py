@@ -125,7 +125,7 @@ def test_a_promise_for_images_says_what_it_is_for_a_person_with_several(call, pe
         assert "A person with several images" in page
     assert "The person with the most images in the data has 6" in own
     assert "most images in the data" not in public
-    table = public.split("A person with several images")[1].split("</table>")[0]
+    table = public.split("A person with several images</h2>")[1].split("</table>")[0]
     figures = [float(found) for found in re.findall(r'<td class="n">([\d.]+)</td>', table)]
     assert figures == sorted(figures)
     assert len(figures) == 3

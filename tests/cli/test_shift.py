@@ -38,7 +38,7 @@ def rays(workplace) -> str:
 def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
     printed = call(f"train {rays} {QUICK} --output run --seed 1")
     (line,) = [line for line in printed.splitlines() if "the model predicts pneumonia for" in line]
-    for words in ("sfumato predict --prevalence", "--report-epsilon corrects some of it", "for you only"):
+    for words in ("train with --class-prevalence", "for you only"):
         assert words in line
     named = line.split("pneumonia for ")[1].split(",")[0]
     call("report run --public")
@@ -49,6 +49,9 @@ def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
     found = json.loads(call(f"evaluate run {rays} --json"))
     assert found["shift"]["class"] == "pneumonia"
     assert found["public"] is False
+    weighted = call(f"train {rays} {QUICK} --output other --seed 1 --class-prevalence pneumonia=0.74 normal=0.26")
+    assert "the model predicts" not in weighted
+    assert "--class-prevalence" not in call(f"evaluate other {rays}")
     assert f"{found['shift']['named']:.0%}" == named
 
 

@@ -406,10 +406,13 @@ def test_pre_trained_weights_bring_their_model_and_size(call, spots_folder, caps
     call(f"pretrain digits --model cnn --size 12 {choices} --output runs/pre")
     capsys.readouterr()
     rest = "--steps 2 --batch-size 40 --noise-multiplier 4 --threads 1 --device cpu --pretrained runs/pre"
-    assert main(shlex.split(f"train folder:{spots_folder} {rest} --trainable classifier --output runs/fine")) == 0
+    assert (
+        main(shlex.split(f"train folder:{spots_folder} {rest} --trainable classifier --output runs/fine --verbose"))
+        == 0
+    )
     told = capsys.readouterr().err
-    assert "by rule: model cnn (from the pre-trained weights)" in told
-    assert "by rule: size 12 (from the pre-trained weights)" in told
+    assert "model cnn (by rule: from the pre-trained weights)" in told
+    assert "size 12 (by rule: from the pre-trained weights)" in told
     record = json.loads(Path("runs/fine/settings.json").read_text())
     assert (record["settings"]["model"], record["data"]["size"]) == ("cnn", 12)
     assert main(shlex.split(f"train folder:{spots_folder} {rest} --model lenet5 --output runs/no")) == 1

@@ -177,7 +177,7 @@ def test_the_rule_is_the_loss_of_the_source(source, tmp_path):
     assert decided.settings.objective.loss == "multilabel"
     assert Experiment(epsilon=3.0).decide(replace(source, train=turned)) == decided
     assert "multilabel" in " ".join(decided.reasons)
-    assert "forecast" not in " ".join(decided.reasons)
+    assert Experiment(epsilon=3.0).forecast(decided.plan, source) is None
     assert Settings.from_dict(decided.settings.to_dict()) == decided.settings
 
 

@@ -84,7 +84,7 @@ def test_predict_divides_by_it_and_the_statement_names_it(spots, others, plan, t
     assert loaded.reading.temperature is not None
     assert torch.equal(loaded.logits(images), before.logits(images))
     assert torch.equal(loaded.predict(images), (before.logits(images) / loaded.reading.temperature).softmax(-1))
-    told = "The data that the temperature of the model was fitted on: their owner declared them public."
+    told = "The data on which the temperature was fitted. Their owner declared them public."
     assert told in run.statement.not_covered
     assert told not in plain.statement.not_covered
     assert verify(run.directory).holds

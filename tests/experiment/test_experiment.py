@@ -29,10 +29,13 @@ def test_python_and_the_command_line_decide_alike(spots, asked):
 @pytest.mark.parametrize("epsilon", [0.01, 2.0])
 def test_what_is_said_before_training_depends_on_public_facts_alone(spots, epsilon):
     alike = replace(spots.train, labels=np.zeros_like(spots.train.labels), images=spots.train.images[::-1] // 2)
-    one, other = (Experiment(epsilon=epsilon).decide(each) for each in (spots, replace(spots, train=alike)))
-    assert any(line.startswith("forecast") for line in one.reasons)
-    assert any("leave a signal" in line for line in one.reasons) == (epsilon < 1)
+    asked, sources = Experiment(epsilon=epsilon), (spots, replace(spots, train=alike))
+    one, other = (asked.decide(each) for each in sources)
+    assert any("are few for this noise" in line for line in one.reasons) == (epsilon < 1)
     assert one == other
+    expected = {asked.forecast(one.plan, each) for each in sources}
+    assert len(expected) == 1
+    assert None not in expected
 
 
 def test_a_budget_alone_is_enough(spots, tmp_path):
@@ -130,7 +133,7 @@ def test_a_momentum_that_sgd_has_none_of_is_refused(spots):
 def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
     decided = Experiment(order="position", steps=40, epsilon=3.0).decide(spots)
     assert decided.plan.expected_batch_size == 5
-    assert "by rule: batch size 5 (one pass: each example takes part once)" in decided.reasons
+    assert "batch size 5 (by rule: a single pass: each example takes part once)" in decided.reasons
     uneven = Experiment(order="position", steps=61, batch_size=10, epsilon=3.0).decide(spots).reasons
     assert any(line.startswith("note: 61 steps are 3 turns of 20 bins and 1 more") for line in uneven)
     fewer = replace(spots, examples=100)

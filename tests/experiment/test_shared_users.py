@@ -150,9 +150,9 @@ def test_what_follows_by_rule_is_said(people):
     assert source.at_most == math.ceil(edges.sum() / people.users)
     plan, _, reasons = asked.decide(source)
     told = "\n".join(reasons)
-    assert f"by rule: per user {source.at_most} (the average of {people.users} users, rounded up)" in told
-    assert "by rule: drawn examples, under zero-out adjacency" in told
-    assert "which users are on which record is treated as public" in told
+    assert f"per user {source.at_most} (by rule: the average of {people.users} users, rounded up)" in told
+    assert "drawn examples (by rule), under zero-out adjacency" in told
+    assert "Which users are on which record is treated as public" in told
     assert "of no user, which are not protected" in told
     assert plan.unit == User(drawn="examples", at_most=source.at_most, users=people.users, shared=True)
     assert plan.adjacency == "zero-out"

@@ -71,7 +71,7 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     told = users.person_note(people, plan)
     most = Counter(people.train.users.tolist()).most_common(1)[0][1]
     assert told is not None
-    assert f"the person with the most, {most} of them, epsilon is " in told
+    assert f"for the person with the most images, {most} (a private figure)" in told
     assert rounded_up(person_guarantee(plan, most)[1]) in told
     nobody_knows = replace(people, train=replace(people.train, users=None), users=None)
     told = users.person_note(nobody_knows, plan)
@@ -216,8 +216,8 @@ def test_what_follows_by_rule_is_said(people):
     assert np.unique(source.train.users, return_counts=True)[1].max() == 4
     plan, _, reasons = asked.decide(source)
     told = "\n".join(reasons)
-    assert "by rule: per user 4 (the average of 24 users, rounded up)" in told
-    assert "by rule: drawn users (less noise over signal)" in told
+    assert "per user 4 (by rule: the average of 24 users, rounded up)" in told
+    assert "drawn users (by rule: less noise over signal)" in told
     assert told.count(": noise over signal") == 2
     assert plan.unit == User(drawn="users", at_most=4)
     assert (plan.population, plan.users, plan.expected_batch_size) == (24, 24, 24)

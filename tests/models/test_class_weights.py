@@ -172,7 +172,7 @@ def weighted(tmp_path_factory, spots, plan):
 def test_a_run_records_its_shares_and_its_statement_names_them(weighted):
     settings = json.loads((weighted.directory / "settings.json").read_text())
     assert settings["settings"]["class_prevalence"] == SHARES
-    line = "The shares of the classes by whose inverse examples are weighted (0 0.4, 1 0.3, 2 0.2, 3 0.1): the owner's "
+    line = "The shares of the classes by which examples are weighted (0 0.4, 1 0.3, 2 0.2, 3 0.1). sfumato trusts"
     assert any(one.startswith(line) for one in weighted.statement.not_covered)
     assert verify(weighted.directory).holds
     assert "0 0.4, 1 0.3" in (weighted.directory / "report.html").read_text()
@@ -256,6 +256,6 @@ def test_weighted_answers_are_clipped_after_weighting(several, max_norm):
 def test_a_run_of_several_labels_names_its_shares(several, tmp_path):
     how = {"epsilon": 8.0, "steps": 3, "class_prevalence": LABELS, "threads": 1}
     run = train("linear", several, directory=tmp_path / "run", **how)
-    assert any("(rare 0.1, half 0.5, usual 0.8): the owner" in line for line in run.statement.not_covered)
+    assert any("(rare 0.1, half 0.5, usual 0.8). sfumato trusts" in line for line in run.statement.not_covered)
     assert verify(run.directory).holds
     assert run.load().reading.shares == dict.fromkeys(LABELS, 0.5)

@@ -89,7 +89,7 @@ def test_evidence_is_of_the_run_at_hand():
     published = Statement(plan=PLAN, circumstances=Circumstances(figures=table)).to_dict()
     text = anonymity(replace(FACTS, statement=published), **EVIDENCE | {"test_rate": 0.0165})
     assert "cost each of them epsilon 0.5 (delta 0)" in text
-    assert "at most 1.7% of the cases at 1% false alarms" in text
+    assert "at most 1.65% of the cases at 1% false alarms" in text
     own = Statement(plan=PLAN, circumstances=Circumstances(own_loop=True)).to_dict()
     assert "What it did with other records" in anonymity(replace(FACTS, statement=own), **EVIDENCE)
 

@@ -345,8 +345,8 @@ def test_a_beginning_beyond_the_last_step_is_refused(spots, plan):
 def test_the_rules_leave_the_moving_average_out_beside_uta(spots, tmp_path):
     decided = Experiment(aggregate="uta", model="linear", epsilon=8.0).decide(spots)
     assert (decided.settings.averages.ema, decided.settings.averages.aggregate_last) == (0.0, 5)
-    assert any(line.startswith("by rule: aggregate last 5") for line in decided.reasons)
-    assert any(line.startswith("by rule: aggregate restart True") for line in decided.reasons)
+    assert any(line.startswith("aggregate last 5 (by rule") for line in decided.reasons)
+    assert any(line.startswith("aggregate restart True (by rule") for line in decided.reasons)
     assert decided.settings.averages.aggregate_restart
     assert Experiment(aggregate="ema", model="linear", epsilon=8.0).decide(spots).settings.averages.ema == 0.9999
     with pytest.raises(SfumatoError, match=r"but ema is 0\.9"):

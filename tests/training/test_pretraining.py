@@ -347,7 +347,7 @@ def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, pla
         **choices,
     )
     assert second.statement.to_dict()["origins"] == ["private run"]
-    assert "A private run stands behind the weights" in second.statement.to_dict()["not_covered"][1]
+    assert "The initial weights. They come from another private run" in second.statement.to_dict()["not_covered"][1]
     third = pretrain(
         NETWORK,
         shown,

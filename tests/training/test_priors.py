@@ -50,7 +50,8 @@ def says_so(directory) -> bool:
     return (
         "synthetic images" in origins
         and all(any(SYNTHETIC in line for line in one["not_covered"]) for one in (statement, held))
-        and "made without any real image" in Path(directory, "report.html").read_text("utf-8")
+        and "They were made from synthetic images and a public seed, without any real image"
+        in Path(directory, "report.html").read_text("utf-8")
     )
 
 

@@ -117,7 +117,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         settings = self.settings(source)
         clients = self.clients_by_rule(source, settings, plan.expected_batch_size, reasons)
         if self.delta is None:
-            reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
+            reasons.append(f"delta {plan.delta:g} (by rule: at most 1e-5 and 1/(10 N), N users)")
         if self.noise_multiplier is not None:
             reasons.append(
                 f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
@@ -181,12 +181,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     def clients_by_rule(self, source: Source, settings: Settings, expected: int, reasons: list[str]) -> Clients:
         """The virtual clients of rounds with `expected` users (groups, if these are fixed). Adds to `reasons`."""
         if self.model is None:
-            reasons.append(f"by rule: model {settings.model} (for images of {source.size} pixels)")
+            reasons.append(f"model {settings.model} (by rule: for images of {source.size} pixels)")
         grouped = self.grouping == "fixed"
         counted = max(1, expected // (1 if grouped else USERS_PER_CLIENT))
         if self.clients is None:
             why = "one for each group" if grouped else f"{USERS_PER_CLIENT} users in each"
-            reasons.append(f"by rule: clients {counted} ({why})")
+            reasons.append(f"clients {counted} (by rule: {why})")
         elif grouped and self.clients != counted:
             raise SfumatoError(
                 f"clients {self.clients} and {counted} groups in a round are both given",
@@ -204,7 +204,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             return positive_integer("batch_size", self.batch_size)
         size = max(1, min(USERS_PER_ROUND, population // 4))
         what = "groups" if self.grouping == "fixed" else "users"
-        reasons.append(f"by rule: batch size {size} ({what} in a round: {USERS_PER_ROUND}, a quarter at most)")
+        reasons.append(f"batch size {size} (by rule: {what} in a round: {USERS_PER_ROUND}, a quarter at most)")
         return size
 
     def population(self, source: Source) -> int:
@@ -294,7 +294,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             target = Epsilon(defaults.EPSILON)
         if given["steps"] is None and None in (target, self.noise_multiplier):
             given["steps"] = ROUNDS
-            reasons.append(f"by rule: steps {ROUNDS} (rounds, as in Xu et al. 2022 for EMNIST)")
+            reasons.append(f"steps {ROUNDS} (by rule: rounds, as in Xu et al. 2022 for EMNIST)")
         if given["batch"] is None:
             given["batch"] = self.size_of_round(population, reasons)
         unit = User(drawn="clients", at_most=self.per_user, users=users if grouped else None, grouped=grouped)

@@ -134,7 +134,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
             "give a smaller one",
         )
     if experiment.steps is None:
-        reasons.append(f"by rule: steps {ROUNDS} (rounds, as in Xu et al. 2022 for EMNIST)")
+        reasons.append(f"steps {ROUNDS} (by rule: rounds, as in Xu et al. 2022 for EMNIST)")
     settings = experiment.settings(source)
     return NoiselessRounds(
         settings=settings,
@@ -207,7 +207,7 @@ def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[Emb
     else:
         method, why = WHITEN, f"{users:,} people"
     unused = {**options_of(None), "delta": None} if method == UNTRAINED else {}
-    return replace(experiment, method=method, **unused), [f"by rule: method {method} ({why}; {found.describe})"]
+    return replace(experiment, method=method, **unused), [f"method {method} (by rule: {why}; {found.describe})"]
 
 
 def is_by_rule(experiment: EmbeddingExperiment) -> bool:
@@ -231,7 +231,7 @@ def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Embeddi
         users, delta=delta, max_norm=norm, at_most=experiment.per_user, noise_multiplier=noise, **options_of(target)
     )
     if experiment.delta is None:
-        reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
+        reasons.append(f"delta {plan.delta:g} (by rule: at most 1e-5 and 1/(10 N), N users)")
     reasons += target_note(plan, experiment.target)
     settings, clients = _decide_features(experiment, source, reasons, features=FEATURES)
     share = plan.noise_multiplier / users
@@ -282,10 +282,10 @@ def _decide_features(
     model, dimension = experiment.model, experiment.dimension
     if model is None:
         model = features if source.size >= SMALLEST else PIXELS
-        reasons.append(f"by rule: model {model} (fixed public features, by a public projection)")
+        reasons.append(f"model {model} (by rule: fixed public features, by a public projection)")
     if dimension is None:
         dimension = FEATURES_DIMENSION
-        reasons.append(f"by rule: dimension {dimension} (keeps the features' similarities)")
+        reasons.append(f"dimension {dimension} (by rule: keeps the features' similarities)")
     names: Mapping[str, Any] = {
         name: value
         for name in ("pretrained", "pretrained_weights", "seed", "noise")

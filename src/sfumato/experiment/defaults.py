@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sfumato._cards import Detail
 from sfumato.averaging.choices import LAST
 from sfumato.experiment.fixed_features import (
     BAG,
@@ -38,10 +39,10 @@ BEHIND_UP_TO = 60_000
 NOTED_CUT = 0.1
 """Largest share of an image that is cropped without a note."""
 DIVIDED = "for gradients divided by the clipping norm"
-MIRRORED = "colour images are treated as photographs, which may be mirrored; if that changes a class, set flip to False"
+MIRRORED = "colour images are treated as photographs, which may be mirrored; if that changes a class, give `flip=False`"
 MIRRORED_ALREADY = (
     "a colour image and its mirror image have the same features; if mirroring changes a class, as with digits, "
-    "--flip False chooses scattering"
+    "`flip=False` chooses scattering"
 )
 
 
@@ -110,7 +111,7 @@ def _one_pass(examples: int, batch_size: int | None, steps: int | None) -> dict[
     >>> _one_pass(1000, 50, None)["steps"].value
     20
     """
-    why = "one pass: each example takes part once"
+    why = "a single pass: each example takes part once"
     if batch_size is not None:
         return {"batch_size": Rule(batch_size, "given"), "steps": Rule(max(1, -(-examples // batch_size)), why)}
     count = min(steps or STEPS_FULL_BATCH, examples)  # more steps in one pass: more noise, the same images
@@ -176,8 +177,7 @@ def training_rules(
         mirrored = is_prior(chosen) and channels == 3
         rules["views"] = Rule(1, MIRRORED_ALREADY if mirrored else "the features already tolerate small shifts")
     if fixed is not None and given.get("optimizer") in (None, "momentum"):
-        rate = fixed.rate(plan, momentum)
-        reason = f"the noise of the whole run then moves a logit by about {fixed.noise_on_a_logit:g}"
+        rate, reason = fixed.rate(plan, momentum), ""
     else:
         chosen = given.get("optimizer") or "momentum"
         rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)
@@ -291,9 +291,9 @@ def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
 
 
 def reasons(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> list[str]:
-    """One line for each option that was not given."""
+    """One detail for each option that was not given."""
     return [
-        f"by rule: {name.replace('_', ' ')} {rule.value} ({rule.reason})"
+        Detail(f"{name.replace('_', ' ')} {rule.value} (by rule{rule.reason and f': {rule.reason}'})")
         for name, rule in rules.items()
         if given.get(name) is None and rule.value not in (False, 0)
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sfumato._cards import Detail
 from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.averaging.choices import Averages
@@ -64,7 +65,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if self.optimizer == "sgd" and self.momentum:
             raise SfumatoError(
                 f"momentum is {self.momentum!r}, but the optimizer sgd has no momentum",
-                "leave it out, or give optimizer=momentum",
+                "leave it out, or give `optimizer=momentum`",
             )
 
     def select_records(self, source: Source) -> Source:
@@ -226,15 +227,25 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             )
         if self.per_user is None and source.at_most is not None:
             average = f"the average of {source.users} users, rounded up"
-            why = [f"by rule: per user {source.at_most} ({average})", *why]
+            why = [Detail(f"per user {source.at_most} (by rule: {average})"), *why]
         if drawn == "examples":
             return User(drawn="examples", at_most=source.at_most, users=source.users, shared=source.shared), why
         return User(drawn="users", at_most=source.at_most), why
 
+    def forecast(self, plan: PrivacyPlan, source: Source) -> str | None:
+        """The accuracy to expect of a linear head on fixed features of images; None for other models and records."""
+        from sfumato.models.shares import parse_shares
+        from sfumato.privacy.planning import remarks
+
+        images = source.cache is None and source.tokens is None
+        if self._features(source) is None or not images or source.multilabel:
+            return None
+        rarest = None if self.class_prevalence is None else min(parse_shares(self.class_prevalence).values())
+        return remarks.forecast(plan, len(source.classes), rarest)
+
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """Notes on the plan for the user, before any privacy is spent."""
         from sfumato.experiment import defaults, drift, users
-        from sfumato.models.shares import parse_shares
         from sfumato.privacy.planning import remarks
 
         notes = [remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), drift.size_note(source, plan)]
@@ -257,7 +268,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if not (source.multilabel or source.next_words):  # the thresholds were measured with one class per record
             notes.append(remarks.weak_signal_note(plan, len(source.classes)))
         notes.append(defaults.small_model_note(self.model, self.pretrained, source.examples))
-        notes += [users.person_note(source, plan), users.class_users_note(source, plan), users.left_out_note(source)]
+        notes += [users.class_users_note(source, plan), users.left_out_note(source)]
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append(
                 "only a part of the model is trained, and no pre-trained weights are given: the rest stays random"
@@ -267,16 +278,15 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         images = source.cache is None and source.tokens is None
         if images and source.size_rule != "declared":
             colours = "grey" if source.channels == 1 else "colour"
-            lines.append(f"by rule: size {source.size} ({source.size_rule}), {colours}")
-        if self._features(source) is not None and images and not source.multilabel:
-            rarest = None if self.class_prevalence is None else min(parse_shares(self.class_prevalence).values())
-            lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
+            lines.append(Detail(f"size {source.size}, {colours} (by rule: {source.size_rule})"))
         if self.noise == SECURE:
-            lines.append("by rule: micro-batch 1, unless given (with secure noise the sum is then exact)")
+            lines.append(Detail("micro-batch 1, unless given (by rule: with secure noise the sum is then exact)"))
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(
-                f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N){of}); at delta 1/N, which would allow "
-                f"publishing one record, the same noise gives epsilon {counted_as:.3g}"
+                Detail(
+                    f"delta {plan.delta:g} (by rule: at most 1e-5 and 1/(10 N){of}); at delta 1/N, which would allow "
+                    f"publishing one record, the same noise gives epsilon {counted_as:.3g}"
+                )
             )
         return lines

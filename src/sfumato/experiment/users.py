@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sfumato._cards import Detail
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
 from sfumato.privacy.planning.by_name import Request
@@ -77,9 +78,9 @@ def shared_reasons(source: Source) -> list[str]:
     degrees = user_graph_of(source.train).users_per_record
     unowned = f", and {(degrees == 0).sum()} of no user, which are not protected" if (degrees == 0).any() else ""
     return [
-        "by rule: drawn examples, under zero-out adjacency (a record of several users belongs to none of them alone); "
-        "which users are on which record is treated as public: "
-        f"{(degrees > 1).sum()} of {len(degrees)} records have several users{unowned}"
+        "note: drawn examples (by rule), under zero-out adjacency: a record of several users belongs to none of them "
+        f"alone. {(degrees > 1).sum()} of {len(degrees)} records have several users{unowned}. Which users are on which "
+        "record is treated as public"
     ]
 
 
@@ -111,15 +112,12 @@ def person_note(source: Source, plan: PrivacyPlan) -> str | None:
             return None
         images, epsilon = person_guarantee(plan, most)
         return (
-            f"the guarantee covers single {what}: for the person with the most, {images} of them, epsilon is "
-            f"{rounded_up(epsilon)} (a private figure); --unit user covers each person as a whole"
+            f"epsilon {rounded_up(epsilon)} for the person with the most {what}, {images} (a private figure); "
+            "`unit=user` covers each person as a whole"
         )
     would = [person_guarantee(plan, images) for images in SEVERAL if images <= plan.population]
-    listed = ", ".join(f"{rounded_up(epsilon)} for {images}" for images, epsilon in would)
-    return (
-        f"the guarantee covers single {what}: a person with several of them has a larger epsilon ({listed}); if the "
-        "data name the person behind each one, --unit user covers each person as a whole"
-    )
+    listed = ", ".join(f"{rounded_up(epsilon)} for a person with {images} {what}" for images, epsilon in would)
+    return f"epsilon {listed}; `unit=user` covers each person as a whole, if the data name the persons"
 
 
 def cap_records(source: Source, at_most: int | None) -> Source:
@@ -176,7 +174,7 @@ def choose_drawn(
     """
     check_rule(request, noise_multiplier)
     if not _both_have_theorems(request):
-        return "users", ["by rule: drawn users (for this participation and noise, only users have a theorem)"]
+        return "users", [Detail("drawn users (by rule: for this participation and noise, only users have a theorem)")]
     users = source.users or 1
     rule = user_rule(
         users=users,
@@ -188,12 +186,14 @@ def choose_drawn(
         **target,
     )
     comparison = [
-        f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} if a user's gradients are orthogonal, "
-        f"{row.parallel:.3g} if they are parallel"
+        Detail(
+            f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} if a user's gradients are orthogonal, "
+            f"{row.parallel:.3g} if they are parallel"
+        )
         for row in (rule.examples, rule.users)
     ]
     drawn = rule.better.drawn
-    return drawn, [f"by rule: drawn {drawn} (less noise over signal)", *comparison]
+    return drawn, [Detail(f"drawn {drawn} (by rule: less noise over signal)"), *comparison]
 
 
 def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import logging
@@ -23,7 +22,7 @@ from torch import nn
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import make_directory, write
 from sfumato.exporting import export_description
-from sfumato.exporting.formats import onnx, timm, torch_export, transformers
+from sfumato.exporting.formats import onnx, refuse_missing, timm, torch_export, transformers
 from sfumato.exporting.served import Served
 from sfumato.models import parse_description
 from sfumato.models.losses import NEXT_WORD
@@ -86,12 +85,12 @@ def export(
             outputs that differ from the run's by more than 1e-5, or a folder with other files.
     """
     form = FORMATS[one_of("to", to, FORMATS)]
-    missing = [name for name in form.NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SfumatoError(f"--to {to} needs {', '.join(missing)} (not installed)", "pip install 'sfumato[onnx]'")
+    refuse_missing(to)
     loaded, path = load(run, model=model), Path(run)
     if loaded.loss == NEXT_WORD:
-        raise SfumatoError("the model predicts the next word, for which there is no format", "use it with sfumato.load")
+        raise SfumatoError(
+            "the model predicts the next word, for which there is no format", "use it with sfumato predict"
+        )
     file, stem = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
     target = file.with_name(f"{stem}-{to}") if output is None else Path(output)
     single = _is_file(target, to)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from sfumato._cards import Detail
 from sfumato._checks import SfumatoError
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ class ProgressBars:
 
     Args:
         repeating: whether the same line may be printed twice; False for several runs that report the same lines.
+        verbose: whether details are printed too.
+        spelt: converts a message before it is printed.
     """
 
-    def __init__(self, *, repeating: bool = True) -> None:
+    def __init__(self, *, repeating: bool = True, verbose: bool = True, spelt: Callable[[str], str] = str) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -100,6 +103,7 @@ class ProgressBars:
             disable=not self._console.is_terminal,
         )
         self._printed: set[str] | None = None if repeating else set()
+        self._verbose, self._spelt = verbose, spelt
         self._task = None
         self._what, self._total, self._done_before = "", 0, 0
         self._last_line = self._began = time.monotonic()
@@ -133,11 +137,13 @@ class ProgressBars:
 
     def report(self, line: str) -> None:
         """Prints a line above the bar."""
+        if isinstance(line, Detail) and not self._verbose:
+            return
         if self._printed is not None:
             if line in self._printed:
                 return
             self._printed.add(line)
-        self._console.print(line, markup=False)
+        self._console.print(self._spelt(line), markup=False)
 
     def __enter__(self) -> ProgressBars:
         return self

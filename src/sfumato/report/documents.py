@@ -10,8 +10,6 @@ from sfumato.report.plots.drawing import render
 
 BLANK = "**TO BE FILLED IN**"
 """The placeholder for facts that no record holds and a person must add."""
-_WEAKER = "A test for whether"
-"""The beginning of a line that the assessment leaves out, because its table of attacks says more."""
 _USE = """```python
 import sfumato
 
@@ -113,7 +111,7 @@ def assessment(
         "assessment.md.jinja",
         facts=facts,
         said=facts.statement,
-        plain=[line for line in facts.statement["plain"] if not line.startswith(_WEAKER)],
+        plain=facts.statement["plain"],
         heading={"purpose": "", "owner": "", "date": ""} | dict(heading),
         together=joint_costs,
         kept_files=kept_files,

@@ -134,6 +134,8 @@ def train(
         context["target"] = asked.target
         for line in reasons:
             progress.report(line)
+        if (expected := asked.forecast(plan, source)) is not None:
+            progress.report(f"expected: {expected}")
     else:
         refuse_budget(choices)
         check_machine(machine)
@@ -268,7 +270,8 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     if isinstance(job, PublicJob):
         return
     source = job.source
-    yield from (f"note: {note}" for note in (*sources.notes(source), *job.notes))
+    yield from sources.notes(source, job.plan)
+    yield from (f"note: {note}" for note in job.notes)
     yield from earlier_use_notes(job)
     for part in job.parts:
         yield from part.notes(source, job.plan)

@@ -22,7 +22,7 @@ ROWS = [{"noise": 1.5, "run": "runs/a"}, {"noise": None, "run": "b"}]
         ((Note("note: for the reader"),), "", "note: for the reader\n"),
         (
             (Facts(DATA),),
-            "accuracy        0.5\nepsilon         3.000\nepsilon by RDP  3.101\n"
+            "accuracy        0.5\nepsilon         3.000\nepsilon by RDP  3.100\n"
             "steps           2000\nrun             a\n",
             "",
         ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 
 from sfumato.runs.directory import DONE, LEDGER
 
@@ -22,3 +24,16 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run, workplace, call):
     (workplace / run / DONE).unlink()
     (workplace / run / LEDGER).unlink()
     assert "is not finished" in call(f"export {run} --to torch-export", status=1)
+
+
+def test_what_is_missing_is_said_before_anything_is_imported_for_it(run, call, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "onnx" else found(name, *rest))
+    monkeypatch.setitem(sys.modules, "sfumato.exporting.exporter", None)  # importing it would raise an error
+    refused = call(f"export {run}", status=1)
+    assert refused.startswith("error: --to onnx needs onnx")
+    assert "(not installed); pip install 'sfumato[onnx]'" in refused
+
+
+def test_the_name_that_others_have_for_the_format_is_known(run, call):
+    assert "--format, torch-export; perhaps you meant --to" in call(f"export {run} --format torch-export", status=2)

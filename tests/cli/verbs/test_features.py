@@ -208,9 +208,9 @@ def test_a_module_of_one_s_own_on_features_is_named_beside_their_backbone(call):
     module = torch.nn.Linear(source.cache.contents.width, 10)
     run = train(module, source, plan, directory="own", learning_rate=1e-6, threads=1)
     assert run.statement.circumstances.origins == ("own model", "public run")
-    assert {line.split(")")[0] for line in run.statement.not_covered[:2]} == {
-        "The data behind the pre-trained weights (of a model of the owner's own",
-        "The data behind the pre-trained weights (from training without privacy",
+    assert {line.split(".")[0] for line in run.statement.not_covered[:2]} == {
+        "Your model's initial weights",
+        "The initial weights",
     }
 
 

@@ -20,7 +20,7 @@ class Coarse(nn.Linear):
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_it_is_named_with_the_option_that_is_there(views):
-    with pytest.raises(SfumatoError, match=r"computes in bfloat16 in its forward pass.*precision='bfloat16'"):
+    with pytest.raises(SfumatoError, match=r"computes in bfloat16 in its forward pass.*precision=bfloat16"):
         ClippedGradient(Coarse(20, 3), functional.cross_entropy, views=views).self_check((20,))
 
 

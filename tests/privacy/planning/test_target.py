@@ -159,7 +159,7 @@ def test_a_statement_says_what_was_asked_for_and_what_it_comes_to(target):
     line = next(one for one in statement.plain if "was asked" in one)
     assert str(target) in line
     assert f"Epsilon is {statement.figures['epsilon']:.3f}"[:-1] in line
-    assert {"mu 0.3": "at most 0.3,", "attack risk 0.01@0.001": "at most 1%."}[str(target)] in line
+    assert {"mu 0.3": "at most 0.3,", "attack risk 0.01@0.001": "at most 1.00%."}[str(target)] in line
     assert Statement.from_dict(statement.to_dict()) == statement
     assert not any("asked" in one for one in replace(statement, circumstances=Circumstances()).plain)
 
@@ -168,7 +168,7 @@ def test_a_plan_that_exceeds_what_was_asked_for_says_so():
     plan = PrivacyPlan.calibrate(**PLAN, attack_risk="0.01@0.001")
     louder = plan.with_noise(plan.noise_multiplier / 2)
     line = AttackRisk(0.01, 0.001).sentence(louder, "an example was used")
-    assert "may find it in at most 1%, and finds it in at most 7.1516%." in line
+    assert "may find it in at most 1%, and finds it in at most 7.16%." in line
 
 
 def test_the_options_of_a_target_give_it_back():

@@ -26,8 +26,9 @@ from sfumato.privacy import (
     Tree,
     TruncatedPoisson,
     User,
+    true_positive_rates,
 )
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.display import percent_up, rounded_up
 
 PLAN = PrivacyPlan(
     population=1000,
@@ -39,7 +40,7 @@ PLAN = PrivacyPlan(
 
 
 FIGURES = NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True)
-EARLIER = "Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."
+EARLIER = "Earlier runs on the same data, and choices made by looking at them. Their epsilons add up."
 
 
 def statement(**facts) -> Statement:
@@ -202,24 +203,27 @@ def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
         ({"read": ("examples",)}, "Read from the data and treated as public: the number of training examples."),
         ({"read": ("classes",)}, "Read from the data and treated as public: the list of classes."),
         ({"read": ("size",)}, "Read from the data and treated as public: the image size."),
-        ({"origins": ("file",)}, "The data behind the pre-trained weights (from one of the owner's files)"),
-        ({"origins": ("own model",)}, "weights (of a model of the owner's own), where it begins with such: for what"),
-        ({}, "measured on the test split"),
+        ({"origins": ("file",)}, "The initial weights. They come from one of the owner's files."),
+        (
+            {"origins": ("own model",)},
+            "Your model's initial weights. If they were trained on private data, this guarantee does not cover",
+        ),
+        ({}, "images of the test split. They have no noise"),
         ({}, "Checks of the data before training"),
-        ({}, "earlier runs on the same data"),
-        ({}, "Two records of one person"),
-        ({}, "the noise is float64 Gaussian"),
-        ({}, "a 256-bit key (HMAC-SHA512, then Philox"),
+        ({}, "Earlier runs on the same data"),
+        ({}, "Several records of one person"),
+        ({}, "The noise is float64 Gaussian"),
+        ({}, "break the random number generator (HMAC-SHA512 and Philox with a 256-bit key)."),
         ({"steps_taken": 7}, "The choice to end the run after 7 steps"),
-        ({}, "Running time, memory use"),
+        ({}, "Side channels: running time, memory use"),
         (
             {"rounds": 2, "own_loop": True},
-            "Rounds in which this site sends nothing: an error that a single record causes",
+            "Rounds in which this site sends nothing. An error that a single record causes",
         ),
-        ({"figures": FIGURES}, "only the noisy counts are covered"),
-        ({"figures": FIGURES}, "Figures of the same test images that other runs publish: their epsilons add up."),
-        ({"figures": FIGURES}, "A record that was put into both parts"),
-        ({"calibrated_on_public": True}, "The data that the temperature of the model was fitted on"),
+        ({"figures": FIGURES}, "Only the noisy counts are covered"),
+        ({"figures": FIGURES}, "Figures that other runs publish of the same test images. Their epsilons add up."),
+        ({"figures": FIGURES}, "A record in both parts of the data"),
+        ({"calibrated_on_public": True}, "The data on which the temperature was fitted"),
     ],
 )
 def test_what_is_not_covered_is_named(facts, words):
@@ -260,14 +264,20 @@ def test_bounds_in_words_are_rounded_up():
 def test_a_large_delta_counts_in_the_bound_on_tests():
     plan = replace(PLAN, delta=0.3)
     assert plan.epsilon() < 1
-    assert "at most 3" in Statement(plan=plan, circumstances=Circumstances()).plain[2]
+    bound = true_positive_rates(plan, [0.01])[0]
+    assert bound <= min(math.exp(plan.epsilon()) * 0.01 + 0.3, 1)
+    assert f"at most {percent_up(bound)} of" in Statement(plan=plan, circumstances=Circumstances()).plain[2]
 
 
-def test_the_bound_on_tests_is_the_theorem_s():
-    """TPR <= min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR)) at FPR 1% (Kairouz et al. 2015)."""
-    epsilon = PLAN.epsilon()
-    bound = min(math.exp(epsilon) * 0.01 + 1e-5, 1 - math.exp(-epsilon) * (1 - 1e-5 - 0.01))
-    assert f"at most {math.ceil(bound * 100)}%" in statement().plain[2]
+@pytest.mark.parametrize("promised", [lambda: statement(), lambda: selected()], ids=["plan", "selection"])
+def test_a_test_with_1_percent_false_alarms_has_one_figure_everywhere(promised):
+    """It is a bound by every (epsilon, delta) of the curve, so it is at most that of the stated pair."""
+    said, rate = promised(), 0.01
+    bound = true_positive_rates(said.selection or said.plan, [rate])[0]
+    pair = math.exp(said.epsilon) * rate + said.plan.delta, 1 - math.exp(-said.epsilon) * (1 - said.plan.delta - rate)
+    assert bound <= min(pair) + 1e-6
+    assert f"finds it in at most {percent_up(bound)} of the cases." in said.plain[2]
+    assert percent_up(said.to_dict()["true_positives"]["0.01"]) == percent_up(bound)
 
 
 def test_unknown_facts_are_refused():
@@ -320,9 +330,9 @@ def test_noisy_scores_are_named_and_their_data_are_covered():
         "scored by its right answers on a private validation part plus noise of standard deviation 20" in noisy.sentence
     )
     assert noisy.plain[0].startswith("For every single example of the training and validation parts:")
-    assert "Exact figures measured on the validation part" in "\n".join(noisy.not_covered)
+    assert "Exact figures of the validation part" in "\n".join(noisy.not_covered)
     assert "validation part" not in "\n".join([selected().sentence, *selected().plain, *selected().not_covered])
-    assert "scored on, which are taken as public" in "\n".join(selected().not_covered)
+    assert "were scored. They are taken as public" in "\n".join(selected().not_covered)
     assert "taken as public" not in "\n".join(noisy.not_covered)
 
 
@@ -330,8 +340,8 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
     assert EARLIER in statement().not_covered
     lines = selected().not_covered
     assert EARLIER not in lines
-    assert any("runs outside the search that this model won" in line for line in lines)
-    assert any("The other candidates of the search" in line and "how many they were" in line for line in lines)
+    assert any("outside the search that this model won" in line for line in lines)
+    assert any("The other candidates of the search" in line and "settings, scores, number" in line for line in lines)
     assert "as long as nobody learns anything about the others" in selected().plain[-1]
 
 
@@ -360,9 +370,9 @@ def test_a_selection_among_runs_of_another_plan_is_refused():
 def test_a_search_that_is_not_covered_comes_first_and_in_figures():
     found = statement(search=Search(runs=12, epsilon=3.39991, delta=1e-5), origins=("timm",), steps_taken=3)
     assert found.not_covered[0] == (
-        "The search for these settings: 12 runs on the same data, of which the promise speaks of one. Together, had "
-        "they been planned in advance, they come to epsilon 3.400 at delta 1e-05. No epsilon covers "
-        "the choice among them, which was made by exact scores on these data."
+        "The search for these settings. It has 12 runs on the same data, and the guarantee is that of one. If all were "
+        "planned in advance, they have epsilon 3.400 at delta 1e-05 together. No epsilon covers the choice among them, "
+        "which was made by exact scores on these data."
     )
     assert found.not_covered[1:] == statement(origins=("timm",), steps_taken=3).not_covered
     assert found.epsilon == statement().epsilon

@@ -63,9 +63,9 @@ def test_plain_words_and_what_is_not_covered_speak_of_persons(name):
     assert "per example" not in "\n".join(plain)
     assert "Read from the data and treated as public: the number of persons." in uncovered
     assert "One person under two names" in uncovered
-    assert "If it has no name, nobody is." in uncovered
-    assert "Two records of one person" not in uncovered
-    assert ("removing one may let another one in" in uncovered) == (name == "examples")
+    assert "Identity: sfumato trusts the names in your data." in uncovered
+    assert "Several records of one person" not in uncovered
+    assert ("another one may take its place" in uncovered) == (name == "examples")
     data = json.loads(json.dumps(said(name).to_dict()))
     again = Statement(
         plan=PrivacyPlan.from_dict(data["plan"]), circumstances=Circumstances.from_dict(data["circumstances"])
@@ -100,10 +100,10 @@ def test_of_shared_records_it_says_what_is_public_and_whom_nothing_is_promised(a
     plain = "\n".join(shared.plain)
     assert "as if that person's data had contributed nothing" in plain
     assert "all images that the person is not on included" in plain
-    assert "the promise hides what a person's images show, but not that the person is on them, or with whom." in plain
+    assert "the guarantee hides what a person's images show, but not that the person is on them, or with whom." in plain
     assert "one lets all images of a person contribute, and the other lets them contribute nothing." in plain
     uncovered = "\n".join(shared.not_covered)
-    assert "A record without names is not covered at all." in uncovered
+    assert "A record without names is not covered." in uncovered
     assert "A person who is on a record but not named there is not covered on it." in uncovered
     assert "only the person that it is named after" not in uncovered
     assert PrivacyPlan.from_dict(json.loads(json.dumps(shared.to_dict()))["plan"]) == shared.plan

@@ -18,6 +18,7 @@ from sfumato.privacy import (
     true_positive_rates,
 )
 from sfumato.report import RATES
+from sfumato.report.plots.drawing import _environment
 from sfumato.training.conclusion.run_report import _attack
 
 
@@ -35,6 +36,20 @@ def test_the_attacker_of_a_selected_model_may_have_seen_the_choice():
     assert alone.detections == pytest.approx(true_positive_rates(plan, RATES))
     assert chosen.detections == pytest.approx(true_positive_rates(selection, RATES))
     assert all(more > less for more, less in zip(chosen.detections[:40], alone.detections, strict=False))
+
+
+def test_page_statement_and_card_have_one_figure_for_a_test_with_1_percent_false_alarms():
+    plan = PrivacyPlan.calibrate(examples=1438, batch_size=1438, steps=60, epsilon=3.0, delta=1e-5)
+    said = Statement(plan=plan, circumstances=Circumstances())
+    assert "at most 5.41% of the cases" in said.plain[2]
+    assert "at most 5.41% at one in a hundred" in _attack(said).description
+    assert "| 1.0% | at most 5.41% |" in _tables(said.to_dict())
+
+
+def _tables(said) -> str:
+    """The tables of a card and of an assessment."""
+    source = "{% import 'promised.md.jinja' as parts %}{{ parts.promised(said) }}"
+    return _environment().from_string(source).render(said=said)
 
 
 RULES = {

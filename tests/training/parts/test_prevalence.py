@@ -206,7 +206,7 @@ def test_declared_shares_move_the_scores_and_stand_in_the_statement(source, tmp_
         plain.with_prevalence(loaded.reading.prevalence, TRAINED).predict(images), loaded.predict(images)
     )
     lines = [line for line in run.statement.not_covered if "which scores are adjusted" in line]
-    assert "from which scores are adjusted (normal 0.26, pneumonia 0.74): the owner's word alone says" in lines[0]
+    assert "from which scores are adjusted (normal 0.26, pneumonia 0.74). sfumato trusts the owner" in lines[0]
     assert "to which scores are adjusted (normal 0.9, pneumonia 0.1)" in lines[1]
     assert verify(run.directory).holds
     assert plain.statement.circumstances.prevalence == ()

@@ -118,7 +118,7 @@ def test_a_run_publishes_figures_and_says_what_they_cost(finished, private):
     assert written["figures"]["epsilon"] == 2.5
     assert written["epsilon"] < 2.5 <= written["figures"]["epsilon_of_any_example"]
     assert any(
-        "Exact accuracy" in line and "only the noisy counts are covered" in line for line in written["not_covered"]
+        "Exact accuracy" in line and "Only the noisy counts are covered" in line for line in written["not_covered"]
     )
     assert verify(finished.directory).holds
     assert load(finished.directory).reading.temperature == figures.temperature in TEMPERATURES

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from sfumato._cards import Detail
 from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
@@ -31,6 +32,7 @@ from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Tex
 from sfumato.data.paths import stem_of
 from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
 from sfumato.experiment.settings import Budget, NoiseMade, PairOfRecords, Units
+from sfumato.observers.progress import ProgressBars
 from sfumato.privacy.planning.target import TARGETS
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from sfumato.search import Trial
 
 NOT_IN_RECIPES = (
-    *("what", "json", "copy", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
+    *("what", "json", "copy", "verbose", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation"),
     *("score_on", "processes"),
 )
@@ -59,6 +61,12 @@ class EndsWithJson:
 
     json: bool = False
     """End with one JSON object on standard output."""
+
+    def progress_bars(self, **how: Any) -> ProgressBars:
+        """Progress on standard error, in which options replace the names of arguments."""
+        from sfumato.cli.output.refusals import with_option_names
+
+        return ProgressBars(spelt=partial(with_option_names, verb=self), **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +147,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("copy", "dry_run", "json", "title", "trust_code", "tensorboard", "track", "processes")
+        harmless = ("copy", "dry_run", "json", "verbose", "title", "trust_code", "tensorboard", "track", "processes")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(
@@ -257,7 +265,7 @@ class TrainingChoices(TextChoices, Choices):
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
             recipe.check_trusted(taken["model"], file, trust_code=self.trust_code)
-        notes = [f"by rule: {name} {value} (from the pre-trained weights)" for name, value in taken.items()]
+        notes = [Detail(f"{name} {value} (by rule: from the pre-trained weights)") for name, value in taken.items()]
         return replace(self, **taken), notes
 
 

@@ -56,9 +56,9 @@ class Measured(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def with_shift(self, reading: Reading) -> Measured:
-        """Add how the scores were shifted. After a shift to declared shares, drop the notes that advise it."""
+        """Add how the scores were shifted. If the shares in training are known, drop the notes that advise them."""
         notes = tuple(f"note: {words}" for words in reading.notes)
-        kept = self.notes if reading.prevalence is None else ()
+        kept = self.notes if reading.shares is None else ()
         return self._replace(data=self.data | reading.as_data, notes=(*kept, *notes))
 
     def with_groups(self, groups: Sequence[GroupScore]) -> Measured:
@@ -156,8 +156,8 @@ class Shift(NamedTuple):
     def advice(self) -> str:
         """What to do about it."""
         return (
-            f"the model predicts {self.name} for {self.named:.0%}, but {self.true:.0%} are; if the class shares are "
-            "known, give them to sfumato predict --prevalence"
+            f"the model predicts {self.name} for {self.named:.0%}, but {self.true:.0%} are; if the class shares of the "
+            "training data are known, train with --class-prevalence"
         )
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
 from sfumato.observers.progress import duration
+from sfumato.privacy.planning.remarks import counted
 from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.wording import wording
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob
@@ -152,6 +154,8 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
         unit = "rounds" if embeds else "steps"
         yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; epsilon is that of the whole plan")
     yield from ("", *_lines_of_measures(run, data), _shift_of(run))
+    if few := run.figures.get("unlearnt"):
+        yield f"               too few to be learnt at this noise: {counted(few)}{'' if run.is_public else PRIVATE}"
     if "published" in data and data["published"]["accuracy"][0] is None:
         yield "published      the noise hides the accuracy: give a larger --report-epsilon, or more images"
     else:
@@ -206,10 +210,44 @@ def _shift_of(run: Run) -> str | None:
     from sfumato.cli.output import evaluation_output
 
     found = evaluation_output.largest_shift(run.figures.get("confusion", ()), run.figures.get("classes", ()))
-    if found is None:
+    if found is None or run.statement.circumstances.class_prevalence:
         return None
-    train = "" if run.published is not None else "; in training, --report-epsilon corrects some of it"
-    return f"               {found.advice}{train}{'' if run.is_public else PRIVATE}"
+    return f"               {found.advice}{'' if run.is_public else PRIVATE}"
+
+
+# -- before the first step -----------------------------------------------------------------------------------------
+
+
+def summary(job: PrivateJob, forecast: str | None) -> Iterator[str]:
+    """What is about to be trained: data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
+    from sfumato.training.preparation.estimate import estimate
+
+    source, plan, known, size = job.source, job.plan, estimate(job), ""
+    what = "images" if source.tokens is None else "texts"
+    if source.tokens is None and source.cache is None:
+        size = f", {source.size} x {source.size} pixels, {'grey' if source.channels == 1 else 'colour'}"
+    labels = "labels" if source.multilabel else "words" if source.next_words else "classes"
+    no_promise = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
+    yield f"data: {source.examples:,} training {what}, {len(source.classes):,} {labels}{size}"
+    yield f"model: {job.settings.model}, {known.parameters:,} trained weights"
+    yield (
+        f"epsilon: {no_promise}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
+        f"{wording(plan).single.rstrip(',')}"
+    )
+    yield f"time: about {duration(max(1.0, known.seconds))} on {job.performance.device}"
+    yield from prospects(job, forecast)
+
+
+def prospects(job: PrivateJob, forecast: str | None) -> Iterator[str]:
+    """The accuracy to expect, and what will not be learnt."""
+    from sfumato.training.preparation import sources
+
+    if forecast is not None:
+        yield f"expected: {forecast}"
+    if few := sources.unlearnt(job.source, job.plan):
+        what = "image" if job.source.tokens is None else "text"
+        private = "" if job.source.public else " (private figures)"
+        yield f"will not be learnt: {counted(few, what)}, too few at this noise{private}"
 
 
 # -- dry runs ----------------------------------------------------------------------------------------------------------

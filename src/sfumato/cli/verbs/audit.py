@@ -11,7 +11,6 @@ from sfumato.cli.options.choices import EndsWithJson
 from sfumato.cli.options.spellings import FunctionName, Number, Whole, WholeByRule, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
-from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
@@ -56,7 +55,7 @@ class Audit(EndsWithJson):
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import audit_results
 
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             found = self._run_audit(progress)
         run = None if recipe.is_recipe(self.what) else names.RunDirectory(self.what)
         before = None if run is None else audit_outcomes.read(run)
@@ -96,7 +95,7 @@ class Audit(EndsWithJson):
             raise SfumatoError(
                 f"--attack {shadows} is for a model file, but {self.what} is a recipe", "name a run directory"
             )
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             found = shadow_attack(self.what, shadows, progress=progress)
         console.show({"run": self.what, **found.to_dict()}, found.sentence, json=self.json)
         return 1 if found.exceeds else 0

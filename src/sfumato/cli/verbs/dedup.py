@@ -23,7 +23,6 @@ from sfumato.cli.options.spellings import (
 )
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
-from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +94,7 @@ class Dedup(EndsWithJson):
         one_of("drop", self.drop, DROPS)
         torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
         place, network = self._place(), self._network()
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             found = self._compared(network, progress)
         found.write(place)
         # Filtering by a set that was itself filtered by private data is not stable either.

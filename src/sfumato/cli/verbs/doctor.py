@@ -89,6 +89,7 @@ def _machine() -> Iterator[Finding]:
         device = _devices.select(None)
         yield Finding("device", device if device == "cpu" else f"{device}: {_devices.product_name(device)}")
         yield Finding("threads", f"{default_threads()}")
+    yield Finding("tested on", "CPUs; the engine in its present form has not run on a GPU")
     yield Finding("memory", f"{memory_limit() / GIBIBYTE:.1f} GiB")
 
 

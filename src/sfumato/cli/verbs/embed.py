@@ -15,7 +15,6 @@ from sfumato.data.paths import stem_of
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.settings import NoiseMade, Pair
-from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob
@@ -81,7 +80,7 @@ class Embed(
         if resumed and not is_public(run) and run.complete():
             training_output.show(read(run), json=self.json)
             return
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             if resumed:
                 job, run = self.job_from_record(self.what)
             else:
@@ -118,7 +117,7 @@ class Embed(
         refuse_dry_seeds(dry_run=self.dry_run)
         trial = self.with_recipe(self.what).trial()
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-seeds")
-        with ProgressBars(repeating=False) as progress:
+        with self.progress_bars(repeating=False) as progress:
 
             def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)

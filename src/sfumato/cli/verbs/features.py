@@ -13,7 +13,7 @@ from sfumato.cli.options.choices import EndsWithJson, ProcessesOption, SourceCho
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
 from sfumato.data.paths import stem_of
-from sfumato.observers.progress import ProgressBars, open_with_progress
+from sfumato.observers.progress import open_with_progress
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
@@ -98,7 +98,7 @@ class Features(ProcessesOption, EndsWithJson, SourceChoices):
         device = _devices.select(self.device)
         torch.set_num_threads(self.threads or default_threads())
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             missing, together, seconds = self._computed(cache, showing, device, progress)
         if not is_follower():
             self._report(cache, missing, together, seconds)

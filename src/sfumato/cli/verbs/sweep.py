@@ -12,7 +12,6 @@ from sfumato.cli.options import recipe, space, spellings
 from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices
 from sfumato.data.paths import stem_of
 from sfumato.experiment.to_recipe import to_toml
-from sfumato.observers.progress import ProgressBars
 from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Sweep(PrivateChoices):
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")
         of_many = "epsilon" in rules and not self.one_at_a_time  # the epsilon of the options is then unused
         share = {} if chosen.validation is None else {"validation": chosen.validation}
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             asked = chosen if embed is None else embed
             trial: Any = (replace(asked, epsilon=None) if of_many else asked).trial()
             if chosen.budget is not None:

@@ -32,7 +32,6 @@ from sfumato.cli.options.spellings import (
 )
 from sfumato.cli.output import console
 from sfumato.data.paths import stem_of
-from sfumato.observers.progress import ProgressBars
 
 if TYPE_CHECKING:
     from sfumato.observers.observer import Observer
@@ -49,7 +48,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
     features:PATH for a cache made by sfumato features; or a recipe (recipe:NAME, or a .toml file), which any option
     overrides except the one that selects its row; or an unfinished run directory to resume. Every option that is left
-    out follows a written rule, from public facts alone, and the choice is printed.
+    out follows a written rule, from public facts alone; --verbose prints the choices.
     """
 
     what: SourceRecipeOrRun
@@ -92,6 +91,8 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     copy: bool = False
     """Resume a run although another copy of it went on, such as one before a backup was restored. The steps that the
     other copy may have taken are counted as spent."""
+    verbose: bool = False
+    """Also print each choice by rule, with its reason, and how the data were read."""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
 
@@ -102,7 +103,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
             self.resolved()  # refuses unreadable input before slow imports
         self.check_observers()
         budget = self.epsilons if isinstance(self.epsilons, tuple) else None
-        from sfumato.cli.output.training_output import show
+        from sfumato.cli.output.training_output import prospects, show, summary
         from sfumato.runs.heading import Heading
         from sfumato.training.preparation import from_record
         from sfumato.training.run import execute
@@ -113,8 +114,11 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
             return
         finished = from_record.load_if_complete(self.what) if resumed else None
         if finished is None:
-            with ProgressBars() as progress:
+            with self.progress_bars(verbose=self.verbose or self.dry_run) as progress:
                 job, run = self.job(progress)
+                if not run.exists:
+                    for line in (prospects if self.dry_run else summary)(job, self.forecast(job)):
+                        progress.report(line)
                 if self.dry_run:
                     self.preview(job, run, progress)
                     return
@@ -122,6 +126,10 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
                 how = {"progress": progress, "observers": observers, "copy": self.copy}
                 finished = execute(job, run, heading=heading, **how)
         show(finished, json=self.json)
+
+    def forecast(self, job: PrivateJob) -> str | None:
+        """The accuracy to expect, from public facts alone; None for models without a forecast."""
+        return self.resolved().trial().experiment.forecast(job.plan, job.source)
 
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Print the dry run."""
@@ -132,8 +140,8 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
         refuse_finished(run)
         for note in () if run.exists else earlier_use_notes(job):
             progress.report(note)
-        for note in (*sources.notes(job.source), *job.notes):
-            progress.report(f"note: {note}")
+        for note in (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes)):
+            progress.report(note)
         for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)
         show_dry_run(job, run, json=self.json)
@@ -151,7 +159,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
             chosen = replace(chosen, epsilon=None)
             how = {"epsilons": budgets, "trial_for_epsilon": self.trial_for_epsilon}
             how["dry_run"] = training_output.dry_run_data if self.dry_run else None
-        with ProgressBars(repeating=False) as progress:
+        with self.progress_bars(repeating=False, verbose=self.verbose or self.dry_run) as progress:
 
             def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
@@ -261,7 +269,7 @@ class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
         from sfumato.cli.output import training_output
         from sfumato.training.run import execute
 
-        with ProgressBars() as progress:
+        with self.progress_bars() as progress:
             job, run = self.job(progress)
             observers = self.observers(run, progress, public=True)
             done = execute(job, run, progress=progress, observers=observers)

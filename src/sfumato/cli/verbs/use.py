@@ -29,6 +29,9 @@ class Export(ModelOptions):
 
     def run(self) -> None:
         """Write the model and print its path."""
+        from sfumato.exporting.formats import refuse_missing
+
+        refuse_missing(self.to)  # before slow imports
         from sfumato.exporting import export
 
         made = export(self.run_directory, self.to, output=self.output, model=self.model)

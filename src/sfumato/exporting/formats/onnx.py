@@ -16,7 +16,6 @@ from sfumato.exporting.served import RECORDS, Served
 
 FILE = "model.onnx"
 LIBRARY = "onnx"
-NEEDS = ("onnx", "onnxscript", "onnxruntime")
 ABOUT = "sfumato"
 """Metadata key of the contents of preprocessing.json."""
 USE = """```python

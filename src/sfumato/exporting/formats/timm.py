@@ -23,7 +23,6 @@ from sfumato.models.networks import zoo
 FILE = "model.safetensors"
 CONFIG = "config.json"
 LIBRARY = "timm"
-NEEDS: tuple[str, ...] = ()
 USE = """```python
 import timm
 import torch

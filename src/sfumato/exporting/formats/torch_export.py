@@ -15,7 +15,6 @@ from sfumato.exporting.served import RECORDS, Served
 
 FILE = "model.pt2"
 LIBRARY = "pytorch"
-NEEDS: tuple[str, ...] = ()
 ABOUT = "sfumato.json"
 """File within the archive that holds the contents of preprocessing.json."""
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn", "custom")

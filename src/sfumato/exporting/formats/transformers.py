@@ -19,7 +19,6 @@ FILE = "model.safetensors"
 CONFIG = "config.json"
 PROCESSOR = "preprocessor_config.json"
 LIBRARY = "transformers"
-NEEDS: tuple[str, ...] = ()
 USE = """```python
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 

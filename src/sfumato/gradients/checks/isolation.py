@@ -45,8 +45,8 @@ def refuse_mixing_layers(model: nn.Module) -> None:
             raise SfumatoError(
                 f"{place} is {kind} that normalises by the private batch, so every example would affect the gradients "
                 "of all others",
-                "replace it with `sfumato.models.replace_norms(model, 'group')` or `normalisation=group` (with public "
-                "examples also public-batch), or freeze it at its stored statistics with .eval() on that module",
+                "give `normalisation=group` (with public examples also public-batch); or in a model of your own, call "
+                "sfumato.models.replace_norms(model, 'group'), or .eval() on the module to keep its stored statistics",
             )
         if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
             raise SfumatoError(

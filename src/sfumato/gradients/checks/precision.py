@@ -46,6 +46,6 @@ def refuse_autocast(model: nn.Module, examples: Examples, views: int) -> None:
         raise SfumatoError(
             f"the model computes in {names} in its forward pass (torch.autocast), which is too coarse to check its "
             "gradients",
-            "remove autocast from the model, and give precision='bfloat16' (sfumato.train, private_steps), or put "
-            "autocast around the call of ClippedGradient",
+            "remove autocast from the model, and give `precision=bfloat16`, or put autocast around the call of "
+            "ClippedGradient",
         )

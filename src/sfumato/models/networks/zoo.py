@@ -32,7 +32,7 @@ def check(name: str, options: Mapping[str, Any]) -> None:
         near = difflib.get_close_matches(short, timm.list_models(), n=3)
         raise SfumatoError(
             f"model {name!r}: timm {timm.__version__} has no model of that name",
-            f"did you mean {', '.join(near)}" if near else "timm.list_models() lists its models",
+            f"did you mean {', '.join(near)}" if near else "the documentation of timm lists them",
         )
     refused = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
     if refused:

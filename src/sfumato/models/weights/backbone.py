@@ -252,7 +252,7 @@ def _known_to_torchvision(name: str) -> str:
         near = difflib.get_close_matches(short, known, n=3)
         raise SfumatoError(
             f"backbone 'torchvision:{short}': torchvision has no classifier of that name",
-            f"did you mean {', '.join(near)}" if near else "torchvision.models.list_models() lists them",
+            f"did you mean {', '.join(near)}" if near else "the documentation of torchvision lists them",
         )
     return short
 

@@ -33,6 +33,10 @@ MEASURED_GAINS = (
     ExpectedGain(0, 15, 0.03, 0.10, 0.36),
 )
 """Measured with the default model (benchmarks/results/little-data.json); see docs/defaults.md."""
+HIDDEN = MEASURED_GAINS[-2].least_signal
+"""Below this signal over the noise, trials learnt a tenth of what is learnt without privacy (median)."""
+SHOWN = 12
+"""Largest number of classes that are all named."""
 EXAMPLE_ACCURACY = 0.9
 """Accuracy without privacy in the example of a forecast."""
 LEAST_SENSIBLE_NOISE = 0.05
@@ -165,20 +169,40 @@ def expected_gain(signal: float) -> ExpectedGain:
 
 
 def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> str:
-    """What the default model will probably learn under this plan, from public facts alone.
+    """The accuracy that comparable runs of the default model reached, from public facts alone.
 
     Args:
-        rarest: declared share of the rarest class; None to assume equally frequent classes.
+        rarest: declared share of the rarest class, for which the forecast then is; None for equally frequent classes.
     """
-    signal = signal_per_class(plan, classes) * (1 if rarest is None else rarest * classes)
-    runs = expected_gain(signal)
-    measured = f"({runs.trials} comparable runs: {100 * runs.lowest:.0f} to {runs.highest:.0%})"
-    gain = f"about {runs.median:.0%} of the non-private gain over chance"
-    if rarest is not None:
-        return f"{gain} for the rarest class, at its declared share of {rarest:g} {measured}"
-    accuracy = (1 - runs.median) / classes + runs.median * EXAMPLE_ACCURACY
-    example = f"about {accuracy:.0%} accuracy where {EXAMPLE_ACCURACY:.0%} is reached without privacy"
-    return f"{gain} {measured}, so {example}. Rare classes may learn nothing."
+    runs = expected_gain(signal_per_class(plan, classes) * (1 if rarest is None else rarest * classes))
+    low, high = ((1 - share) / classes + share * EXAMPLE_ACCURACY for share in (runs.lowest, runs.highest))
+    of = "accuracy" if rarest is None else f"of the rarest class (declared share {rarest:g}) recognised"
+    return f"{100 * low:.0f} to {high:.0%} {of} if the same model reaches {EXAMPLE_ACCURACY:.0%} without privacy"
+
+
+def unlearnt(plan: PrivacyPlan, counts: Mapping[str, int]) -> dict[str, int]:
+    """The classes that the plan's noise hides, with their numbers of training records. **Private**, for the owner.
+
+    Args:
+        counts: the number of training records of each class.
+
+    >>> plan = PrivacyPlan.calibrate(examples=1438, batch_size=1438, steps=60, epsilon=3.0, delta=1e-5)
+    >>> unlearnt(plan, {"A": 1428, "B": 7, "J": 3})
+    {'J': 3}
+    """
+    of_all = signal_per_class(plan, 1) / max(1, sum(counts.values()))
+    return {name: count for name, count in counts.items() if of_all * count < HIDDEN}
+
+
+def counted(found: Mapping[str, int], what: str = "image") -> str:
+    """Classes with their numbers of records, in words.
+
+    >>> counted({"I": 1, "J": 3})
+    'I (1 image), J (3 images)'
+    """
+    named = [f"{name} ({count} {what}{'' if count == 1 else 's'})" for name, count in found.items()]
+    more = [] if len(named) <= SHOWN else [f"and {len(named) - SHOWN + 1} more"]
+    return ", ".join([*named[: SHOWN - len(more)], *more])
 
 
 def weak_signal_note(plan: PrivacyPlan, classes: int) -> str | None:
@@ -195,7 +219,7 @@ def weak_signal_note(plan: PrivacyPlan, classes: int) -> str | None:
         helps.insert(0, f"epsilon {enough:.2g} in place of {plan.epsilon():.2g}")
     count = f"{plan.population / classes:.0f}"
     return (
-        f"{classes} classes of about {count} {what}{'' if count == '1' else 's'} each leave a signal of {signal:.2g} "
-        f"over the noise for each class; below {ENOUGH_SIGNAL:g}, most trials learnt less than half of what is learnt "
-        f"without privacy; what helps: {', or '.join(filter(None, (', '.join(helps[:-1]), helps[-1])))}"
+        f"about {count} {what}{'' if count == '1' else 's'} for each of {classes} classes are few for this noise: "
+        "comparable runs learnt less than half of what they learn without privacy. What helps: "
+        f"{', or '.join(filter(None, (', '.join(helps[:-1]), helps[-1])))}"
     )

@@ -10,7 +10,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.privacy.calibration import gaussian_mu
 from sfumato.privacy.loss import FINE_GRID
 from sfumato.privacy.statements.curve import dominating_gaussian, true_positive_rates
-from sfumato.privacy.statements.display import ceiling, rounded_up
+from sfumato.privacy.statements.display import ceiling, percent_up, rounded_up
 
 RAREST_ALARM, COMMONEST_ALARM = 1e-6, 0.5
 """The false-positive rates of an attack risk. Below the first, the accountant's rounding decides the bound."""
@@ -170,7 +170,7 @@ class AttackRisk(Target):
         return (
             f"The plan was asked to keep {self}: a test for whether {used} that raises a false alarm in "
             f"{100 * self.false_alarms:g}% of the cases may find it in at most {100 * self.limit:g}%, and finds it in "
-            f"at most {min(ceiling(100 * self.cost(plan), 4), 100.0):g}%."
+            f"at most {percent_up(self.cost(plan))}."
         )
 
 

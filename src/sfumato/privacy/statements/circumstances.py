@@ -22,24 +22,30 @@ FACT_NAMES = {
     "left_out": "how many files were left out because no image could be read from them",
 }
 
+_TRAINED = "The initial weights. They come from"
 ORIGINS = {
-    "filtered data": "from training on data that were filtered by looking at private data): the filter depends on the "
-    "private data without noise, which no promise here covers",
-    "private run": "from another private run), which that run's own statement covers: if both have used the same data, "
-    "their epsilons add up",
-    "seeded run": "from a seeded run), which promises nothing: they may reveal any record of its data",
-    "unknown": "of features that were computed elsewhere), and whether each row was computed from its own record "
-    "alone: their owner answers for both",
-    "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "
-    "owner answers",
-    "file": "from one of the owner's files), which are taken as public",
-    "public run": "from training without privacy), which their owner declared public",
-    "public images": "from a public source whose images whiten the features), which its owner declared public",
-    "timm": "from timm), which are taken as public",
-    "torchvision": "from torchvision), which are taken as public",
-    "synthetic images": "of fixed features: synthetic images from a public seed), made without any real image",
+    "filtered data": f"{_TRAINED} data that were filtered by looking at private data without noise. No guarantee here "
+    "covers what the filter reveals.",
+    "private run": f"{_TRAINED} another private run, whose own statement covers its data. If both runs used the same "
+    "data, their epsilons add up.",
+    "seeded run": f"{_TRAINED} a seeded run, which has no guarantee. They may reveal any record of its data.",
+    "unknown": "The features. They were computed elsewhere: sfumato cannot check on what their network was trained, or "
+    "that each row depends on its own record alone.",
+    "own model": "Your model's initial weights. If they were trained on private data, this guarantee does not cover "
+    "that.",
+    "file": f"{_TRAINED} one of the owner's files. The data behind them are taken as public.",
+    "public run": f"{_TRAINED} training without privacy, on data that their owner declared public.",
+    "public images": "The images that whiten the features. Their owner declared them public.",
+    "timm": f"{_TRAINED} timm. The data behind them are taken as public.",
+    "torchvision": f"{_TRAINED} torchvision. The data behind them are taken as public.",
+    "synthetic images": "The fixed features. They were made from synthetic images and a public seed, without any real "
+    "image.",
 }
 """Possible origins of a model's first weights, or of the features it is trained on. Several may apply."""
+FILTERED = (
+    "The choice of the training data. They were filtered by looking at private data without noise, so what was left "
+    "out reveals something about the private data."
+)
 
 
 PREPARATION = "preparation of the data"

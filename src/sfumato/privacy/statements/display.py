@@ -20,11 +20,24 @@ def rounded_up(value: float, digits: int = 3) -> str:
 
 
 def ceiling(value: float, digits: int) -> float:
-    """The value, rounded up to this many decimals."""
+    """The value, rounded up to this many decimals. A value that has no more of them stays as it is.
+
+    >>> ceiling(0.05401, 4), ceiling(0.0541, 4)
+    (0.0541, 0.0541)
+    """
     if not math.isfinite(value):
         return value
-    scaled = Decimal(value).scaleb(digits).to_integral_value(ROUND_CEILING)
+    scaled = Decimal(repr(float(value))).scaleb(digits).to_integral_value(ROUND_CEILING)
     return float(scaled.scaleb(-digits))
+
+
+def percent_up(share: float) -> str:
+    """A share as a percentage with two decimals, never below the share.
+
+    >>> percent_up(0.05401), percent_up(0.0541), percent_up(1.0)
+    ('5.41%', '5.41%', '100.00%')
+    """
+    return f"{ceiling(share, 4):.2%}"
 
 
 class StatementBase:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
+from sfumato.privacy.statements.circumstances import FACT_NAMES, FILTERED, ORIGINS
 from sfumato.privacy.statements.display import StatementBase
+
+_NAMED = ("filtered data", "private run", "synthetic images")
+"""The origins of weights that a statement without a guarantee names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,26 +41,18 @@ class NoGuarantee(StatementBase):
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon is null."""
-        lines = ["Everything. Private data must not be trained on in this way."]
-        if "private run" in self.origins:
-            lines.append(
-                "A private run stands behind the weights that this training began with: that run's own statement "
-                "covers its data, and if the same data are used again, the epsilons add up."
-            )
-        if self.filtered or "filtered data" in self.origins:
-            lines.append(
-                "The data, or those behind the weights that this training began with, were filtered by looking at "
-                "private data without noise. What was left out reveals something about the private data."
-            )
-        if "synthetic images" in self.origins:
-            lines.append(f"The data behind the weights of the features ({ORIGINS['synthetic images']}.")
+        named = [words for name, words in ORIGINS.items() if name in self.origins and name in _NAMED]
         return {
             "sentence": self.sentence,
             "plain": [
-                "There is no privacy here: whoever sees the model may learn of any training example that it was used, "
-                "and perhaps what it shows."
+                "There is no privacy here. Whoever sees the model may learn that any training example was used, and "
+                "perhaps what it shows."
             ],
-            "not_covered": lines,
+            "not_covered": [
+                "Everything. Private data must not be trained on in this way.",
+                *([FILTERED] if self.filtered else []),
+                *named,
+            ],
             "promises": False,
             "epsilon": None,
             "delta": None,
@@ -161,18 +156,15 @@ class NoPrivateData(NoGuarantee):
         data = super().to_dict()
         lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in self.read]
         if not self.test_public:
-            lines.append(
-                "Figures and images of the test part, wherever they are shown: they were measured without noise, and "
-                "are for the owner."
-            )
+            lines.append("Figures and images of the test part. They have no noise, wherever they are shown.")
         return data | {
             "plain": [
-                "Whoever sees the model learns nothing about anybody's images: it would be the same without them.",
-                "So there is no epsilon, and none of the data's budget is used up.",
+                "Whoever sees the model learns nothing about anybody's images. It would be the same without them.",
+                "There is no epsilon, and none of the data's budget is spent.",
             ],
             "not_covered": [
                 *lines,
-                *(f"The data behind the weights of the features ({ORIGINS[name]}." for name in self.origins),
+                *(ORIGINS[name] for name in self.origins),
             ],
             "test_public": self.test_public,
             "read": list(self.read),

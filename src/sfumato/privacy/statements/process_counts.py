@@ -80,8 +80,8 @@ class ProcessCounts:
         """The line about what the promise does not cover."""
         wire = "the network between them is" if self.machines > 1 else "their traffic over the loopback interface is"
         return (
-            f"The sums before their noise: {self.sentence}; {wire} neither encrypted nor authenticated, so all of them "
-            "and everything between them are trusted like a single machine."
+            f"The sums before their noise. They were {self.sentence}. As {wire} neither encrypted nor authenticated, "
+            "all of them and everything between them are trusted like a single machine."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import Circumstances
 from sfumato.privacy.statements.curve import curve_fields
-from sfumato.privacy.statements.display import StatementBase, ceiling, rounded_up
+from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
 from sfumato.privacy.statements.process_counts import ProcessCounts
@@ -26,8 +26,8 @@ EXPERIMENT = (
     "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to anybody."
 )
 SHARED = (
-    "Runs by one seed share their noise, also where they differ in a learning rate or a loss: from the difference of "
-    "two of them whoever sees both may find every record, without the seed."
+    "Runs with one seed share their noise, even if their learning rates or losses differ. Whoever sees two of them may "
+    "find every record from their difference, without the seed."
 )
 """Why a seeded run promises nothing."""
 
@@ -161,7 +161,7 @@ class Statement(StatementBase):
             f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
-            f"{math.ceil(100 * detection(epsilon, plan.delta))}% of the cases.",
+            f"{percent_up(curve_fields(self.selection or plan)['true_positives']['0.01'])} of the cases.",
             *self.remarks,
             *self.further,
         ]
@@ -185,29 +185,26 @@ class Statement(StatementBase):
             )
         if (grid := self.circumstances.noise_grid) is not None:
             lines.append(
-                f"The guarantee of the noise holds also for the numbers that a computer uses: it is {grid.description}."
+                f"The guarantee also holds for the numbers that a computer uses: the noise is {grid.description}."
             )
         if self.selection is not None:
             lines.append(
-                "This model is the best of a random number of candidates. The promise covers this choice and the "
-                "training of all candidates, as long as nobody learns anything about the others."
+                "This model is the best of a random number of candidates. The guarantee covers this choice and "
+                "the training of all candidates, as long as nobody learns anything about the others."
             )
         if (kept := self.circumstances.kept) != ():
-            lines.append(
-                f"The promise speaks of the weights after all steps together, so whatever is made of the weights after "
-                f"{len(kept)} of them, which were kept beside the model, costs nothing more."
-            )
+            lines.append(f"The {len(kept)} saved checkpoints are covered too. Averaging them costs no privacy.")
         if (rounds := self.circumstances.rounds) != 0:
             lines.append(
-                f"The model was trained in a federation. The promise holds against everybody who sees all weights that "
-                f"this site has sent in its {rounds} rounds, the server included, whatever weights came in."
+                "The model was trained in a federation. The guarantee holds against everybody who sees all weights "
+                f"that this site has sent in its {rounds} rounds, the server included, whatever weights came in."
             )
         if (figures := self.circumstances.figures) is not None:
             lines.append(
                 "The accuracy and the other figures published with the model come from noisy counts of test images, on "
                 "which the model was not trained. One test image raises or lowers the probability of any set of counts "
                 f"by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person with "
-                "several test images is protected more weakly, in proportion to their number."
+                "several test images has a larger epsilon, in proportion to their number."
             )
         if canaries := self.circumstances.audit:
             what = (
@@ -329,15 +326,3 @@ def _factor(epsilon: float) -> str:
     exponent = math.floor(math.log10(factor))
     digits = math.ceil(factor / 10 ** (exponent - 1))  # two significant digits, rounded up
     return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
-
-
-def detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:
-    """The largest true-positive rate of any membership test: min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR)).
-
-    Kairouz, Oh and Viswanath 2015.
-
-    >>> f"{detection(1.0, 0.0, 0.01):.4f}", f"{detection(8.0, 0.0, 0.01):.4f}"
-    ('0.0272', '0.9997')
-    """
-    grown = math.exp(min(epsilon, 700.0)) * false_alarms + delta
-    return min(1.0, grown, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))

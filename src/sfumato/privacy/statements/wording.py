@@ -49,10 +49,10 @@ def wording(plan: PrivacyPlan) -> Wording:
         count=f"{plan.population}",
         published="Delta is above 1/N: with that chance some examples may be published as they are.",
         plain=(
-            "The promise is per example: a person with several images in the data is protected more weakly; epsilon "
-            "grows by more than their number.",
+            "The guarantee is for each example. A person with several images has a larger epsilon, which grows faster "
+            "than their number.",
         ),
-        not_covered=("Two records of one person, or copies of one image: each record counts as one example.",),
+        not_covered=("Several records of one person, or copies of one image. Each record counts as one example.",),
     )
 
 
@@ -65,15 +65,15 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
     limit = "All images of a person count"
     if unit.at_most is not None:
         limit = f"If a person has more than {images.removeprefix('up to ')}, the others were not used"
-    plain = [f"The promise is per person and covers all of the person's data under one name. {limit}."]
+    plain = [f"The guarantee is for each person and covers all data under one name. {limit}."]
     if unit.drawn == "clients":
         plain.append(
-            "Several persons were trained on together, and the contribution of each such group was limited as a whole. "
-            "Without one of its persons a group contributes something different, so twice the limit was counted."
+            "The contribution of each group of persons was limited as a whole. Without one of its persons a group "
+            "contributes something different, so twice the limit was counted."
         )
     names = (
-        "Whose record it is: the names in the data are taken on their owner's word. If a record shows several persons, "
-        "only the person that it is named after is covered. If it has no name, nobody is."
+        "Identity: sfumato trusts the names in your data. A record covers only the person whom it names, and nobody if "
+        "it has no name."
     )
     single = f"person, with {images},"
     if unit.shared:
@@ -83,23 +83,22 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
         )
         limit = f"If a person is on more than {unit.at_most}, the others were not used"
         plain = [
-            f"The promise is per person and covers all images that the person is on under one name. {limit}. Which "
-            "images were used depended only on who is on which image. So the promise hides what a person's images "
-            "show, but not that the person is on them, or with whom."
+            f"The guarantee is for each person and covers all images that name the person. {limit}. Which images were "
+            "used depended only on who is on which image. So the guarantee hides what a person's images show, but not "
+            "that the person is on them, or with whom."
         ]
         names = (
-            "Who is on which record: the names in the data are taken on their owner's word, and as public. A person "
-            "who is on a record but not named there is not covered on it. A record without names is not covered at all."
+            "Identity: sfumato trusts the names in your data, and takes them as public. A person who is on a record "
+            "but not named there is not covered on it. A record without names is not covered."
         )
     lines = [
-        "One person under two names: each name counts as a separate person, and both together are protected more "
-        "weakly.",
+        "One person under two names. Each name counts as a separate person, and both together have a larger epsilon.",
         names,
     ]
     if unit.max_vectors > 1:
         lines.append(
-            f"A single record at the noise of one record: if a person has more than {unit.at_most} records, removing "
-            "one may let another one in. A record is covered as a part of its person, at the person's epsilon."
+            f"A single record by itself. It is covered as a part of its person, at the person's epsilon: if a person "
+            f"has more than {unit.at_most} records, another one may take its place."
         )
     return Wording(
         single=single,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from markupsafe import Markup
 
-from sfumato.privacy.statements.display import rounded_up
-from sfumato.report.sections.numbers import estimate, percent, percent_up, significant
+from sfumato.privacy.statements.display import percent_up, rounded_up
+from sfumato.report.sections.numbers import estimate, percent, significant
 from sfumato.report.style import LIGHT, MUTED, RULE, add_dark_mode, figure_style, stylesheet
 
 if TYPE_CHECKING:

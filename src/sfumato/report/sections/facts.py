@@ -125,6 +125,7 @@ class Evaluation:
         weighted_auc: the mean area under the ROC curve of each class against all others, weighted by its test images;
             None if there is none.
         groups: the figures of each group of `groups_from`; empty without groups.
+        unlearnt: the classes that the noise of the training hides, with their numbers of training records.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
     4
@@ -140,6 +141,7 @@ class Evaluation:
     calibration: Calibration | None = None
     weighted_auc: FigureInterval | None = None
     groups: Sequence[GroupScore] = ()
+    unlearnt: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         count = len(self.classes)

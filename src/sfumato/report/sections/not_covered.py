@@ -30,55 +30,50 @@ _UNFILTERED = "filter the private set instead of the public one: sfumato dedup d
 _PUBLIC_WEIGHTS = "start from weights of sfumato pretrain or timm that were trained on public data only"
 _TRUSTED = "compute on one machine, or use a private network or a VPN"
 _LINES: tuple[tuple[str, str, str], ...] = (
-    (r"The sums before their noise: computed by \d+ processes of one machine", TECHNICAL, ""),
+    (r"The sums before their noise\. They were computed by \d+ processes of one machine", TECHNICAL, ""),
     ("The sums before their noise", MENDABLE, _TRUSTED),
     ("The search for these settings", MENDABLE, _PLANNED),
-    ("Choices made by looking at", MENDABLE, _PLANNED),
+    ("Earlier runs on the same data", MENDABLE, _PLANNED),
+    ("Runs on the same data outside the search", MENDABLE, _PLANNED),
     ("The other candidates of the search", MENDABLE, "do not show the search's other runs, or delete them"),
-    ("Exact figures measured on the validation part", MENDABLE, "keep them to yourself"),
-    ("Accuracy, losses and pictures measured on", MENDABLE, "publish only the report of sfumato report RUN --public"),
-    ("Exact accuracy, losses and pictures", MENDABLE, "publish only the report of sfumato report RUN --public"),
-    ("Figures of the same test images that other runs", MENDABLE, "publish the figures of one run only"),
-    ("A record that was put into both parts", INHERENT, ""),
-    ("The data that the temperature of the model", INHERENT, ""),
+    ("Exact figures of the validation part", MENDABLE, "keep them to yourself"),
+    ("Accuracy, losses and images", MENDABLE, "publish only the report of sfumato report RUN --public"),
+    ("Exact accuracy, losses and images", MENDABLE, "publish only the report of sfumato report RUN --public"),
+    ("Figures that other runs publish", MENDABLE, "publish the figures of one run only"),
+    ("A record in both parts", INHERENT, ""),
+    ("The data on which the temperature", INHERENT, ""),
     ("The owner's own code around the steps", MENDABLE, "do not use private records in the loop's body"),
     ("The owner's own (loss|optimizer)", INHERENT, ""),
     ("Records of the same person at other sites", INHERENT, ""),
     ("Rounds in which this site sends nothing", INHERENT, ""),
-    ("Weights that came in and were chosen", MENDABLE, 'noise="secure" computes one example at a time'),
+    ("Incoming weights", MENDABLE, 'noise="secure" computes one example at a time'),
     ("The choice to end the run", MENDABLE, "let a run take all of its steps: they are already paid for"),
     ("The choice of the training data", MENDABLE, _UNFILTERED),
-    ("The data behind these public examples", MENDABLE, _UNFILTERED),
-    (r"The data behind the pre-trained weights \(from training on data that were filtered", MENDABLE, _UNFILTERED),
-    (r"The data behind the pre-trained weights \(of fixed features", INHERENT, ""),
+    ("The choice of these public examples", MENDABLE, _UNFILTERED),
+    (r"The initial weights\. They come from data that were filtered", MENDABLE, _UNFILTERED),
+    (r"The initial weights\. They come from (timm|torchvision|training without privacy)", INHERENT, ""),
+    (r"The initial weights|Your model's initial weights|The features\. They were computed", MENDABLE, _PUBLIC_WEIGHTS),
+    ("The images that whiten|The fixed features", INHERENT, ""),
     (
-        r"The data behind the pre-trained weights \(from (timm|torchvision|training without privacy|a public source)",
-        INHERENT,
-        "",
-    ),
-    ("The data behind the pre-trained weights", MENDABLE, _PUBLIC_WEIGHTS),
-    ("A private run stands behind the weights", MENDABLE, _PUBLIC_WEIGHTS),
-    ("The data, or those behind the weights .* were filtered", MENDABLE, _UNFILTERED),
-    (
-        "Two records of one person",
+        "Several records of one person",
         MENDABLE,
         "--unit user protects persons, who are identified by --user-from",
     ),
     ("One person under two names", MENDABLE, "use one name for each person in the data"),
-    ("The data that the candidates were scored on", INHERENT, ""),
+    ("The data on which the candidates were scored", INHERENT, ""),
     (r"The \d+ examples whose statistics", INHERENT, ""),
-    ("Whose record it is", INHERENT, ""),
-    ("A single record at the noise of one record", INHERENT, ""),
+    ("Identity: ", INHERENT, ""),
+    ("A single record by itself", INHERENT, ""),
     ("How texts become numbers", INHERENT, ""),
     ("The shares of the classes", INHERENT, ""),
     ("Checks of the data before training", INHERENT, ""),
-    ("The honesty of this record", INHERENT, ""),
+    ("The record is consistent", INHERENT, ""),
     ("Everything. Private data must not", INHERENT, ""),
-    ("Everything: it follows from a seed", MENDABLE, ""),
-    ("Running time, memory use", TECHNICAL, ""),
+    ("Everything. All randomness", MENDABLE, ""),
+    ("Side channels", TECHNICAL, ""),
     ("Floating-point artefacts inside a sum", MENDABLE, "--micro-batch 1 computes each gradient by itself"),
     ("Floating-point artefacts", TECHNICAL, ""),
-    ("Whoever could break the generator", TECHNICAL, ""),
+    ("An attacker who can break the random number generator", TECHNICAL, ""),
 )
 
 
@@ -102,7 +97,7 @@ def grouped(lines: Sequence[str], *, hints: bool = True) -> list[tuple[str, list
     Args:
         hints: include the remedies. A reader who did not train the model has no use for them.
 
-    >>> [(heading, len(entries)) for heading, entries in grouped(["Running time, memory use.", "Something else."])]
+    >>> [(heading, len(entries)) for heading, entries in grouped(["Side channels.", "Something else."])]
     [('Further', 1), ('What is technical', 1)]
     """
     found: dict[str, list[Entry]] = {heading: [] for heading in HEADINGS}

@@ -75,13 +75,3 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(cell(name, item) for item in value)
     return str(value)
-
-
-def percent_up(share: float) -> str:
-    """A share as a percentage, rounded up, with about two digits.
-
-    >>> percent_up(0.00887), percent_up(0.0541), percent_up(0.2861), percent_up(1.0)
-    ('0.89%', '5.5%', '29%', '100%')
-    """
-    decimals = 0 if share >= 0.1 else 1 if share >= 0.01 else 2
-    return f"{math.ceil(round(share * 100 * 10**decimals, 9)) / 10**decimals:.{decimals}f}%"

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sfumato.privacy.planning.remarks import counted
 from sfumato.report.plots.curves import heat_map
 from sfumato.report.sections.calibrated import calibrated
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
@@ -48,6 +49,7 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
         "interval": wilson(evaluation.correct, evaluation.examples),
         "untested": classes - len(scores),
         "fairness": f"{_fairness(scores, evaluation.accuracy, what)} {_UNFAIR if promised else ''}".rstrip(),
+        "unlearnt": counted(evaluation.unlearnt, f"training {what}"),
         "bars": bars,
         "lowest": lowest,
         "few": few,

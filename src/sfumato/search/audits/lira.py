@@ -21,6 +21,7 @@ from sfumato._checks import SfumatoError, fraction, one_of
 from sfumato.audit import at_least, at_most
 from sfumato.evaluation.diagnostic import auc
 from sfumato.privacy import PrivacyPlan, true_positive_rates
+from sfumato.privacy.statements.display import percent_up
 
 VARIANTS = ("online", "offline")
 RATES = (0.001, 0.01)
@@ -233,7 +234,7 @@ def _result_at_rate(rate: float, own: np.ndarray, others: np.ndarray, promise: P
 
 def _words(rate: RateResult) -> str:
     """The success at one rate, in words."""
-    allowed = "" if rate.allowed is None else f", where the guarantee allows {rate.allowed:.2%}"
+    allowed = "" if rate.allowed is None else f", where the guarantee allows {percent_up(rate.allowed)}"
     return (
         f"{rate.true_positives:.2%} of the training records ({rate.true_positives_at_least:.2%} to "
         f"{rate.true_positives_at_most:.2%}) at {rate.false_positives:.1%} false alarms{allowed}"

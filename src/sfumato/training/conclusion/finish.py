@@ -46,6 +46,7 @@ from sfumato.training.loop import Outcome, weights_to_release
 from sfumato.training.parts.part import Conclusion, Measure, RunSetup, Trained
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import pretraining_digests
+from sfumato.training.preparation.sources import unlearnt
 
 LAST = "last"
 """The value of "weights" in a model file without averaging."""
@@ -93,6 +94,8 @@ def conclude(
         carried = Statement(plan=job.plan, circumstances=conclusion.circumstances, selection=selection)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
     reading, further = (None, {}) if conclusion is None else (conclusion.reading, conclusion.evaluation)
+    if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
+        further = further | {"unlearnt": few}
     result = scorer.evaluation(released, trained.outputs if reading is None else reading.logits(trained.outputs))
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
     run.write_json(names.EVALUATION, result | further, private=private)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import Statement, reconstruction_rates
-from sfumato.privacy.statements.statement import detection
 from sfumato.report import GroupScore, wilson
 from sfumato.report.papers import GUESSES, anonymity, technical_documentation
 from sfumato.report.sections.facts import Evaluation, Interval
@@ -43,7 +43,7 @@ def anonymity_of(run: RunDirectory) -> str:
         ],
         joint_costs=[] if facts.data_public else run_report.joint_cost_lines(record, plan),
         public_test=facts.test_public,
-        test_rate=None if figures is None else detection(figures.epsilon, 0.0, ALARMS),
+        test_rate=None if figures is None else _detection(figures.epsilon),
         record=_record_lines(run),
     )
 
@@ -77,6 +77,15 @@ def ai_act_of(run: RunDirectory) -> str:
         ],
         record=_record_lines(run),
     )
+
+
+def _detection(epsilon: float) -> float:
+    """The largest true-positive rate at `ALARMS` of any test of an (epsilon, 0)-private release (Kairouz et al. 2015).
+
+    >>> f"{_detection(1.0):.4f}", f"{_detection(8.0):.4f}"
+    ('0.0272', '0.9997')
+    """
+    return min(math.exp(min(epsilon, 700.0)) * ALARMS, 1 - math.exp(-epsilon) * (1 - ALARMS))
 
 
 def _require_guarantee(run: RunDirectory, option: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.privacy import Statement
 from sfumato.privacy.statements.circumstances import FACT_NAMES
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.display import percent_up, rounded_up
 from sfumato.report.registry_entry import registry_entry
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -86,7 +86,9 @@ def _parameters(statement: Statement, written: Mapping[str, Any]) -> list[str]:
         spared = f", except with probability {mu['except_with']:g}" if mu["except_with"] else ""
         lines.append(f"mu (Gaussian differential privacy): {mu['mu']:g}{spared}")
     for rate, found in written["true_positives"].items():
-        lines.append(f"a membership test with {float(rate):.1%} false alarms finds at most {found:.2%} of the members")
+        lines.append(
+            f"a membership test with {float(rate):.1%} false alarms finds at most {percent_up(found)} of the members"
+        )
     if (target := statement.circumstances.target) is not None:
         lines.append(f"the plan was asked to keep {target}")
     return [f"- {line}" for line in lines]

@@ -116,7 +116,7 @@ def _guarantee_facts(
     single = plan.unit.name == "example"
     used = [] if facts.data_public or (public and not total) else joint_cost_lines(record, plan, public=public)
     return {
-        # The report shows an attacker's curve in place of the statement's own bounds, which are weaker.
+        # The report shows the attacker's curve in place of the same bound in words.
         "statement": {**statement, "plain": promised.remarks},
         "attack": _attack(promised) if promised.promises else None,
         "joint_costs": [] if public else used,

@@ -186,10 +186,7 @@ class ClassShares(Part):
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """Advice on when weights help."""
         of = "labels" if source.multilabel else "classes"
-        line = f"note: weights by `class_prevalence` help if rare {of} would otherwise not be learnt"
-        if not source.multilabel:  # measured: docs/figures.md
-            line += "; they cost accuracy, and if the ranking is already good, a threshold works as well at no cost"
-        yield line
+        yield f"note: with weights by `class_prevalence`, rare {of} are recognised more often and others less often"
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
         """Adds the shares."""

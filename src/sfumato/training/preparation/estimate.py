@@ -45,11 +45,13 @@ def estimate(job: PrivateJob) -> Estimate:
     if isinstance(job.input_shape, torch.Tensor):
         inputs = job.input_shape.to(job.device).expand(*lead, -1)
     else:
-        inputs = torch.randn(*lead, *views, *job.input_shape, device=job.device)
+        shape = *lead, *views, *job.input_shape
+        inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(job.device)
     synthetic = [inputs, torch.from_numpy(job.source.synthetic_labels(count)).to(job.device).unflatten(0, lead)]
     if each is not None:
         synthetic.append(torch.full(lead, 1 / each, device=job.device))
-    with _devices.compute_mode(job.performance.device, job.performance.precision):
+    device = job.performance.device
+    with _devices.fork_rng(device), _devices.compute_mode(device, job.performance.precision):
         job.gradient(*(values[:1] for values in synthetic))
         one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
     drawing = seconds_of_noise(job)
@@ -100,7 +102,7 @@ def _trunk_seconds(job: PrivateJob) -> float:
     trunk, source = job.trunk, job.source
     if trunk is None:
         return 0.0
-    images = torch.randn(64, source.channels, source.size, source.size, device=job.device)
+    images = torch.zeros(64, source.channels, source.size, source.size, device=job.device)
     each = seconds_of(job, lambda: features_alone(trunk, images)) / len(images)
     shown = len(stored_variants(job.views, trunk)) * len(source.train)
     return each * (shown + len(source.test))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from sfumato._cards import Detail
 from sfumato.data import Source, find_known, open_source, own_codes
 from sfumato.data.identity.record_users import LENGTH
+from sfumato.experiment import users
+from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.planning import remarks
 from sfumato.randomness import owner_key
 
 
@@ -74,19 +79,16 @@ def from_dataset(data: Any, test: Any = None, **facts: Any) -> Source:
     return open_source(data if test is None else (data, test), owner_key=owner_key(), **facts)
 
 
-SHOWN = 12
-"""Largest number of classes whose counts are all shown."""
-
-
-def notes(source: Source) -> list[str]:
-    """Notes on how the records were read; unless the data are published, also on copies among them, and the training
-    records of each class. For the owner alone."""
-    if source.published:
-        return list(source.notes)
-    found = [*source.notes, *copies(source)]
-    if source.cache is not None or source.multilabel or source.next_words:
-        return found
-    return [*found, f"read {per_class(source)} (private figures)"]
+def notes(source: Source, plan: PrivacyPlan) -> Iterator[str]:
+    """Notes on how the records were read, what the plan means for one person, and unless the data are published on
+    copies among them, and on the training records of each class. For the owner alone."""
+    yield from (f"note: {note}" for note in source.notes)
+    if not source.published:
+        yield from (f"note: {note}" for note in copies(source))
+    if (person := users.person_note(source, plan)) is not None:
+        yield Detail(f"note: {person}")
+    if not (source.published or source.cache is not None or source.multilabel or source.next_words):
+        yield Detail(f"note: read {per_class(source)} (private figures)")
 
 
 def copies(source: Source) -> list[str]:
@@ -120,6 +122,16 @@ def copies(source: Source) -> list[str]:
     return found
 
 
+def class_counts(source: Source) -> dict[str, int]:
+    """The number of training records of each class. **Private.**"""
+    return {str(name): int((source.train.labels == place).sum()) for place, name in enumerate(source.classes)}
+
+
+def unlearnt(source: Source, plan: PrivacyPlan) -> dict[str, int]:
+    """The classes that the plan's noise hides, with their numbers of training records. **Private.**"""
+    return {} if source.multilabel or source.next_words else remarks.unlearnt(plan, class_counts(source))
+
+
 def per_class(source: Source) -> str:
     """The number of training records of each class; with many classes only of the first ones and the rarest.
 
@@ -129,10 +141,11 @@ def per_class(source: Source) -> str:
     >>> per_class(open_source((images, labels, images, labels), owner_key=bytes(32)))
     '60 training images: 0 40, 1 20'
     """
-    counts = [int((source.train.labels == number).sum()) for number in range(len(source.classes))]
-    named = [f"{name} {count:,}" for name, count in zip(source.classes, counts, strict=True)]
+    counts = class_counts(source)
+    named = [f"{name} {count:,}" for name, count in counts.items()]
     what = "training texts" if source.tokens is not None else "training images"
-    if len(named) > SHOWN:
-        rarest = counts.index(min(counts))
-        named = [*named[: SHOWN - 2], f"and {len(named) - SHOWN + 2} more classes, the rarest {named[rarest]}"]
+    if len(named) > (shown := remarks.SHOWN):
+        rarest = min(counts, key=counts.__getitem__)
+        rest = f"and {len(named) - shown + 2} more classes, the rarest {rarest} {counts[rarest]:,}"
+        named = [*named[: shown - 2], rest]
     return f"{len(source.train):,} {what}: {', '.join(named)}"
