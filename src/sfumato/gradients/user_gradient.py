@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
+from itertools import starmap
 from typing import Any, Literal
 
 import torch
@@ -106,28 +107,18 @@ class UserGradient(BoundedSum):
         present = (shares > 0).any(1)
         if records <= self._at_once:
             return self._sum(inputs, targets, shares, keys, present)
-        user_slices = [slice(user, user + 1) for user in range(users)]
-        sums = [
-            self._sum_in_pieces(inputs[u], targets[u], shares[u], None if keys is None else keys[u], present[u])
-            for u in user_slices
-        ]
-        return reduce(ClippedSum.merge, sums).hide_padding(present)
+        own_keys = [None] * users if keys is None else keys.split(1)
+        by_user = zip(*(one.split(1) for one in (inputs, targets, shares)), own_keys, present.split(1), strict=True)
+        return reduce(ClippedSum.merge, starmap(self._sum_in_pieces, by_user)).hide_padding(present)
 
     def _sum(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        shares: Tensor,
-        keys: Tensor | None,
-        present: Tensor | None = None,
-        *,
-        clipped: bool = True,
+        self, inputs: Tensor, targets: Tensor, shares: Tensor, *keys_present: Tensor | None, clipped: bool = True
     ) -> ClippedSum:
         users, records = targets.shape[:2]
         views = records * self._views
         shape = inputs.shape[2 if self._views == 1 else 3 :]
         examples = inputs.reshape(users, *([views] if views > 1 else []), *shape)
-        return self._for_records(records, clipped=clipped)(examples, (targets, shares.to(torch.float32)), keys, present)
+        return self._for_records(records, clipped=clipped)(examples, (targets, shares.float()), *keys_present)
 
     def _sum_in_pieces(
         self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, present: Tensor

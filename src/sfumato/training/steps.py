@@ -33,7 +33,7 @@ from sfumato.training.workers import ALONE, Workers
 # The arguments of `UserGradient`: inputs, targets, shares, keys.
 UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
-USERS_AT_ONCE = 64
+USERS_AT_ONCE = 32
 """Users are padded to up to 8 records where this many of them fit into a micro-batch: each micro-batch costs time."""
 
 

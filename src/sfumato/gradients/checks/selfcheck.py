@@ -240,8 +240,8 @@ def _compare(
     total = gradient(*tree_map(itemgetter(finite), synthetic))
     ours = _Answer({name: value.double() for name, value in total.gradients.items()}, total.norms)
     squares = sum(value.square().sum() for i in finite for value in exact[i].gradients.values())
-    sums = [_add_up([answers[i] for i in finite]) for answers in (plain, exact)]
-    _compare_answers(ours, *sums, relative, whole=math.sqrt(squares))
+    plain_sum, exact_sum = (_add_up([answers[i] for i in finite]) for answers in (plain, exact))
+    _compare_answers(ours, plain_sum, exact_sum, relative, whole=math.sqrt(squares))
 
 
 def _compare_answers(ours: _Answer, plain: _Answer, exact: _Answer, relative: float, *, whole: float) -> None:
