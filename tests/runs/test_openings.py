@@ -268,6 +268,19 @@ def test_two_copies_that_went_on_are_two(tmp_path):
     assert found == [(1, 3, openings()[2].salt), (1, 3, openings()[3].salt)]
 
 
+def test_steps_that_a_copy_took_between_the_backup_and_its_next_opening_are_counted(tmp_path):
+    directory, backup = tmp_path / "site", tmp_path / "backup"
+    for step in sfumato.private_steps(*network(), records(), directory=directory, **asked()):
+        if step.number == 1:
+            shutil.copytree(directory, backup)
+        if step.number == 2:
+            break
+    steps(directory, 3)
+    assert openings()[-1].step == 2
+    steps(backup, 2, copy=True)
+    assert [(body["first"], body["last"]) for body in lines(backup, ledger.COPY)] == [(1, STEPS - 1)]
+
+
 def test_a_copy_that_was_killed_between_list_and_ledger_is_counted_once(tmp_path, monkeypatch):
     directory, backup = tmp_path / "site", tmp_path / "backup"
     steps(directory, 1)
