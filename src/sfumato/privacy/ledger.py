@@ -278,9 +278,9 @@ class Ledger:
     Args:
         notify: receives a line when the ledger waits for another holder, or is taken over from one.
 
-    **Guarantee.** A line is written only while this process holds the lease and nobody else has written. Each line goes
-    to its own place and is a function of the lines before it, so if two writers write the same place after all, they
-    write the same line.
+    **Guarantee.** A line is written only while the file ends with the last line that this process knows, whose hash
+    covers all lines before it. Each line goes to its own place, and `sync` looks again before the line counts: of two
+    writers that looked at the same time, the one whose line was replaced is refused.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
