@@ -329,25 +329,7 @@ def test_no_line_stands_where_no_run_writes_it(lines, known, found):
         recorded([BEGIN, *lines], **known)
 
 
-ODD = (
-    None,
-    True,
-    False,
-    0.0,
-    1.0,
-    "",
-    "0",
-    "G" * 64,
-    "0" * 63,
-    "0" * 64 + "\n",
-    -1,
-    10**30,
-    [],
-    {},
-    [0],
-    {"0": 0},
-    ["0"],
-)
+ODD = (None, True, False, 0.0, 1.0, "", "0", "G" * 64, DIGEST[1:], DIGEST + "\n", -1, 10**30, [], {}, [0], {"0": 0})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -359,6 +341,7 @@ def test_each_field_has_its_values_alone(kind):
     recorded([*before, (kind, body)], **known)
     wrong = [{**body, "more": 0}, *({**body, name: odd} for name in body for odd in ODD if name != "table")]
     wrong += [{key: body[key] for key in body if key != name} for name in body.keys() - OPTIONAL.get(kind, set())]
+    wrong += [{**body, "plan": {**PLAN.to_dict(), "steps": 6.0}}] if kind == "begin" else []
     for one in wrong:
         if one.get("record_fields") == []:
             continue
@@ -371,6 +354,13 @@ def test_lost_steps_are_those_of_all_ranges(ranges, taken):
     entries = [Entry.after(None, LOST, {"first": first, "last": last}) for first, last in ranges]
     expected = {step for step in range(taken) if any(first <= step <= last for first, last in ranges)}
     assert lost_steps(entries, taken) == expected
+
+
+def test_an_opening_says_after_which_step_it_stands():
+    first = Entry.after(None, *opening(0))
+    assert ledgers.openings([first, Entry.after(first, *opening(0, 1))]) == [(0, SALTS[0]), (0, SALTS[1])]
+    with pytest.raises(SfumatoError, match="line 2 of the ledger is no opening after 0 steps"):
+        ledgers.openings([first, Entry.after(first, *opening(1, 1))])
 
 
 def test_lost_steps_take_no_longer_where_the_ranges_are_huge_or_many():

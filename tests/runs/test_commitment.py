@@ -64,6 +64,12 @@ def test_a_field_that_was_taken_out_or_put_in_is_noticed(name):
     assert commitment.edited_fields({**RECORD, "more": 1}, opening) == ["more"]
 
 
+def test_the_short_commitments_are_those_of_the_record_too():
+    opening = commitment.commitments(RECORD)
+    for shorts in (opening[commitment.FIELDS][1:], [*opening[commitment.FIELDS], "0" * 8], ["0" * 8] * 10**5):
+        assert commitment.edited_fields(RECORD, {**opening, commitment.FIELDS: shorts}) != []
+
+
 def test_a_value_that_has_changed_places_with_one_of_the_same_name_is_noticed():
     record = {**RECORD, "settings": {"rate": 0.5}, "performance": {"rate": 0.25}}
     opening = commitment.commitments(record)

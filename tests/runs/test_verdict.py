@@ -223,6 +223,52 @@ def test_kept_weights_of_a_step_that_is_no_number_are_a_verdict(copy):
     assert "the statement names steps" in verify(copy).line
 
 
+@pytest.mark.parametrize("said", [0, 2, 3, 4])
+def test_how_many_steps_were_lost_is_what_the_ledger_says(copy, said):
+    lines = [("lost", {"first": 3, "last": 4}), ("lost", {"first": 2, "last": 4})]
+    rewrite(copy, lambda events: [*events[:6], *lines, *events[6:]])
+    written = json.loads((copy / "statement.json").read_text())
+    plan, facts = PrivacyPlan.from_dict(written["plan"]), Circumstances.from_dict(written["circumstances"])
+    conclude_with(copy, Statement(plan=plan, circumstances=replace(facts, steps_lost=said)).to_dict())
+    assert verify(copy).holds == (said == 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"more": 1},
+        {"more": None},
+        {"epsilon": ...},  # null, as of every run by a seed
+        {"steps_taken": 12.0},
+        {"promises": 0},
+    ],
+)
+def test_a_statement_has_the_fields_and_types_that_follow_and_no_others(copy, change):
+    written = json.loads((copy / "statement.json").read_text())
+    conclude_with(copy, {name: one for name, one in (written | change).items() if one is not ...})
+    assert f"differs from what plan and ledger give in {next(iter(change))}" in verify(copy).line
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rounds": 0.0}, {"audit": False}, {"key_bits": "256"}, {"noise_sampler": None}, {"seeded": 1}, {"more": 0}],
+)
+def test_circumstances_have_their_own_types_alone(copy, change):
+    written = json.loads((copy / "statement.json").read_text())
+    conclude_with(copy, {**written, "circumstances": written["circumstances"] | change})
+    assert "circumstances have missing, unknown or ill-typed fields" in verify(copy).line
+
+
+def test_a_model_with_another_statement_inside_is_found(copy):
+    tensors, metadata = read_safetensors(copy / "model.safetensors")
+    about = json.loads(metadata[METADATA])
+    about["statement"]["sentence"] = "It is private."
+    (copy / "model.safetensors").write_bytes(to_bytes(tensors, {METADATA: json.dumps(about, sort_keys=True)}))
+    last = {"model": file_hash(copy / "model.safetensors")}
+    rewrite(copy, lambda events: [*events[:-1], ("end", events[-1][1] | last)])
+    assert "the statement inside model.safetensors is not that of statement.json" in verify(copy).line
+
+
 def test_the_published_files_alone_can_be_verified(copy, tmp_path):
     given = tmp_path / "given"
     given.mkdir()

@@ -188,7 +188,7 @@ def test_verify_compares_the_steps_of_statement_and_ledger(source, plan, tmp_pat
     monkeypatch.setattr(kept_weights, "hashes", lambda run, steps: hashes(run, sorted(steps)[:-1]))
     trained(source, plan, tmp_path / "run", keep=4)
     kept_weights.path_of(RunDirectory(tmp_path / "run"), 12).unlink()
-    assert "the statement names steps [6, 8, 11, 12], the ledger [6, 8, 11]" in verify(tmp_path / "run").line
+    assert "the statement names steps 6, 8, 11, 12, the ledger 6, 8, 11" in verify(tmp_path / "run").line
 
 
 @pytest.mark.parametrize("keep", [-1, 2.5, True])

@@ -160,6 +160,10 @@ def _in(numbers: Callable[[Record], range]) -> Allowed:
     return lambda value, run: type(value) is int and value in numbers(run)
 
 
+def _new_salt(value: Any, run: Record) -> bool:
+    return _SALT(value, run) and value not in run.salts
+
+
 _SHA256, _SALT, _SHORT = _hex(64), _hex(32), _hex(8)
 _UP_TO_PAID = _in(lambda run: range(run.paid + 1))
 KINDS: Mapping[str, Mapping[str, Allowed]] = {
@@ -171,12 +175,12 @@ KINDS: Mapping[str, Mapping[str, Allowed]] = {
     },
     OPENING: {
         "step": _in(lambda run: range(run.paid, run.paid + (run.seeded is not True))),
-        "salt": lambda value, run: _SALT(value, run) and value not in run.salts,
+        "salt": _new_salt,
     },
     COPY: {
         "first": _UP_TO_PAID,
         "last": _in(lambda run: range(run.plan.steps - 1, run.plan.steps)),
-        "salt": lambda value, run: _SALT(value, run) and value not in run.salts,
+        "salt": _new_salt,
     },
     "release": {
         "step": _in(lambda run: range(run.paid, run.payable)),
@@ -285,9 +289,9 @@ class Ledger:
     Args:
         notify: receives a line when the ledger waits for another holder, or is taken over from one.
 
-    **Guarantee.** A line is written only while this process holds the lease and nobody else has written. Each line goes
-    to its own place and is a function of the lines before it, so if two writers write the same place after all, they
-    write the same line.
+    **Guarantee.** A line is written only while the file ends with the last line that this process knows, whose hash
+    covers all lines before it. Each line goes to its own place, and `sync` looks again before the line counts: of two
+    writers that looked at the same time, the one whose line was replaced is refused.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"

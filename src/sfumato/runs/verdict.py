@@ -195,7 +195,8 @@ def _with_other_files(run: RunDirectory, checks: list[Check], record: Record, fa
     if last.get("kept") or stored or facts.kept:
         with _checking(checks, "the kept weights are the files that the ledger ends with"):
             recorded, steps = last.get("kept", {}), [str(step) for step in facts.kept]
-            _require(sorted(recorded) == sorted(steps), f"the statement names steps {steps}, the ledger {[*recorded]}")
+            present = sorted(recorded, key=len)  # they are in the order of their digits
+            _require(present == steps, f"the statement names steps {', '.join(steps)}, the ledger {', '.join(present)}")
             for step, path in stored.items():
                 _require_bound(path, recorded.get(str(step)))
     present = (run / names.FIGURES).is_file()

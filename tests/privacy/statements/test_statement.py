@@ -82,7 +82,7 @@ def test_circumstances_are_recorded_whole_and_read_only_whole():
         written = facts.to_dict()
         assert Circumstances.from_dict(written) == facts
         for name in written:
-            with pytest.raises(SfumatoError, match="circumstances have missing or unknown fields"):
+            with pytest.raises(SfumatoError, match="circumstances have missing, unknown or ill-typed fields"):
                 Circumstances.from_dict({one: value for one, value in written.items() if one != name})
 
 

@@ -188,4 +188,6 @@ class Circumstances:
             values["target"] = recorded_target(target_of(**data.get("target", {})))
             return cls(**values)
         except (AttributeError, TypeError, KeyError):
-            raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None
+            raise SfumatoError(
+                "circumstances have missing, unknown or ill-typed fields", "restore the run's own record"
+            ) from None
