@@ -229,6 +229,10 @@ def opening(step, salt=0):
     return "opening", {"step": step, "salt": SALTS[salt]}
 
 
+def copied(first, last=5, salt=2):
+    return "copy", {"first": first, "last": last, "salt": SALTS[salt]}
+
+
 def release(step):
     return "release", {"step": step, "plan": PLAN.fingerprint, "release": DIGEST}
 
@@ -267,6 +271,7 @@ ONE_ROUND = [received(0, 0), release(0), release(1), sent(0)]
         ([release(0), release(1), END], SEED),
         ([opening(0), opening(0, 1), release(0), opening(1, 2), release(1), END], SALT),
         ([UNTAKEN], SALT),
+        ([opening(0), release(0), copied(1), opening(1, 1), release(1)], SALT),
         ([release(0), release(1), lost(1, 1), lost(0, 1), release(2), lost(0, 2)], SEED),
         ([workers(2), release(0), workers(8, 2), FIGURES, END], SEED),
         ([release(0), FULL_END], SEED),
@@ -295,6 +300,11 @@ def test_what_a_run_writes_is_its_record(lines, known):
         ([opening(1)], SALT, "step"),
         ([opening(0), release(0), opening(0, 1)], SALT, "step"),
         ([opening(0), opening(0)], SALT, "salt"),
+        ([opening(0), copied(1)], SALT, "first"),
+        ([opening(0), copied(0, 4)], SALT, "last"),
+        ([opening(0), copied(0, salt=0)], SALT, "salt"),
+        ([opening(0), copied(0), opening(0, 2)], SALT, "salt"),
+        ([opening(0), copied(0), release(0)], SALT, "step"),
         ([lost(0, -1)], SEED, "first"),
         ([release(0), lost(0, 1)], SEED, "last"),
         ([release(0), release(1), lost(0, 0)], SEED, "last"),
@@ -336,7 +346,18 @@ ODD = (None, True, False, 0.0, 1.0, "", "0", "G" * 64, DIGEST[1:], DIGEST + "\n"
 def test_each_field_has_its_values_alone(kind):
     """Exact names, types and forms: nothing else is taken for them."""
     before = [] if kind == "begin" else [BEGIN, received(0, 0), release(0), release(1)]
-    samples = (BEGIN, opening(2), release(2), lost(0, 1), received(0, 1), sent(0), workers(2), FIGURES, FULL_END)
+    samples = (
+        BEGIN,
+        opening(2),
+        copied(2),
+        release(2),
+        lost(0, 1),
+        received(0, 1),
+        sent(0),
+        workers(2),
+        FIGURES,
+        FULL_END,
+    )
     body, known = dict(samples)[kind], {"rounds": 3 if kind == "sent" else 1}
     recorded([*before, (kind, body)], **known)
     wrong = [{**body, "more": 0}, *({**body, name: odd} for name in body for odd in ODD if name != "table")]

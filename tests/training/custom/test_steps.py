@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import sfumato
 from sfumato import SfumatoError
 from sfumato.cli import main
+from sfumato.observers import progress
 from sfumato.randomness import Noise, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -405,7 +406,7 @@ CHANGES = {
     "past torch's count of changes": lambda inputs, targets: inputs.data.mul_(2),
     "by NumPy": lambda inputs, targets: np.copyto(inputs.numpy(), 0),
     "the order within a record": lambda inputs, targets: inputs.copy_(inputs.flip(1)),
-    "two numbers of one record each": lambda inputs, targets: inputs[:, :2].copy_(inputs[:, 2:4].clone()),
+    "pairs of numbers that change places": lambda inputs, targets: inputs.copy_(inputs.roll(2, 1)),
 }
 
 
@@ -544,10 +545,20 @@ def test_an_index_that_comes_in_from_outside_stops_the_step_in_a_line(data, tmp_
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     choices = {"rounds": 2, "steps": 2, "noise_multiplier": 1.0, "batch_size": 20, "directory": tmp_path / "a"}
     run, weights = sfumato.private_rounds(model, optimizer, data, **choices), model.state_dict()
-    with pytest.raises(SfumatoError, match="fails in step 1: IndexError: index 9 is out of bounds"):
+    with pytest.raises(
+        SfumatoError, match="model, loss or data set fail in step 1: IndexError: index 9 is out of bounds"
+    ):
         run.train(weights | {"index": torch.tensor([9])})
     run.train(weights | {"index": torch.tensor([3])})
     assert run.completed == 1
+
+
+def test_a_line_says_what_is_going_on_while_a_large_model_is_checked(data, tmp_path, monkeypatch, capsys):
+    begun(data, tmp_path / "a")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "SLOW_SECONDS", 0.0)
+    begun(data, tmp_path / "a")
+    assert capsys.readouterr().err == "comparing the clipped gradients of this model with a slow reference ...\n"
 
 
 def test_a_step_knows_its_epoch_and_what_was_spent_so_far(data, tmp_path):

@@ -50,7 +50,7 @@ def run_expanding(objective: Objective, batch: Examples, path: RunPath, **option
 
 
 @contextmanager
-def own_errors(when: str, model: nn.Module, inputs: Tree, targets: Tree) -> Iterator[None]:
+def own_errors(failing: str, model: nn.Module, inputs: Tree, targets: Tree) -> Iterator[None]:
     """Converts errors of the user's model or loss into one line with the types that they were given."""
     try:
         yield
@@ -60,7 +60,7 @@ def own_errors(when: str, model: nn.Module, inputs: Tree, targets: Tree) -> Iter
         given = {"inputs": tree_tensors(inputs), "targets": tree_tensors(targets), "parameters": model.parameters()}
         types = [f"{name} {', '.join(sorted({str(one.dtype)[6:] for one in given[name]}))}" for name in given]
         raise SfumatoError(
-            f"the model or loss fails {when}: {first_line(error)}",
+            f"{failing}: {first_line(error)}",
             f"make it run on a batch of one synthetic example of the same shape and types ({'; '.join(types)}), and "
             f"convert those that it does not take (inputs.to({next(model.parameters()).dtype}), targets.long()); if it "
             "accepts only certain values (not random ones, and not integers that are all 0 or all 1), give "
@@ -86,7 +86,7 @@ def discover(objective: Objective, batch: Examples, template: Examples | None) -
             except Exception as error:
                 failure = failure or error
         else:
-            with own_errors("on one example", objective.model, *batch):
+            with own_errors("the model or loss fails on one example", objective.model, *batch):
                 raise failure or AssertionError
     if not path.used:
         raise SfumatoError(

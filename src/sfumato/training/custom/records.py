@@ -210,16 +210,17 @@ def _as_tensors(given: Any, what: str) -> Tree:
         return {name: _as_tensors(one, named.get(name, what)) for name, one in given.items()}  # type: ignore[return-value]
     if isinstance(given, tuple):
         return tuple(_as_tensors(one, what) for one in given)  # type: ignore[return-value]
-    found = undense(given)
-    if isinstance(given, np.ndarray):
-        try:
-            given, found = torch.as_tensor(given), None
-        except (TypeError, ValueError) as error:  # a type or a stride that torch does not know
-            found = f"an array of {given.dtype} ({error})"
+    value: Any = given
+    try:
+        if isinstance(given, np.ndarray):
+            value = torch.as_tensor(given)
+        found = undense(value)
+    except (TypeError, ValueError) as error:  # a type or a stride that torch does not know
+        found = f"an array of {given.dtype} ({error})"
     if found is not None:
         raise SfumatoError(f"{what} must be tensors or arrays, got {found}", f"give {_KINDS}")
-    whole = what == "targets" and given.dtype in (torch.int8, torch.int16, torch.int32)
-    return given.detach().cpu().to(torch.int64 if whole else given.dtype)
+    whole = what == "targets" and value.dtype in (torch.int8, torch.int16, torch.int32)
+    return value.detach().cpu().to(torch.int64 if whole else value.dtype)
 
 
 def _as_tree(collated: Any) -> Tree:

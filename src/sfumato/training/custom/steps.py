@@ -166,7 +166,7 @@ class PrivateSteps:
         (model, inputs, targets), records = self._tried, self._records
         with (
             line_if_slow(CHECKING),
-            own_errors("on synthetic records", *self._tried),
+            own_errors("the model or loss fails on synthetic records", *self._tried),
             _devices.fork_rng(self._device),
             _devices.deterministic(self._device),
         ):
@@ -284,7 +284,7 @@ class PrivateSteps:
                 with (
                     _devices.fork_rng(self._device),
                     self._computing(),
-                    own_errors(f"in step {step + 1}", *self._tried),
+                    own_errors(f"model, loss or data set fail in step {step + 1}", *self._tried),
                 ):
                     gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
                 try:
