@@ -88,7 +88,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread,
     and their joint guarantee."""
     title: FreeText = None
-    """Title of the report, including the public one. (default: source and model)"""
+    """Title of the report, including the public one. (default: the names of data and model)"""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
 
