@@ -105,7 +105,7 @@ def test_folders_of_patients_are_asked_about_and_each_patient_is_promised_to(cal
         f"train {by_patient} {levels} --unit user --drawn users --batch-size 8 --steps 2 --noise-multiplier 4 "
         "--model linear --threads 1 --device cpu --output run"
     )
-    assert "for each single person, with up to 4 images" in told
+    assert "-differentially private for each single person" in told
     call("verify run")
     call("report run --public")
     call("report run --model-card")

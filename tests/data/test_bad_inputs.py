@@ -455,7 +455,7 @@ all_refused(
             "slices",
         ),
         case(
-            four(y_train=np.array([0.0, 1, 0, 1])),
+            four(y_train=np.array([0.5, 1, 0, 1])),
             "y_train of archive 'PATH/a.npz' is float64; save integers 0, 1, 2, ..., and their names in an array "
             "called classes",
         ),
@@ -475,7 +475,7 @@ all_refused(
         ),
         case(
             four(y_train=np.ones((4, 2), int), y_test=-np.ones((4, 2), int)),
-            "y_test of archive 'PATH/a.npz' has the shape (4, 2) and holds something other than the integers 0 and 1; "
+            "y_test of archive 'PATH/a.npz' has the shape (4, 2) and holds something other than 0 and 1; "
             "save 1 for true labels and 0 for the others, as uint8",
         ),
         case(

@@ -344,10 +344,7 @@ _BETWEEN_LABELS = re.compile(r"[|;,/+&]")
 
 
 def refuse_reordered(classes: Sequence[str], where: str) -> None:
-    """Refuses two classes that name the same labels in another order, such as "A|B" and "B|A".
-
-    >>> refuse_reordered(["Effusion", "Effusion|Mass"], "x.csv")
-    """
+    """Refuses two classes that name the same labels in another order, such as "A|B" and "B|A"."""
     seen: dict[tuple[str, ...], str] = {}
     for name in classes:
         labels = tuple(sorted(label.strip() for label in _BETWEEN_LABELS.split(name)))

@@ -130,7 +130,7 @@ class Loading:
         remedy="leave it out; tables have a column of classes (`label_column`), archives the array y",
     )
     """How to find the class of each image in a folder. folder:2: the second folder on the way to it, as in
-    PATH/PATIENT/CLASS/IMAGE; `user_from=folder` is then the first. Or a regular expression for file names, such as
+    PATH/PATIENT/CLASS/IMAGE; --user-from folder is then the first. Or a regular expression for file names, such as
     'class([01])'."""
     user_column: str | None = fact(
         "NAME",

@@ -200,14 +200,9 @@ def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
     """The sampling candidates of a plan, examples or users, and their number in the data."""
     if plan.unit.drawn == "examples":
         return "examples", len(source.train)
-    return "users", held_users(source) or 0
-
-
-def held_users(source: Source) -> int | None:
-    """The number of users in the training part; None if they are unknown."""
     from sfumato.data import user_graph_of
 
-    return None if source.train.users is None else len(user_graph_of(source.train).names)
+    return "users", len(user_graph_of(source.train).names)
 
 
 def is_far(declared: int, counted: int) -> bool:

@@ -84,13 +84,13 @@ def test_what_is_given_with_public_is_published_as_it_was_then(call, table, quic
 
 
 def test_papers_are_titled_by_the_name_of_the_data_and_show_no_path(call, workplace, table, quick):
-    Path("hidden place").mkdir()
-    Path("spots.npz").rename("hidden place/moles.npz")
-    call(f"train 'npz:hidden place/moles.npz' {quick} --output run")
+    Path("secret ward").mkdir()
+    Path("spots.npz").rename("secret ward/moles.npz")
+    call(f"train 'npz:secret ward/moles.npz' {quick} --output run")
     for options, name in (("--public", "report-public.html"), ("--model-card", "README.md"), ("--dpia", "dpia.md")):
         call(f"report run {options}")
         assert "moles, linear" in text(f"run/{name}")
-        assert "hidden" not in text(f"run/{name}")
+        assert "secret" not in text(f"run/{name}")
     assert "- Trained on: moles\n" in text("run/README.md")
     assert "- Source: moles; each record: images of 8 x 8 pixels, grey" in text("run/dpia.md")
 

@@ -129,7 +129,7 @@ def test_several_labels(tmp_path):
 
     run = train("linear", source, plan, directory=tmp_path / "run", loss=focal, learning_rate=0.1, threads=1)
     assert run.load().loss == "multilabel"
-    assert run.statement.circumstances.own_code == ("loss",)
+    assert run.statement.circumstances.own_code == ("loss", "preparation of the data")
 
 
 class Counting(nn.Module):

@@ -162,19 +162,16 @@ def uncovered_search(what: str, spec: str | None, batch_size: int | None, source
 
 
 def _refuse_other_size(what: str, data: Mapping[str, Any], batch_size: int | None, source: Source) -> None:
-    """Refuse a source with far more or fewer records, or users, than the recipe declares and the user does not."""
-    from sfumato.experiment import users
+    """Refuse a source with far more or fewer examples than the recipe declares, and the user does not."""
+    from sfumato.experiment.users import is_far
 
-    held = {"examples": len(source.train), "users": users.held_users(source)}
-    for name, count in held.items():
-        planned = data.get(name)
-        if planned is None or planned != getattr(source, name) or count is None or not users.is_far(planned, count):
-            continue
-        sizes = f"--{name} {count}"
-        if batch_size is not None and row_option(what) != "batch_size":
-            scaled = max(1, round(batch_size * count / planned))
-            sizes += f" --batch-size {scaled}, the same share of them in each step"
-        raise SfumatoError(f"{title(what)} is for {planned} {name}, but the source has {count}", f"give {sizes}")
+    planned, count = data.get("examples"), len(source.train)
+    if planned is None or planned != source.examples or not is_far(planned, count):
+        return
+    remedy = f"give --examples {count}"
+    if batch_size is not None and row_option(what) != "batch_size":
+        remedy += f" --batch-size {max(1, round(batch_size * count / planned))}, the same share of them in each step"
+    raise SfumatoError(f"{title(what)} is for {planned} examples, but the source has {count}", remedy)
 
 
 def table_of(what: str) -> dict[str, Any]:

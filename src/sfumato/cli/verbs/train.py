@@ -87,7 +87,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread,
     and their joint guarantee."""
     title: FreeText = None
-    """Title of the report, including the public one. (default: source and model)"""
+    """Title of the report, including the public one. (default: the names of data and model)"""
     copy: bool = False
     """Resume a run although another copy of it went on, such as one before a backup was restored. The steps that the
     other copy may have taken are counted as spent."""

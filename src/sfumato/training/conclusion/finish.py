@@ -33,14 +33,7 @@ from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.reading import Reading
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion.run_report import (
-    data_name,
-    epsilon_by_images,
-    joint_cost_lines,
-    report,
-    requested_source,
-    title_of,
-)
+from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
 from sfumato.training.parts.part import Conclusion, Measure, RunSetup, Trained
@@ -265,7 +258,7 @@ def document_facts(run: RunDirectory) -> DocumentFacts:
         task=_task(texts=bool(tokens), embeds=embeds, next_words=next_words),
         model=model,
         data=data_name(record),
-        health=requested_source(record).get("user_from") == BY_PATIENT,
+        health=record.get("request", {}).get("source", {}).get("user_from") == BY_PATIENT,
         classes=() if embeds or next_words else tuple(data.get("classes", ())),
         inputs=tokens or _images(data),
         statement=statement,

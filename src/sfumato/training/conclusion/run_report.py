@@ -98,13 +98,8 @@ def title_of(record: Mapping[str, Any]) -> str:
 
 def data_name(record: Mapping[str, Any]) -> str:
     """The name of the data: of their folder or file, without the path to it; the kind for data from Python."""
-    spec = requested_source(record).get("spec")
+    spec = record.get("request", {}).get("source", {}).get("spec")
     return record["data"]["kind"] if spec is None else stem_of(spec)
-
-
-def requested_source(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The source with its declarations as it was requested; empty for data from Python."""
-    return record.get("request", {}).get("source", {})
 
 
 def _guarantee_facts(

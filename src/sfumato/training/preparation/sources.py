@@ -95,12 +95,6 @@ def copies(source: Source) -> list[str]:
     """Notes on test records that are copies of training records, and on records that have copies with another label.
 
     A copy has the same stored bytes, or the same pixels or words (`own_codes`).
-
-    >>> import numpy as np
-    >>> from sfumato.data import open_source
-    >>> images, labels = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8), np.arange(4) // 2
-    >>> copies(open_source((images, labels, images, labels[::-1]), owner_key=owner_key()))[1]
-    '4 images have copies with another label (a private figure): keep one of each'
     """
     parts = (source.train, source.test)
     codes = [own_codes(part, owner_key()) for part in parts]
