@@ -123,7 +123,7 @@ webdataset:SHARDS, torchvision:NAME, or features:PATH for a cache made by
 sfumato features; or a recipe (recipe:NAME, or a .toml file), which any option
 overrides except the one that selects its row; or an unfinished run directory
 to resume. Every option that is left out follows a written rule, from public
-facts alone, and the choice is printed.
+facts alone; --verbose prints the choices.
 
   SOURCE|RECIPE|RUN     A source, a recipe, or a run to resume.
 
