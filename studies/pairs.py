@@ -33,7 +33,6 @@ from studies import command
 PAIRS = (
     ("poisson", "gaussian"),
     ("truncated", "gaussian"),
-    ("allocated", "gaussian"),
     ("full-batch", "gaussian"),
     ("cyclic", "gaussian"),
     ("cyclic", "banded"),

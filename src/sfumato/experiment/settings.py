@@ -94,10 +94,9 @@ class Budget:
 class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["drifting"])):
     """Options of participation and mechanism. None if not given."""
 
-    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated|allocated")
+    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
-    one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or each in one random step of
-    every epoch (allocated)."""
+    one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
     def request(self, examples: int, *, momentum: float | None = None) -> by_name.Request:
         """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.

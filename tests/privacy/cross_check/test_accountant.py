@@ -12,7 +12,6 @@ import pytest
 import sfumato
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, Statement
 from sfumato.privacy import (
-    Allocated,
     BandedToeplitz,
     BufferedToeplitz,
     CandidateCount,
@@ -95,10 +94,6 @@ OTHERS = {
     "bands in turns": plan(
         population=1000, participation=CyclicPoisson(batch_size=10, groups=8), steps=230, mechanism=BANDS
     ),
-    "random allocation": plan(participation=Allocated(batch_size=4000), steps=260, mechanism=sigma(2.0)),
-    "half an epoch more": plan(participation=Allocated(batch_size=4000), steps=266, mechanism=sigma(2.0)),
-    "two steps an epoch": plan(participation=Allocated(batch_size=25_000), steps=8, mechanism=sigma(0.8)),
-    "an allocated user": plan(participation=Allocated(batch_size=200), steps=500, unit=User(drawn="users")),
     "a quantile": plan(clipping=QuantileClipping(count_noise=7.0)),
     "zero-out": plan(adjacency="zero-out"),
 }
@@ -147,8 +142,6 @@ def test_it_speaks_of_no_plan_that_it_has_not_been_written_for():
     assert "no second accountant" in agreement(chosen).text
     rising = plan(population=1000, participation=ORDER, steps=8, mechanism=replace(BANDS, coefficients=(1.0, 0.1, 0.5)))
     assert releases(rising.to_dict()) is None
-    little = plan(participation=Allocated(batch_size=4000), steps=13, mechanism=sigma(0.04))
-    assert releases(little.to_dict()) is None
 
 
 def test_what_the_steps_come_to_is_counted_and_not_taken_over():

@@ -17,7 +17,6 @@ from jsonschema import Draft202012Validator
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
-    Allocated,
     BandedToeplitz,
     BufferedToeplitz,
     CandidateCount,
@@ -98,7 +97,6 @@ PLANS = {
     ),
     "groups that take turns": plan(participation=CyclicPoisson(batch_size=50, groups=4)),
     "a cut": plan(participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out"),
-    "random allocation": plan(participation=Allocated(batch_size=100)),
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
     "a quantile": plan(clipping=QuantileClipping(count_noise=5.0)),
     "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
