@@ -54,7 +54,7 @@ def test_help_imports_nothing_heavy(verb, helps):
     assert status == 0
     assert f"usage: sfumato {verb.removesuffix(' in full')}".strip() in printed
     assert "sys" in loaded
-    assert loaded & (HEAVY | {"tyro", "rich"}) == set()
+    assert loaded & (HEAVY | {"rich"}) == set()
 
 
 ABSENT = (

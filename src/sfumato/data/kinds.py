@@ -51,7 +51,7 @@ def torchvision_sets() -> dict[str, type]:
 
 
 def torchvision_names() -> list[str]:
-    """The names of these data sets without importing torchvision, for shell completion."""
+    """The names of these data sets without importing torchvision."""
     return [name for name, known in signatures().items() if _has_classes(name, known)]
 
 

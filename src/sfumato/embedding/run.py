@@ -17,7 +17,7 @@ from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
 from sfumato.embedding.method import ROUND, NoiselessRounds, PublicDecision, forecast
 from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
-from sfumato.experiment.foreign_options import from_choices
+from sfumato.experiment.from_keywords import from_choices
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import Observer

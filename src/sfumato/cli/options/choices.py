@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
+from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.options.spellings import (
     Device,
-    Directory,
     Epsilon,
     Examples,
-    FunctionName,
     Path,
     Precision,
     Processes,
@@ -44,39 +43,6 @@ NOT_IN_RECIPES = (
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation"),
     *("score_on", "processes"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrintsJson:
-    """The option of a verb that has one result."""
-
-    json: bool = False
-    """Print one JSON object."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndsWithJson:
-    """The same option for a verb that also reports its progress."""
-
-    json: bool = False
-    """End with one JSON object on standard output."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunArgument(PrintsJson):
-    """Options of a verb about one run."""
-
-    run_directory: Directory
-    """The run directory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions(RunArgument):
-    """Options of a verb that uses a run's model."""
-
-    model: FunctionName = None
-    """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
-    is not trusted."""
 
 
 @with_spellings

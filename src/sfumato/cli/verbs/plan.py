@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, UsageError, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table

@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import RunArgument
+from sfumato.cli.options.run_options import RunArgument
 from sfumato.cli.options.spellings import BoardName, FieldValues, FreeText
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note

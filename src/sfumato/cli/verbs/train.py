@@ -12,13 +12,13 @@ from sfumato.cli.options import recipe, spellings
 from sfumato.cli.options.choices import (
     PrivateChoices,
     ProcessesOption,
-    RunArgument,
     TrainingChoices,
     refuse_dry_seeds,
     refuse_several,
     stem_of,
 )
 from sfumato.cli.options.observer_options import ObserverOptions
+from sfumato.cli.options.run_options import RunArgument
 from sfumato.cli.options.spellings import (
     BatchSize,
     EpsilonOfFigures,

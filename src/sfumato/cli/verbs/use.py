@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfumato._checks import positive_integer
-from sfumato.cli.options.choices import ModelOptions
+from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.options.spellings import Path, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.experiment.foreign_options import foreign_hint
+from sfumato._choices import nearest
 from sfumato.experiment.settings import SECURE, STANDARD
 from sfumato.gradients.checks.external_models import loss_of_model, unwrap
 from sfumato.gradients.examples import Tree
@@ -217,10 +217,10 @@ def _loss_by_rule(records: LoopRecords) -> Loss:
 
 def _refuse(unknown: Mapping[str, Any]) -> None:
     """Refuse unknown arguments, naming the right one if it is known."""
-    for name, value in unknown.items():
-        meant = _ELSEWHERE.get(name) or foreign_hint(name, _ARGUMENTS, given=value)
-        remedy = meant or f"give one of {', '.join(sorted(_ARGUMENTS))}"
-        raise SfumatoError(f"private_steps has no argument {name}", remedy.replace("`", ""))
+    for name in unknown:
+        near = nearest(name, _ARGUMENTS)
+        remedy = f"did you mean {near}" if near else f"give one of {', '.join(sorted(_ARGUMENTS))}"
+        raise SfumatoError(f"private_steps has no argument {name}", remedy)
 
 
 def _choose_plan(
@@ -267,9 +267,4 @@ def _calibrated(
     return PrivacyPlan.calibrate(examples=examples, delta=delta, max_norm=max_norm, unit=unit, **asked)
 
 
-_OPTIMIZERS = "give it to your optimizer"
-_ELSEWHERE = {
-    **dict.fromkeys(("lr", "learning_rate", "momentum", "weight_decay", "betas"), _OPTIMIZERS),
-    "poisson_sampling": "leave it out: Poisson sampling is the default; plan=PrivacyPlan(...) takes others",
-}
 _ARGUMENTS = frozenset(inspect.signature(private_steps).parameters) - {"unknown"}

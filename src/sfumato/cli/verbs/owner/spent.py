@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.cli.options.choices import PrintsJson, SourceChoices, source_spec
+from sfumato.cli.options.choices import SourceChoices, source_spec
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import SourceName
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
