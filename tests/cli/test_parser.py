@@ -110,7 +110,7 @@ def test_options_are_read_wherever_they_stand(given: str, read: dict):
         ("train digits --steps 2.5", "--steps must be a whole number, got '2.5'"),
         ("train digits --flip maybe", "--flip must be True or False, got 'maybe'"),
         ("train digits --window 5", "--window must be two integers separated by a comma, got '5'"),
-        ("export run --to x", "--to must be onnx or torch-export or huggingface or timm, got 'x'"),
+        ("export run --to x", "--to must be onnx or torch-export, got 'x'"),
         ("train digits --epsilo 3", "unknown option --epsilo; perhaps you meant --epsilon"),
         ("train --lr=0.5 digits", "unknown option --lr"),
         ("train digits -o here", "unknown option -o"),

@@ -21,8 +21,8 @@ class Export(ModelOptions):
     by more than 1e-5.
     """
 
-    to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
-    """ONNX, torch.export, or a folder for timm or transformers (only their own models)."""
+    to: Literal["onnx", "torch-export"] = "onnx"
+    """The format."""
     output: Path = None
     """Output folder, or a model file that ends in .onnx or .pt2. (default: export-TO in the run directory, NAME-TO
     beside a model file)"""
