@@ -31,7 +31,7 @@ REFUSED = {
     "holds the class folders, folder:PATH",
     "train": "the following arguments are required: SOURCE|RECIPE|RUN; see sfumato train --help",
     "train ''": "source '' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-    "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
+    "parquet:PATH, hf:PATH, torchvision:NAME, features:PATH",
     "evaluate finished": "the following arguments are required: SOURCE; see sfumato evaluate --help",
     "train digits --epsilo 3": "unknown option --epsilo; perhaps you meant --epsilon; see sfumato train --help",
     # numbers of the plan
@@ -134,7 +134,7 @@ REFUSED = {
     "train digits QUICK --threads 0": "--threads must be at least 1, got 0; give a whole number of at least 1",
     # sources
     "train cats QUICK": "source 'cats' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-    "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
+    "parquet:PATH, hf:PATH, torchvision:NAME, features:PATH",
     "train pictures QUICK": "pictures is a folder, but neither a run nor a source; write folder:pictures",
     "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "
     "which is for recipes",

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Train an image classifier privately, and state its guarantee.
 
-    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
+    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, torchvision:NAME, or
     features:PATH for a cache made by sfumato features; or a recipe (recipe:NAME, or a .toml file), which any option
     overrides except the one that selects its row; or an unfinished run directory to resume. Every option that is left
     out follows a written rule, from public facts alone, and the choice is printed.
