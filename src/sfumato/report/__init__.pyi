@@ -1,4 +1,3 @@
-from .comparison_pages import comparison_page as comparison_page
 from .comparison_pages import duplicates_page as duplicates_page
 from .comparison_pages import federation_page as federation_page
 from .document import page as page
