@@ -167,13 +167,9 @@ def choose_drawn(
     steps: int,
     delta: float | None,
     noise_multiplier: float | None,
-    **target: Any,
+    epsilon: float,
 ) -> tuple[str, list[str]]:
-    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients.
-
-    Args:
-        target: epsilon, mu or attack_risk.
-    """
+    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients."""
     check_rule(request, noise_multiplier)
     if not _both_have_theorems(request):
         return "users", ["by rule: drawn users (for this participation and noise, only users have a theorem)"]
@@ -185,7 +181,7 @@ def choose_drawn(
         steps=steps,
         delta=delta,
         population=source.examples,
-        **target,
+        epsilon=epsilon,
     )
     comparison = [
         f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} if a user's gradients are orthogonal, "

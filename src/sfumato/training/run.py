@@ -128,7 +128,6 @@ def train(
             source, context["request"] = spec.open(owner_key()), to_recipe.request_of(spec, asked, machine, options)
         source = asked.select_records(sources.open_data(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
-        context["target"] = asked.target
         for line in reasons:
             progress.report(line)
     else:

@@ -40,7 +40,6 @@ from sfumato.privacy import (
 from sfumato.privacy.mechanism import MECHANISMS
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.participation import PARTICIPATIONS, DriftingPoisson
-from sfumato.privacy.planning.target import AttackRisk
 from sfumato.privacy.statements.process_counts import ProcessCounts
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -67,7 +66,6 @@ EVERYTHING = Circumstances(
     rounds=3,
     own_loop=True,
     own_code=("loss", "optimizer"),
-    target=AttackRisk(0.01, 1e-3),
 )
 
 

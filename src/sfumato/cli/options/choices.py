@@ -31,7 +31,6 @@ from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Tex
 from sfumato.data.paths import without_pattern
 from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
 from sfumato.experiment.settings import Budget, NoiseMade, PairOfRecords, Units
-from sfumato.privacy.planning.target import TARGETS
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
@@ -143,9 +142,9 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         if {"method", "client_loss"} & set(given):  # drop options that the given method or loss does not use
             method, loss = (given.get(name, options.get(name)) for name in ("method", "client_loss"))
             options = {name: value for name, value in options.items() if name not in unused_choices(method, loss)}
-        for alternatives in (("bit_depth", "window"), TARGETS):  # only one of them can be given
-            if set(alternatives) & set(given):
-                options = {name: value for name, value in options.items() if name not in alternatives}
+        alternatives = ("bit_depth", "window")  # only one of them can be given
+        if set(alternatives) & set(given):
+            options = {name: value for name, value in options.items() if name not in alternatives}
         merged = replace(self, **{**options, **given})
         if merged.source is None:
             raise SfumatoError(f"{recipe.title(what)} names no source", 'give --source, or add source = "digits" to it')

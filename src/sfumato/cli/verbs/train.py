@@ -208,7 +208,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     @property
     def epsilons(self) -> float | tuple[float, ...] | None:
         """One or several epsilons, given here or by the recipe."""
-        if self.epsilon is self.mu is self.attack_risk is None and recipe.is_recipe(self.what):
+        if self.epsilon is None and recipe.is_recipe(self.what):
             return recipe.epsilon_of(self.what)
         return self.epsilon
 

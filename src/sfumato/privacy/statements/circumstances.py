@@ -9,7 +9,6 @@ from typing import Any
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.noisy_table import NoisyTable
-from sfumato.privacy.planning.target import AttackRisk, Mu, recorded_target, target_of
 
 FACT_NAMES = {
     "examples": "the number of training examples",
@@ -112,8 +111,6 @@ class Circumstances:
         audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.
         steps_lost: the number of paid steps that did not change the model because they could not be repeated.
         rounds: the number of times that the site exchanges weights with others; 0 outside a federation.
-        target: the mu or attack risk that the plan was asked to meet; None for an epsilon. Recorded only if there is
-            one.
     """
 
     read: tuple[str, ...] = ()
@@ -143,7 +140,6 @@ class Circumstances:
     audit_directions: bool = False
     steps_lost: int = 0
     rounds: int = 0
-    target: Mu | AttackRisk | None = None
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -159,8 +155,7 @@ class Circumstances:
         data = asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
         data |= {name: dict(getattr(self, name)) for name in _SHARES}
         data["figures"] = None if self.figures is None else self.figures.to_dict()
-        del data["target"]
-        return data if self.target is None else data | {"target": {self.target.name: self.target.value}}
+        return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
@@ -171,10 +166,9 @@ class Circumstances:
             lists |= {name: tuple(data[name].items()) for name in _SHARES}
             figures = None if data["figures"] is None else NoisyTable.from_dict(data["figures"])
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
-            if {*data, "target"} != {one.name for one in fields(cls)}:
+            if {*data} != {one.name for one in fields(cls)}:
                 raise KeyError
             values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
-            values["target"] = recorded_target(target_of(**data.get("target", {})))
             return cls(**values)
         except (AttributeError, TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None

@@ -169,11 +169,6 @@ class Statement(StatementBase):
             lines.append(f"If a whole group is removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
-        if (target := self.circumstances.target) is not None:
-            lines.append(
-                f"{target.sentence(plan, self.wording.used)} Epsilon is {rounded_up(self.epsilon)} at delta "
-                f"{plan.delta!r}."
-            )
         if (grid := self.circumstances.noise_grid) is not None:
             lines.append(
                 f"The guarantee of the noise holds also for the numbers that a computer uses: it is {grid.description}."

@@ -20,7 +20,6 @@ from sfumato.gradients.checks.external_models import loss_of_model, unwrap
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.planning.target import options_of, recorded_target, target_of
 from sfumato.privacy.unit import Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
@@ -44,8 +43,6 @@ def private_steps(
     directory: str | os.PathLike[str],
     plan: PrivacyPlan | None = None,
     epsilon: float | None = None,
-    mu: float | None = None,
-    attack_risk: str | None = None,
     delta: float | None = None,
     batch_size: int | None = None,
     epochs: float | None = None,
@@ -98,8 +95,6 @@ def private_steps(
             of epsilon, batch size, steps and noise multiplier determine the fourth. Steps are epochs times N over the
             batch size, rounded up. By default, delta is the largest power of ten of at most 1e-5 and 1/(10 N), as in
             `train`; C is 1.
-        mu, attack_risk: in place of epsilon: the mu of Gaussian differential privacy, or an attacker's success such as
-            "0.01@0.001" (`PrivacyPlan.calibrate`).
         examples: N, if declared (here or in the source); otherwise it is counted, and the statement says so.
         users: (N,), who each record belongs to, as strings or integers: the guarantee is then for each user, such as a
             patient, with all of their records. By default it is for each single record.
@@ -139,12 +134,11 @@ def private_steps(
     _refuse_choices(unknown, optimizer, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
     records, unit = _unit_of(_with_name(own_records(data, key), name, run, public), users, per_user, drawn)
-    asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
-    asked |= options_of(target := target_of(epsilon, mu, attack_risk))
+    asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
     known = {"counted": examples is None, "public": public, "seeded": seed is not None, "rounds": rounds}
-    facts = circumstances_of(records, target=recorded_target(target), **known)
+    facts = circumstances_of(records, **known)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}

@@ -21,7 +21,6 @@ from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.privacy import Circumstances, PrivacyPlan, User
-from sfumato.privacy.planning.target import recorded_target
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.codes import refuse_trained_on
@@ -277,7 +276,6 @@ def private_setup(
         "origins": tuple(sorted({*origins(source, settings), *context.origins})),
         "filtered": source.filtered,
         "search": context.search,
-        "target": recorded_target(context.target),
         "published": source.published and source.public,
         "tokens": None if source.tokens is None else source.tokens.described,
     }
