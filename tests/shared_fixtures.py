@@ -29,7 +29,6 @@ from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, ledger, loss
-from sfumato.privacy.cross_check import accountant
 from sfumato.privacy.statements import curve, statement
 from sfumato.privacy.theorems import selection
 from sfumato.runs import pins
@@ -206,16 +205,6 @@ def _check_once(
         return
     _check(gradient, build, model, loss, synthetic, max_norm=max_norm, views=views)
     _CHECKED.add(case)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def coarse_second_accountant() -> Iterator[None]:
-    """Its grid has fewer points, so that `verify` takes milliseconds and not seconds: its bounds stay bounds, a little
-    farther apart. tests/privacy/cross_check looks at the accountant itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accountant, "POINTS", 1 << 13)
-        patch.setattr(accountant, "_TABLE", 1 << 11)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -93,7 +93,8 @@ REFUSED = {
     "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
     "train digits QUICK --pretrained timm": "pretrained 'timm' needs a timm model, got model 'linear'; choose "
     "timm:NAME, or give the path of a safetensors file",
-    "train digits QUICK --optimizer lamb --beta2 0.98": "unknown option --beta2; see sfumato train --help",
+    "train digits QUICK --optimizer lamb --beta2 0.98": "unknown option --beta2; perhaps you meant --delta; see "
+    "sfumato train --help",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; did you mean step",
     "train digits QUICK --warmup 5": "--warmup must be a whole number from 0 to steps - 1 = 2, got 5; give fewer, or 0",

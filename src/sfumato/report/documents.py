@@ -21,7 +21,7 @@ model = sfumato.load("FOLDER")
 `model.predict(images)` gives probabilities, one row for each image or text; of an embedding take \
 `model.embed(images)`."""
 _CHECK = """`sfumato verify` derives the statement again from `model.safetensors`, `statement.json`, `plan.json` and \
-`ledger.jsonl`, by two accountants; `--signer KEY.pub` also says whether the owner of that key vouches for them:
+`ledger.jsonl`; `--signer KEY.pub` also says whether the owner of that key vouches for them:
 
 ```console
 $ pip install sfumato

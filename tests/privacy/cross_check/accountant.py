@@ -1,4 +1,4 @@
-"""Epsilon from scratch, between two bounds, to check the epsilon of a statement.
+"""Epsilon from scratch, between two bounds, to check the package's accounting.
 
 A single Gaussian has a closed form; sampled steps are sums of losses. Neither dp-accounting nor its method is used:
 losses are rounded to the nearest grid point instead of upwards, with their mean kept, and the rounding error of the sum
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.cross_check.releases import OneRelease, Steps, releases
+from tests.privacy.cross_check.releases import OneRelease, Steps, releases
 
 POINTS = 1 << 20
 """The number of grid points for the sum of losses, and the most for the losses of one step."""
@@ -297,35 +297,3 @@ def _epsilon(losses: Any, masses: Any, delta: float) -> float:
     if not enough[place] or not faded[place] > 0 or above[place] <= delta:
         return float(losses[place] if enough[place] else losses[-1])
     return min(max(math.log((above[place] - delta) / faded[place]), 0.0), float(losses[place]))
-
-
-_LARGER = 1.01
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """The second accountant's verdict in words, and whether the statement claims at least its lower bound."""
-
-    holds: bool
-    text: str
-
-
-def agreement(statement: Mapping[str, Any]) -> Agreement:
-    """Compares a statement's plain data with the second accountant.
-
-    **Guarantee.** It holds only if the statement's epsilon is at least the second accountant's lower bound, or if that
-    accountant does not cover the plan, which the words then say.
-    """
-    stated = statement.get("planned", statement)
-    second = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
-    if second is None:
-        return Agreement(True, "no second accountant covers this plan")
-    claimed, between = stated["epsilon"], f"between {second.lower:.4f} and {second.upper:.4f}"
-    if second.upper == math.inf and claimed >= second.lower:
-        return Agreement(True, f"a second accountant does not resolve delta {stated['delta']:g}: epsilon at least "
-                         f"{second.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
-    if claimed < second.lower:
-        return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
-    if claimed > _LARGER * second.upper:
-        return Agreement(True, f"a second accountant has epsilon {between}, less than the {claimed:.4f} stated")
-    return Agreement(True, f"a second accountant agrees: epsilon {between}, {claimed:.4f} stated")
