@@ -26,7 +26,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 Numbers = Annotated[float | tuple[float, ...] | None, replace(NUMBERS, metavar="NUMBER[,NUMBER...]")]
 WholeNumbers = Annotated[tuple[int, ...] | None, Spelling("N,N,...", read=_numbers)]
-NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printed")
+NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printed", "dead_leaves", "haiku")
 """The scripts of this folder."""
 
 
