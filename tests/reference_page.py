@@ -17,14 +17,11 @@ HEAD = ("option", "value", "meaning", "default")
 LIKE_TRAIN = ("sweep",)
 # Where the site says more about an option, for all verbs that have it or for one of them.
 MORE = {
-    "ai-act": "verify.md#for-authorities",
     "aggregate": "aggregates.md#training-over-aggregates",
-    "anonymity": "verify.md#for-authorities",
     "attack": "audits.md#a-stranger-with-the-model-file",
     "attack-risk": "concepts.md#attack-risk-and-mu",
     "audit": "audits.md#canaries-in-a-run",
     "audit-source": "audits.md#canary-users",
-    "board-entry": "verify.md#an-entry-for-the-public-board",
     "bit-depth": "guide.md#x-rays-and-other-images-of-16-bits",
     "budget": "budgets.md",
     "calibrate-on": "figures.md#probabilities",

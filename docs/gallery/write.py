@@ -24,16 +24,12 @@ COMMANDS = (
     "report runs/first --public",
     "report runs/first --model-card",
     "report runs/first --dpia",
-    "report runs/first --anonymity",
-    "report runs/first --ai-act",
 )
 PAGES = {
     "report.html": "runs/first/report.html",
     "public.html": "runs/first/report-public.html",
     "model-card.md": "runs/first/README.md",
     "dpia.md": "runs/first/dpia.md",
-    "anonymity.md": "runs/first/anonymity.md",
-    "ai-act.md": "runs/first/ai-act.md",
 }
 WIDTH, COLOURS = 900, 64
 HEIGHTS = {"report": 1040, "public": 1060}

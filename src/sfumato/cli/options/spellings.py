@@ -101,7 +101,6 @@ Text = Annotated[str | None, Spelling("NAME")]
 BudgetName = Annotated[str | None, Spelling("NAME", "default: no budget")]
 FreeText = Annotated[str | None, Spelling("TEXT")]
 FieldValues = Annotated[tuple[str, ...], Spelling("FIELD=VALUE [FIELD=VALUE ...]")]
-BoardName = Annotated[str | None, Spelling("CIFAR-10|ImageNet|CheXpert|EyePACS")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
     Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; repeatable", repeatable=True),
