@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-import tyro
-
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.spellings import NUMBERS, Spelling, UsageError, annotate_for_tyro
+from sfumato.cli import parser
+from sfumato.cli.options.spellings import NUMBERS, Spelling, UsageError
 from sfumato.cli.output.refusals import with_option_names
 
 
@@ -27,7 +26,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 Numbers = Annotated[float | tuple[float, ...] | None, replace(NUMBERS, metavar="NUMBER[,NUMBER...]")]
 WholeNumbers = Annotated[tuple[int, ...] | None, Spelling("N,N,...", read=_numbers)]
-NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printed")
+NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printed", "dead_leaves", "haiku")
 """The scripts of this folder."""
 
 
@@ -40,22 +39,19 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
     """Parse the options of a study.
 
     Raises:
-        SystemExit: after help, or after an invalid command.
+        SystemExit: after help.
+        UsageError: for an invalid command.
     """
     study = load(name)
-    return tyro.cli(
-        annotate_for_tyro(study),
-        prog=f"python studies/{name}.py",
-        description=sys.modules[study.__module__].__doc__,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    description = sys.modules[study.__module__].__doc__ or ""
+    return parser.parse(study, arguments, program=f"python studies/{name}.py", description=description)
 
 
 def main(name: str, arguments: Sequence[str] | None = None) -> int:
     """Run a study. Returns the exit status: 0, 1 for a refusal, 2 for an invalid command."""
-    study = parse(name, sys.argv[1:] if arguments is None else arguments)
+    study = None
     try:
+        study = parse(name, sys.argv[1:] if arguments is None else arguments)
         study.run()
     except SfumatoError as error:
         print(f"error: {with_option_names(f'{error.problem}; {error.remedy}', study)}", file=sys.stderr)

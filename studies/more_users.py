@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `
 from sfumato._checks import one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import UsageError
 from sfumato.cli.output import console
 from sfumato.experiment.settings import Pair

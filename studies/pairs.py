@@ -17,7 +17,7 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato._choices import all_optional
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import UsageError
 from sfumato.cli.output import console
 from sfumato.experiment.settings import rates_of
@@ -33,7 +33,6 @@ from studies import command
 PAIRS = (
     ("poisson", "gaussian"),
     ("truncated", "gaussian"),
-    ("allocated", "gaussian"),
     ("full-batch", "gaussian"),
     ("cyclic", "gaussian"),
     ("cyclic", "banded"),

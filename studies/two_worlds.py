@@ -25,7 +25,7 @@ import torch
 from sfumato._checks import SfumatoError
 from sfumato.audit import largest_provable
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
 from studies import command
 from studies.worlds import Choice, Problem, World, choices

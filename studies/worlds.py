@@ -27,7 +27,7 @@ from sfumato.averaging.choices import Averages
 from sfumato.evaluation.diagnostic import auc
 from sfumato.optim.descent import Descent
 from sfumato.privacy import PrivacyPlan
-from sfumato.search.audits.many_models import Layer, Layers, Training, forward
+from studies.many_models import Layer, Layers, Training, forward
 
 CANARIES = ("blank", "noise", "7 as 8", "6 as 7", "0 as 1")
 """The kinds of z: an empty image, uniform noise, or a real image with a wrong label."""

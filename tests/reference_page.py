@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sfumato.cli.output import help as pages
+from sfumato.cli.parser import Option, page_of
 from sfumato.cli.registry import VERBS, load
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -17,14 +17,11 @@ HEAD = ("option", "value", "meaning", "default")
 LIKE_TRAIN = ("sweep",)
 # Where the site says more about an option, for all verbs that have it or for one of them.
 MORE = {
-    "ai-act": "verify.md#for-authorities",
     "aggregate": "aggregates.md#training-over-aggregates",
-    "anonymity": "verify.md#for-authorities",
     "attack": "audits.md#a-stranger-with-the-model-file",
     "attack-risk": "concepts.md#attack-risk-and-mu",
     "audit": "audits.md#canaries-in-a-run",
     "audit-source": "audits.md#canary-users",
-    "board-entry": "verify.md#an-entry-for-the-public-board",
     "bit-depth": "guide.md#x-rays-and-other-images-of-16-bits",
     "budget": "budgets.md",
     "calibrate-on": "figures.md#probabilities",
@@ -75,18 +72,16 @@ def written(page: str) -> str:
 
 def tables(verb: str) -> str:
     """A verb's options, a table for each group; those that are as in `train` by their names alone."""
-    listed = pages.full_page(load(verb)).options
-    of_train = {one for options in pages.full_page(load("train")).options.values() for one in options}
+    listed = page_of(load(verb))[1]
+    of_train = {one for options in page_of(load("train"))[1].values() for one in options}
     same = set() if verb == "train" else of_train
     text = ""
     for group, options in listed.items():
-        own = [row(verb, one) for one in options if one.name != "help" and one not in same]
+        own = [row(verb, one) for one in options if one not in same]
         if own:
             heading = f"**{group.capitalize()}**\n\n" if len(listed) > 1 else ""
             text += heading + table(own) + "\n"
-    shared = [
-        f"`--{name(one)}`" for options in listed.values() for one in options if one in same and one.name != "help"
-    ]
+    shared = [f"`{one.flag}`" for options in listed.values() for one in options if one in same]
     if shared and verb not in LIKE_TRAIN:
         text += f"As in [`train`](#sfumato-train): {', '.join(shared)}.\n"
     return text
@@ -97,13 +92,13 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (HEAD, ("---",) * len(HEAD), *rows))
 
 
-def row(verb: str, one: pages.OptionHelp) -> tuple[str, ...]:
+def row(verb: str, one: Option) -> tuple[str, ...]:
     """An option, what may be given, what it is for, and what stands in for it."""
-    value = one.usage.partition(" ")[2]
-    more = MORE.get(f"{verb} {name(one)}", MORE.get(name(one)))
+    value, name = one.metavar, one.flag.removeprefix("--")
+    more = MORE.get(f"{verb} {name}", MORE.get(name))
     default = re.sub(r"^\((default: )?|\)$", "", one.default) or ("none" if value else "off")
     spelt = ", ".join(f"`{part}`" for part in value.split("|"))
-    return f"`--{name(one)}`", spelt, coded(one.purpose) + (f" [More]({more})." if more else ""), coded(default)
+    return f"`{one.flag}`", spelt, coded(one.purpose) + (f" [More]({more})." if more else ""), coded(default)
 
 
 def coded(text: str) -> str:
@@ -111,11 +106,6 @@ def coded(text: str) -> str:
     text = re.sub(r"(?<![\w`-])--[a-z]+(?:-[a-z]+)*(?: (?:users?|time|fixed|True|False|[0-9]+)\b)?", r"`\g<0>`", text)
     text = re.sub(rf"sfumato (?:{'|'.join(VERBS)})\b", r"`\g<0>`", text)
     return text.replace("|", "\\|")
-
-
-def name(one: pages.OptionHelp) -> str:
-    """As it is typed."""
-    return one.name.replace("_", "-")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,7 +20,6 @@ import pytest
 import torch
 import torch.mtia
 import torch.xpu
-import tyro
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from sfumato import EMA, PrivacyPlan, Run, RunKey, Source, open_source, train
@@ -31,7 +29,6 @@ from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, ledger, loss
-from sfumato.privacy.cross_check import accountant
 from sfumato.privacy.statements import curve, statement
 from sfumato.privacy.theorems import selection
 from sfumato.runs import pins
@@ -212,16 +209,6 @@ def _check_once(
     _CHECKED.add(case)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def coarse_second_accountant() -> Iterator[None]:
-    """Its grid has fewer points, so that `verify` takes milliseconds and not seconds: its bounds stay bounds, a little
-    farther apart. tests/privacy/cross_check looks at the accountant itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accountant, "POINTS", 1 << 13)
-        patch.setattr(accountant, "_TABLE", 1 << 11)
-        yield
-
-
 @pytest.fixture(scope="session", autouse=True)
 def no_wait_for_the_disk() -> Iterator[None]:
     """What a process wrote is there for the next one whatever the disk does, and here nobody cuts the power."""
@@ -279,28 +266,6 @@ _CACHED = (
     (statement, "curve_fields"),
 )
 _COARSE = {(module, name): functools.cache(getattr(module, name).__wrapped__) for module, name in _CACHED}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def verbs_are_described_once() -> Iterator[None]:
-    """To tyro, which reads the whole dataclass of a verb for each command: longer than most of those here take."""
-    parsers = sys.modules.get("tyro._parsers")  # tyro's own business: other versions may have it elsewhere
-    specification = getattr(parsers, "ParserSpecification", None)
-    genuine, known = getattr(specification, "from_callable_or_type", None), {}
-    if genuine is None:
-        yield
-        return
-
-    def once(form: Any, **given: Any) -> Any:
-        if given.get("parent_classes", True) or given["default_instance"] is not tyro.MISSING_NONPROP:
-            return genuine(form, **given)
-        if form not in known:
-            known[form] = genuine(form, **given)
-        return known[form]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(specification, "from_callable_or_type", staticmethod(once))
-        yield
 
 
 @pytest.fixture(scope="session")

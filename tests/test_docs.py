@@ -32,7 +32,7 @@ REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
 RUN_PAGES = [ROOT / "README.md", pytest.param(ROOT / "docs" / "python.md", marks=pytest.mark.slow)]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-FOREIGN_OPTIONS = {"--max-restarts", "--help", "--help-all", "--completion"}
+FOREIGN_OPTIONS = {"--max-restarts", "--help", "--help-all"}
 each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 
 

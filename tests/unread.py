@@ -48,8 +48,6 @@ CHOICES: dict[str, Any] = {
 """Of each choice of `Settings` a value that is no default."""
 BUDGET: dict[str, Any] = {
     "epsilon": 3.0,
-    "mu": 1.5,
-    "attack_risk": "0.02@0.001",
     "accountant": "rdp",
     "delta": 1e-4,
     "noise_multiplier": 2.0,

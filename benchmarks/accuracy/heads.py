@@ -45,9 +45,9 @@ from benchmarks.shared.runs import sfumato
 from sfumato.data import Cache
 from sfumato.experiment.defaults import LARGE_BATCH, STEPS_SAMPLED
 from sfumato.experiment.fixed_features import FULL_BATCH_UP_TO, STEPS_FULL_BATCH, FixedFeatures
-from sfumato.models.priors.making import dead_leaves, grey
 from sfumato.models.weights.whitening import whitening
 from sfumato.privacy import PrivacyPlan
+from studies.dead_leaves import dead_leaves, grey
 
 RESULT = RESULTS / "heads-accuracy.json"
 BACKBONES = ("1_0", "1_1")

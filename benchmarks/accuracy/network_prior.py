@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan
 from sfumato.models.networks.dictionary import Dictionary
-from sfumato.models.priors.making import dead_leaves
 from sfumato.models.priors.stored import prior_for
+from studies.dead_leaves import dead_leaves
 
 RESULT = RESULTS / "network-prior.json"
 IMAGES, BATCH, RATE = 12_000, 128, 2e-3

@@ -1,6 +1,6 @@
 """What it costs to open a large source: python benchmarks/scale/opening.py WORK [100000 1000000 10000000]
 
-Made-up grey images of 12 x 12 pixels, PNG files of about 220 bytes, in a folder, in Parquet and in tar shards, up to a
+Made-up grey images of 12 x 12 pixels, PNG files of about 220 bytes, in a folder and in Parquet, up to a
 million: how long it takes to list and to hash them bare, to list, decode and hash them bare, and to open them as a
 source, each in a process of its own, with one thread and with warm files; and how much memory the process takes beyond
 what it has once its modules are imported. Images stay where they are stored. Ten million are simulated: a folder's
@@ -19,7 +19,6 @@ import resource
 import struct
 import subprocess
 import sys
-import tarfile
 import time
 import zlib
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ from benchmarks import RESULTS
 
 RESULT = RESULTS / "opening.json"
 SIDE, CLASSES, SHARD = 12, 10, 100_000
-LARGEST = {"folder": 1_000_000, "parquet": 1_000_000, "webdataset": 1_000_000, "simulated": 10_000_000}
+LARGEST = {"folder": 1_000_000, "parquet": 1_000_000, "simulated": 10_000_000}
 HOW = ("listed and hashed", "listed, decoded and hashed", "opened")
 
 
@@ -85,7 +84,7 @@ def make(place: Path, kind: str, count: int) -> None:
                 if number < CLASSES:
                     folder.mkdir(parents=True)
                 (folder / f"image-{number:08d}.png").write_bytes(image)
-        elif kind == "parquet":
+        else:
             import pyarrow as pa
             import pyarrow.parquet as pq
 
@@ -95,14 +94,6 @@ def make(place: Path, kind: str, count: int) -> None:
             labels = pa.array([(start + row) % CLASSES for row in range(len(rows))], pa.int64())
             table = pa.table({"image": pa.array(rows, kinds), "label": labels})
             pq.write_table(table, place / f"{start // SHARD:05d}.parquet", row_group_size=1000)
-        else:
-            place.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(place / f"{start // SHARD:05d}.tar", "w") as archive:
-                for number, image in enumerate(some, start):
-                    for name, content in (("png", image), ("cls", str(number % CLASSES).encode())):
-                        member = tarfile.TarInfo(f"{number:08d}.{name}")
-                        member.size = len(content)
-                        archive.addfile(member, io.BytesIO(content))
     (place.parent / f"{place.name}.done").touch()
 
 
@@ -113,20 +104,13 @@ def bare(kind: str, place: Path) -> Iterator[bytes]:
             for name in sorted(os.listdir(place / folder)):
                 with open(f"{place}/{folder}/{name}", "rb", buffering=0) as file:
                     yield file.read()
-    elif kind == "parquet":
+    else:
         import pyarrow.parquet as pq
 
         for shard in sorted(os.listdir(place)):
             with pq.ParquetFile(place / shard) as opened:
                 for batch in opened.iter_batches(1000, columns=["image.bytes", "label"], use_threads=False):
                     yield from (image.as_py() for image in batch["image"].field("bytes"))
-    else:
-        for shard in sorted(os.listdir(place)):
-            with tarfile.open(place / shard) as archive, open(place / shard, "rb", buffering=0) as file:
-                for member in archive:
-                    content = os.pread(file.fileno(), member.size, member.offset_data)
-                    if member.name.endswith(".png"):
-                        yield content
 
 
 def measure(how: str, kind: str, place: Path) -> dict[str, float]:

@@ -77,7 +77,7 @@ MODELS: dict[str, tuple[int, int]] = {
 }
 """Names, with channels and size of the images."""
 BATCH = 100
-FILES = {"onnx": "model.onnx", "torch-export": "model.pt2", "timm": "model.safetensors"}
+FILES = {"onnx": "model.onnx", "torch-export": "model.pt2"}
 OPENED = """
 import sys
 sys.modules["sfumato"] = None
@@ -123,7 +123,7 @@ def measured(name: str, *, trained: bool) -> dict[str, Any]:
             assert isinstance(transform, Transform)
             records = digits(transform.size, transform.channels)
             own = loaded.predict(records)
-        found = {to: exported(path, to, records, own.argmax(1).numpy()) for to in formats(name)}
+        found = {to: exported(path, to, records, own.argmax(1).numpy()) for to in FILES}
         return {"rounding": rounding(path), **found}
 
 
@@ -187,11 +187,6 @@ def rounding(path: Path) -> float:
     twice = copy.deepcopy(served.module).double()
     exact = served.loaded.reading.scores(twice(inputs.double() if inputs.is_floating_point() else inputs))
     return (served(records) - exact).abs().max().item()
-
-
-def formats(name: str) -> list[str]:
-    """Those that can hold it."""
-    return ["onnx", "torch-export", *(["timm"] if name.startswith("timm:") else [])]
 
 
 if __name__ == "__main__":

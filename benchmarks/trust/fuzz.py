@@ -18,7 +18,6 @@ import logging
 import os
 import random
 import sys
-import tarfile
 import tempfile
 import time
 import warnings
@@ -157,18 +156,6 @@ def parquet(place: Path) -> list[str]:
     return ["data.parquet"]
 
 
-def shards(place: Path) -> list[str]:
-    """An archive of images and labels."""
-    found, labels = pixels()
-    with tarfile.open(place / "data.tar", "w") as tar:
-        for number, (image, label) in enumerate(zip(found, labels, strict=True)):
-            for ending, content in (("png", encoded(image, "png")), ("cls", b"ab"[label : label + 1])):
-                member = tarfile.TarInfo(f"{number:04}.{ending}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return ["data.tar"]
-
-
 def trained(place: Path, source: str = "digits", *further: str) -> None:
     """A small run."""
     options = OPTIONS.replace("--seed 7 ", "") if "--report-epsilon" in further else OPTIONS  # a seed publishes nothing
@@ -279,7 +266,6 @@ PARSERS: Mapping[str, Parser] = {
         make=texts, read=lambda place: open_source(f"csv:{place}/data.csv.gz", owner_key=bytes(32), length=4)
     ),
     "parquet": Parser(make=parquet, read=opened("parquet:{}/data.parquet")),
-    "webdataset": Parser(make=shards, read=opened("webdataset:{}/data.tar", classes=("a", "b"))),
     "checkpoint": Parser(
         make=lambda place: [name for name in unfinished(place) if "checkpoint" in name],
         read=lambda place: Checkpoint.load(place / "run" / "checkpoint.safetensors"),

@@ -1,6 +1,6 @@
 """Write the gallery again, pages and pictures: python docs/gallery/write.py
 
-Two runs of the command line on scikit-learn's digits, laid down as a folder of images that is treated as private. Their
+A run of the command line on scikit-learn's digits, laid down as a folder of images that is treated as private. Its
 pages go to docs/gallery, screenshots of these by chromium to docs/images. A minute on two cores.
 """
 
@@ -20,26 +20,19 @@ GALLERY = Path(__file__).parent
 PICTURES = GALLERY.parent / "images"
 COMMANDS = (
     "train folder:digits --epsilon 3 --output runs/first",
-    "train folder:digits --epsilon 1 --output runs/second",
     "report runs/first --title Handwritten_digits --owner Ward_3 --date 2026-03-01 --purpose Reading_forms",
     "report runs/first --public",
     "report runs/first --model-card",
     "report runs/first --dpia",
-    "report runs/first --anonymity",
-    "report runs/first --ai-act",
-    "compare runs/first runs/second --page compare.html",
 )
 PAGES = {
     "report.html": "runs/first/report.html",
     "public.html": "runs/first/report-public.html",
-    "compare.html": "compare.html",
     "model-card.md": "runs/first/README.md",
     "dpia.md": "runs/first/dpia.md",
-    "anonymity.md": "runs/first/anonymity.md",
-    "ai-act.md": "runs/first/ai-act.md",
 }
 WIDTH, COLOURS = 900, 64
-HEIGHTS = {"report": 1040, "public": 1060, "compare": 1000}
+HEIGHTS = {"report": 1040, "public": 1060}
 """Of each picture, in pixels: the beginning of its page."""
 
 

@@ -132,48 +132,13 @@ def require(part: type, given: Mapping[str, Any], kind: type) -> None:
         raise SfumatoError(f"{', '.join(missing)} must be given for {kind.__name__}", "give it by its name")
 
 
-SYNONYMS = {
-    "to": "format",
-    "epsilon": "eps e target_epsilon max_epsilon",
-    "delta": "target_delta",
-    "noise_multiplier": "sigma noise_scale noise_std",
-    "max_norm": "clip clipping_norm max_grad_norm clip_norm l2_norm_clip clipping_threshold grad_clip",
-    "batch_size": "bs b batch logical_batch_size expected_batch_size train_batch_size per_device_train_batch_size",
-    "steps": "epochs iterations max_steps num_steps iters",
-    "learning_rate": "lr",
-    "weight_decay": "wd",
-    "optimizer": "opt optim",
-    "schedule": "scheduler lr_scheduler sched lr_schedule lr_scheduler_type",
-    "warmup": "warmup_steps warmup_epochs",
-    "ema": "model_ema ema_decay",
-    "seed": "random_state manual_seed random_seed",
-    "model": "arch network architecture backbone model_name",
-    "pretrained": "weights init_weights pretrained_model",
-    "output": "o out output_dir out_dir save_dir logdir log_dir run_dir default_root_dir experiment_name",
-    "directory": "output out output_dir out_dir save_dir logdir log_dir run_dir default_root_dir experiment_name",
-    "size": "img_size image_size imgsz input_size resolution",
-    "channels": "in_chans in_channels num_channels",
-    "test_fraction": "val_split validation_split val_size test_size test_split validation_fraction",
-    "views": "augmult k augmentation_multiplicity",
-    "user_from": "users_from group_by groupby",
-    "user_column": "patient_column subject_column person_column user_col",
-    "groups_from": "group_column groups sensitive_features protected_attribute subgroup",
-    "label_column": "target_column label_col y_col",
-    "path_column": "image_column path_col x_col",
-}
-"""The names that other libraries use for these choices."""
-
-
 def nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that was probably meant; None if none is close."""
-    called = [own for own, others in SYNONYMS.items() if own in known and name in others.split()]
-    return next(iter([*called, *difflib.get_close_matches(name, known, n=1)]), None)
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
-def refuse_unknown(name: str, kind: type, remedy: str | None = None, *, others: Collection[str] = ()) -> None:
+def refuse_unknown(name: str, kind: type, *, others: Collection[str] = ()) -> None:
     """Refuse an unknown name, and suggest a similar one among the choices and the other allowed names."""
-    known = choices_of(kind)
-    if remedy is None:
-        near = nearest(name, [*known, *others])
-        remedy = f"did you mean {near}" if near else f"give one of those that help({kind.__name__}) lists"
+    near = nearest(name, [*choices_of(kind), *others])
+    remedy = f"did you mean {near}" if near else f"give one of those that help({kind.__name__}) lists"
     raise SfumatoError(f"{name} is not a field of {kind.__name__}", remedy)

@@ -54,7 +54,7 @@ def test_help_imports_nothing_heavy(verb, helps):
     assert status == 0
     assert f"usage: sfumato {verb.removesuffix(' in full')}".strip() in printed
     assert "sys" in loaded
-    assert loaded & (HEAVY | {"tyro", "rich"}) == set()
+    assert loaded & (HEAVY | {"rich"}) == set()
 
 
 ABSENT = (
@@ -121,7 +121,7 @@ def test_refusals_as_commands(workplace):
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
         "error: source 'cats' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-        "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH\n"
+        "parquet:PATH, hf:PATH, torchvision:NAME, features:PATH\n"
     )
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from tests.data.readers.sharded.shards import records, write
+from tests.data.readers.sharded.stored import records, write
 
 
-@pytest.mark.parametrize("kind", ["parquet", "webdataset"])
-def test_a_model_is_trained_on_shards(call, workplace, kind):
+def test_a_model_is_trained_on_shards(call, workplace):
     some = records(120, users=120)
-    spec = write(kind, Path("train"), some, [50], rows=30)
-    write("webdataset" if kind == "parquet" else "parquet", Path("other"), some, [])
-    other = f"{'webdataset' if kind == 'parquet' else 'parquet'}:other"
+    spec = write(Path("train"), some, [50], rows=30)
+    other = write(Path("other"), some, [])
     call(f"train {spec} --noise-multiplier 8 --model linear --steps 3 --batch-size 32 --unit example --output run")
     assert json.loads(Path("run/statement.json").read_text())["epsilon"] < 3
     here, there = (json.loads(call(f"evaluate run {source} --part all --json")) for source in (spec, other))

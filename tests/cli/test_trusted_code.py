@@ -107,7 +107,7 @@ def test_the_working_directory_is_not_on_the_path_while_a_file_is_loaded(mine, e
 
 
 def test_a_module_beside_the_command_is_not_taken_for_a_library(elsewhere):
-    (elsewhere / "tyro.py").write_text("raise SystemExit('executed')")
+    (elsewhere / "argparse.py").write_text("raise SystemExit('executed')")
     done = subprocess.run([sys.executable, "-m", "sfumato", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

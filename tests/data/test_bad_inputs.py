@@ -107,7 +107,7 @@ def absent_torchvision_data(path):
 
 @refused(
     "source 'PATH/LONG' is of an unknown kind; no run is there either; write one of digits, folder:PATH, npz:PATH, "
-    "csv:PATH, parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH"
+    "csv:PATH, parquet:PATH, hf:PATH, torchvision:NAME, features:PATH"
 )
 def name_that_no_file_can_have(path):
     return f"{path}/{'x' * 5000}", {}
@@ -119,7 +119,7 @@ all_refused(
         case(
             "photographs",
             "source 'photographs' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-            "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
+            "parquet:PATH, hf:PATH, torchvision:NAME, features:PATH",
         ),
         case("digits:8", "source 'digits:8' takes no argument; write digits"),
         case(
@@ -313,7 +313,7 @@ all_refused(
         ),
         case(
             ("cat", "dog"),
-            "label_columns are for csv:, npz:, parquet: and webdataset:, but the source is folder:PATH; leave them "
+            "label_columns are for csv:, npz: and parquet:, but the source is folder:PATH; leave them "
             "out, or give a table",
             label_columns=["a", "b"],
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,21 +73,7 @@ def parquet(path: Path) -> str:
     return f"parquet:{path}/p"
 
 
-def webdataset(path: Path) -> str:
-    import io
-    import tarfile
-
-    with tarfile.open(path / "a.tar", "w") as archive:
-        for number in range(COUNT):
-            said = json.dumps({"label": int(LABELS[number]), "user": WHO[number]}).encode()
-            for suffix, content in (("png", _png(number, path)), ("json", said)):
-                member = tarfile.TarInfo(f"{number:03d}.{suffix}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    return f"webdataset:{path}/a.tar"
-
-
-each_kind = pytest.mark.parametrize("make", [table, archive, rows_of_an_archive, parquet, webdataset])
+each_kind = pytest.mark.parametrize("make", [table, archive, rows_of_an_archive, parquet])
 
 
 def numbers(part) -> list[int]:

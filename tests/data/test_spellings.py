@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import tarfile
 import unicodedata
 from pathlib import Path
 
@@ -70,17 +68,6 @@ def as_archive(where: Path) -> str:
     return f"npz:{where / 'a.npz'}"
 
 
-def as_shard(where: Path) -> str:
-    with tarfile.open(where / "a.tar", "w") as archive:
-        for number, (image, label, user, group) in enumerate(records()):
-            said = json.dumps({"label": label, "user": user, "group": group}, ensure_ascii=False).encode()
-            for name, content in ((f"{number:03}.png", image), (f"{number:03}.json", said)):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    return f"webdataset:{where / 'a.tar'}"
-
-
 def as_parquet(where: Path) -> str:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'sfumato[parquet]'")
     import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
@@ -109,7 +96,6 @@ KINDS = {
     "table": (as_table, {}),
     "texts": (as_texts, {}),
     "npz": (as_archive, {}),
-    "webdataset": (as_shard, {}),
     "parquet": (as_parquet, {}),
     "dataset": (Pictures, {}),
 }

@@ -87,13 +87,6 @@ def test_a_search_is_refused_with_what_it_would_cost(within):
     assert fits._FITS == [], "nothing was spent"
 
 
-def test_mu_may_take_the_place_of_epsilon():
-    found = digits(epsilon=None, options={"mu": 1.0, "steps": 2, "keep": 0}).fit(X, y)
-    assert found.statement_.plan.noise_multiplier == pytest.approx(2**0.5, rel=1e-3)  # two full-batch steps
-    with pytest.raises(SfumatoError, match=r"epsilon=3 and mu=.* are both given"):
-        digits(options={"mu": 1.0}).fit(X, y)
-
-
 def test_public_data_may_be_searched():
     assert len(cross_val_score(digits(public=True), X[:100], y[:100] % 2, cv=2)) == 2
 

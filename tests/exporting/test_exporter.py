@@ -20,6 +20,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Tokens, Transform
 from sfumato.exporting import exporter
 from sfumato.exporting.formats import torch_export
+from sfumato.models import Architecture, Ensemble, build_backbone, create_head
 from sfumato.models.registry import create_for_texts
 from sfumato.privacy import NoGuarantee
 
@@ -91,9 +92,8 @@ def test_a_name_that_ends_as_the_formats_file_is_that_file_with_its_papers_besid
     assert 'torch.export.load("d.pt2")' in card
     assert "`d.preprocessing.json`" in card
     assert (tmp_path / "README.md").read_text() == "mine"
-    for to in ("onnx", "timm"):
-        with pytest.raises(SfumatoError, match=r"d\.pt2 has the ending of torch-export, not of|not installed"):
-            sfumato.export(path, to=to, output=tmp_path / "d.pt2")
+    with pytest.raises(SfumatoError, match=r"d\.pt2 has the ending of torch-export, not of|not installed"):
+        sfumato.export(path, to="onnx", output=tmp_path / "d.pt2")
     (tmp_path / "e.pt2").mkdir()
     with pytest.raises(SfumatoError, match=r"e\.pt2 already exists"):
         sfumato.export(path, to="torch-export", output=tmp_path / "e.pt2")
@@ -232,3 +232,30 @@ def test_refusals(tmp_path, monkeypatch):
         SfumatoError, match=r"--to onnx needs onnx, onnxscript, onnxruntime \(not.*pip install 'sfumato\[onnx\]'"
     ):
         sfumato.export(path)
+
+
+def test_aggregates_of_outputs_are_one_graph_beside_their_file(tmp_path):
+    how = {"method": "opa", "steps": [1, 2]}
+    members = [drawn("linear", classes=3, channels=3, size=8, seed=seed) for seed in (0, 1)]
+    path, several = tmp_path / "several.safetensors", Ensemble(members, method="opa")
+    stored(path, "linear", several, Transform(size=8, channels=3), CLASSES, aggregate=how)
+    made = sfumato.export(path, to="torch-export")
+    assert made.difference <= 1e-6
+    assert made.path == tmp_path / "several-torch-export"
+
+
+def test_a_head_on_a_backbone_is_one_graph_and_names_it(tmp_path, pictures, by_card):
+    torch.manual_seed(0)
+    architecture = Architecture(name="timm:test_vit", size=32)
+    backbone = build_backbone(architecture)
+    module = create_head("head", classes=3, width=backbone.width, backbone=backbone)
+    fill(module)
+    features = {"width": backbone.width, "digest": "0" * 64, "backbone": architecture.to_dict()}
+    cut = Transform(size=24, channels=3, mean=(0.4,), std=(0.3,), enlarged=40, resolution=32, interpolation="bicubic")
+    path = stored(tmp_path / "model.safetensors", "head", module, cut, CLASSES, features=features, **READ)
+    made = sfumato.export(path, to="torch-export")
+    found = by_card(made.path)["probabilities"].detach()
+    torch.testing.assert_close(found, sfumato.load(path).predict(pictures), atol=1e-5, rtol=0)
+    said = json.loads((made.path / "preprocessing.json").read_text("utf-8"))
+    assert (said["model"], said["backbone"]) == ("head", "timm:test_vit")
+    assert "`head on timm:test_vit`" in (made.path / "README.md").read_text("utf-8")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.privacy import (
-    Allocated,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
@@ -33,7 +32,6 @@ RULES: list[Participation] = [
     CyclicPoisson(batch_size=30, groups=5),
     TruncatedPoisson(batch_size=30, largest=60),
     DriftingPoisson(batch_size=30, period=8, sizes=(700, 300)),
-    Allocated(batch_size=30),
 ]
 
 
@@ -112,10 +110,6 @@ def test_what_has_no_theorem_is_refused_with_what_comes_nearest(name):
         (lambda: TruncatedPoisson(batch_size=30, largest=29), "largest must be at least the batch size, got 29 for 30"),
         (lambda: plan(CyclicPoisson(batch_size=30, groups=34)), "batch_size times groups must not exceed"),
         (lambda: plan(FixedOrder(batch_size=1001)), "batch_size must not exceed the number of examples"),
-        (
-            lambda: plan(Allocated(batch_size=1001)),
-            "batch_size must not exceed the number of examples, got 1001 of 1000",
-        ),
         (lambda: plan(TruncatedPoisson(batch_size=1000, largest=1000)), "batch_size must be below the number"),
     ],
 )

@@ -15,7 +15,6 @@ from scipy import stats
 
 from sfumato import RunKey, Sampler, SfumatoError
 from sfumato.privacy.participation import (
-    Allocated,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
@@ -117,9 +116,7 @@ def test_bins_sizes_vary_as_independent_draws_do():
     assert sizes.sum(1).tolist() == [60] * 600
 
 
-@pytest.mark.parametrize(
-    "rule", [FixedOrder(batch_size=20), CyclicPoisson(batch_size=20, groups=3), Allocated(batch_size=20)]
-)
+@pytest.mark.parametrize("rule", [FixedOrder(batch_size=20), CyclicPoisson(batch_size=20, groups=3)])
 def test_another_record_moves_nobody_else(rule):
     few, more = (table(rule, 100, 40, records=records) for records in (99, 100))
     assert (few == more[:, :99]).all()
@@ -157,49 +154,6 @@ def test_by_time_each_record_takes_part_in_its_own_step_alone():
 def test_times_that_are_none_are_refused(times, words):
     with pytest.raises(SfumatoError, match=words):
         sampler(FixedOrder(batch_size=2, assignment="time"), 3, times=times)
-
-
-# -- random allocation ----------------------------------------------------------------------------------------------
-
-
-@given(population=st.integers(1, 60), batch=st.integers(1, 60), more=st.integers(-30, 30), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
-def test_each_record_takes_part_in_exactly_one_step_of_every_epoch(population, batch, more, seed):
-    rule = Allocated(batch_size=min(batch, population))
-    steps = -(-population // rule.batch_size)
-    drawn = table(rule, population, 3 * steps, records=max(0, population + more), seed=seed)
-    assert (drawn.reshape(3, steps, -1).sum(1) == 1).all()
-
-
-def allocation(records: int, steps: int, epochs: int, seed: int = 0) -> np.ndarray:
-    """Each record's step in each epoch: shape (epochs, records)."""
-    drawn = table(Allocated(batch_size=10), 10 * steps, steps * epochs, records=records, seed=seed)
-    return drawn.reshape(epochs, steps, records).argmax(1)
-
-
-def test_steps_are_uniform_and_independent_of_other_records_epochs_and_keys():
-    steps = 7
-    found, other = allocation(40_000, steps, 4), allocation(40_000, steps, 1, seed=1)
-    for one in found:
-        assert uniform(one, steps)
-        for far in (1, 2, steps, 1000):
-            assert uniform(one[far:] * steps + one[:-far], steps**2), far
-    for earlier, later in combinations(range(4), 2):
-        assert uniform(found[earlier] * steps + found[later], steps**2)
-    assert uniform(found[0] * steps + other[0], steps**2)
-    of_one_record = allocation(20, steps, 2000)
-    assert all(uniform(one, steps) and uniform(one[1:] * steps + one[:-1], steps**2) for one in of_one_record.T)
-
-
-def test_a_run_that_goes_on_within_an_epoch_keeps_the_epoch_s_draws_and_no_later_ones():
-    rule, key = Allocated(batch_size=10), RunKey.from_seed(0)
-    plan = sampler(rule, 50).plan
-    before, after = (
-        Sampler(plan, key.with_salts(salts), records=50)
-        for salts in ([(0, "00" * 16)], [(0, "00" * 16), (7, "01" * 16)])
-    )
-    same = [np.array_equal(before.draw(step), after.draw(step)) for step in (3, 14, 7, 0, 12, 9, 10)]
-    assert same == [True, False, True, True, False, True, False]
 
 
 # -- cyclic Poisson ------------------------------------------------------------------------------------------------
@@ -362,7 +316,6 @@ RULES = [
     FixedOrder(batch_size=20),
     FixedOrder(batch_size=20, assignment="position"),
     CYCLIC,
-    Allocated(batch_size=20),
     TruncatedPoisson(batch_size=20, largest=22),
 ]
 

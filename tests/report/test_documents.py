@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
-from sfumato.privacy import Circumstances, NoGuarantee
+from sfumato.privacy import Circumstances, NoGuarantee, reconstruction_rates
 from sfumato.report import DocumentFacts, assessment, model_card
-from sfumato.report.documents import BLANK
+from sfumato.report.documents import BLANK, GUESSES, html_of
 
 PLAN = PrivacyPlan(
     population=1000,
@@ -17,7 +17,13 @@ PLAN = PrivacyPlan(
     delta=1e-5,
 )
 SAID = Statement(plan=PLAN, circumstances=Circumstances(kept=(40, 50))).to_dict()
-OWNER = {"heading": {}, "joint_costs": (), "kept_files": ("settings.json",), "signed": False}
+OWNER = {
+    "heading": {},
+    "joint_costs": (),
+    "kept_files": ("settings.json",),
+    "reconstruction": reconstruction_rates(PLAN, GUESSES),
+    "signed": False,
+}
 
 
 def facts(**parts) -> DocumentFacts:
@@ -66,7 +72,7 @@ def test_a_card_of_a_model_without_a_promise_promises_nothing():
 
 def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
     text = assessment(facts(), **OWNER)
-    assert text.count(BLANK) == 10
+    assert text.count(BLANK) == 15
     for words in (
         SAID["sentence"],
         *SAID["not_covered"],
@@ -76,7 +82,7 @@ def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
     ):
         assert words in text
     filled = assessment(facts(), **OWNER | {"heading": {"purpose": "a trial", "owner": "Ward 3", "date": "2026-03-01"}})
-    assert filled.count(BLANK) == 7
+    assert filled.count(BLANK) == 12
     assert "Ward 3" in filled
     more = assessment(facts(person_lines=["Of two."]), **OWNER | {"joint_costs": ["Two runs."], "signed": True})
     for words in ("- Two runs.", "- Of two.", "`signature.json` says who vouches"):
@@ -90,6 +96,25 @@ def test_an_assessment_of_dicom_files_names_data_concerning_health():
         f": data concerning health (DICOM files, whose patient identifiers name the persons); others: {BLANK}"
     )
     assert "concerning health" not in assessment(facts(), **OWNER)
+
+
+def test_an_assessment_bounds_reconstruction_by_figures_that_are_rounded_up():
+    bounds = assessment(facts(), **OWNER).partition("## 8. ")[2].partition("## 9. ")[0]
+    for guess, found in zip(GUESSES, OWNER["reconstruction"], strict=True):
+        (line,) = (line for line in bounds.splitlines() if line.startswith(f"| {100 * guess:g}% |"))
+        shown = float(line.split("at most ")[1].split("%")[0]) / 100
+        assert found <= shown * (1 + 1e-9)
+        assert shown <= 1.01 * found
+
+
+def test_a_page_has_the_document_s_tables_and_no_html_of_its_own():
+    page = html_of(assessment(facts(), **OWNER))
+    assert "<title>Data protection impact assessment: Spots &amp; &lt;blots&gt; · sfumato report</title>" in page
+    assert page.count("<table") == page.count('<table class="listing">') == 4
+    assert "<strong>TO BE FILLED IN</strong>" in page
+    assert "|---" not in page
+    assert "| --- |" not in page
+    assert "<script>" not in html_of("# A title\n\n<script>alert(1)</script>\n")
 
 
 def test_the_card_of_a_run_by_a_seed_promises_nothing():

@@ -1,4 +1,4 @@
-"""Runs at a glance, two beside each other, and the uses of one data set, through the command line."""
+"""Runs at a glance, and the uses of one data set, through the command line."""
 
 from __future__ import annotations
 
@@ -51,22 +51,6 @@ def test_runs_are_listed_whatever_state_they_are_in(at, capsys):
     shown = capsys.readouterr()
     assert "%" in shown.out
     assert "are for the owner" in shown.err
-
-
-def test_two_runs_are_shown_beside_each_other(at, capsys):
-    main(["compare", "runs/a", "runs/b", "--json", "--page", "both.html"])
-    found = json.loads(capsys.readouterr().out)
-    assert {"name": "learning_rate", "first": found["settings"][0]["first"], "second": 0.25} in found["settings"]
-    assert {"name": "plan.steps", "first": 4, "second": 6} in found["settings"]
-    assert "optimizer" not in {row["name"] for row in found["settings"]}
-    assert {"epsilon", "delta", "accuracy", "loss"} <= {row["name"] for row in found["figures"]}
-    assert [len(one) > 0 for one in found["curves"]["accuracy"]] == [True, True]
-    page = (at / "both.html").read_text()
-    assert page.count("<svg") == 2
-    assert "for the owner" in page
-    assert (at / "both.html").stat().st_mode & 0o077 == 0
-    main(["compare", "runs/a", "runs/a"])
-    assert "no setting differs" in capsys.readouterr().out
 
 
 def test_what_a_data_set_was_used_for(at, capsys):

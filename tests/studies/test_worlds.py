@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sfumato import SfumatoError
-from sfumato.search.audits import many_models
+from studies import many_models
 from studies.worlds import Choice, Problem, World
 
 EXAMPLES, WIDTH, CLASSES, MODELS = 40, 6, 3, 2000

@@ -75,22 +75,6 @@ def attempt(
     return status
 
 
-def describe_once() -> None:
-    """What tyro finds in the verb's dataclass is the same in each attempt: the first one's is kept for all."""
-    from tyro._parsers import ParserSpecification
-
-    genuine, known = ParserSpecification.from_callable_or_type, {}
-
-    def once(form: Any, **given: Any) -> Any:
-        if given.get("parent_classes", True):
-            return genuine(form, **given)
-        if form not in known:
-            known[form] = genuine(form, **given)
-        return known[form]
-
-    ParserSpecification.from_callable_or_type = staticmethod(once)
-
-
 def check_once() -> None:
     """The model against the slow truth: each attempt has that of the first, which runs before any is killed."""
     from sfumato.gradients.checks import selfcheck
@@ -109,7 +93,6 @@ def check_once() -> None:
 
 def serve(requests: str, answers: str) -> None:
     """Answer requests, one JSON object a line: `warm` (no fork), `start` (gives a process id), `wait` (its status)."""
-    describe_once()
     check_once()
     os.fsync = os.fstat  # what a killed process wrote is there without it; that it is called is counted all the same
     with open(requests) as asked, open(answers, "w") as answered:

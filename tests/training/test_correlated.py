@@ -25,7 +25,6 @@ PAIRS = {
     "tree, completed": {"mechanism": "tree", "steps_per_tree": 3, "complete_trees": True},
     "banded by position": {"mechanism": "banded", "bands": 4, "order": "position"},
     "cyclic": {"participation": "cyclic", "groups": 3},
-    "allocated": {"participation": "allocated"},
     "drifting": {"drift": 4, "drift_shape": "cosine", "drift_groups": ("1", "2"), "drift_size": 100},
 }
 

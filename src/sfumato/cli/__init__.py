@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import io
 import os
@@ -12,32 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 PROGRAM = "sfumato"
-HELP, HELP_ALL = ("-h", "--help"), "--help-all"
-ALIASES = {
-    "help": "--help",
-    "version": "--version",
-    "fit": "train",
-    "finetune": "train",
-    "resume": "train RUN",
-    "test": "evaluate",
-    "eval": "evaluate",
-    "score": "evaluate",
-    "infer": "predict",
-    "classify": "predict",
-    "convert": "export",
-    "deploy": "serve",
-    "ls": "runs",
-    "list": "runs",
-    "diff": "compare",
-    "history": "spent",
-    "search": "sweep",
-    "tune": "sweep",
-    "attack": "audit",
-    "check": "verify",
-    "stop": "finish",
-    "init": "doctor",
-}
-"""Names that other programs use for these verbs."""
+HELP = ("-h", "--help", "--help-all")
 ALL_VERBS = "start with: sfumato train SOURCE, such as folder:pictures"
 DESCRIPTION = (
     "Train image classifiers under differential privacy, with a guarantee that can be verified. "
@@ -107,52 +81,27 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def parse(arguments: Sequence[str]):
-    """Parse a command. Returns the verb with its options, or an exit status after printing help or an error."""
+    """Parse a command. Returns the verb with its options, or the exit status 0 after printing help.
+
+    Errors: `UsageError` for a command that cannot be parsed.
+    """
+    from sfumato.cli.options.spellings import UsageError
     from sfumato.cli.registry import VERBS, load
 
     name, *rest = arguments or ("",)
-    if name in (*HELP, HELP_ALL):
+    if name in HELP:
         print(overview())
-        return 0
-    if name in ("--completion", "--complete"):
-        from sfumato.cli.output import completion
-
-        shell, line, breaks = (*rest, "", "", "")[:3]
-        completing = name == "--complete"
-        found = completion.complete(shell, line, breaks, PROGRAM) if completing else [completion.script(shell, PROGRAM)]
-        print("\n".join(found))
         return 0
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
-        remedy = f"perhaps you meant {ALIASES.get(name) or near[0]}" if near or name in ALIASES else ALL_VERBS
-        problem = f"unknown verb {name!r}" if name else "no verb is given"
-        print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
-        return 2
-    if not {*HELP, HELP_ALL}.isdisjoint(rest):
-        from sfumato.cli.output import help as pages
+        remedy = f"perhaps you meant {near[0]}" if near else ALL_VERBS
+        raise UsageError(f"unknown verb {name!r}" if name else "no verb is given", f"{remedy}; see {PROGRAM} --help")
+    from sfumato.cli import parser
 
-        place = next(place for place, word in enumerate(rest) if word in (*HELP, HELP_ALL))
-        topic = pages.ALL if rest[place] == HELP_ALL else " ".join(rest[place + 1 :])
-        print(pages.topic_text(load(name), topic))
+    if not {*HELP}.isdisjoint(rest):
+        print(parser.parser_of(load(name), every=HELP[-1] in rest).format_help(), end="")
         return 0
-    import tyro
-
-    from sfumato.cli.options.spellings import annotate_for_tyro
-
-    printed, program = io.StringIO(), f"{PROGRAM} {name}"
-    try:
-        with contextlib.redirect_stderr(printed):
-            return tyro.cli(
-                annotate_for_tyro(load(name)), prog=program, args=rest, config=(tyro.conf.FlagCreatePairsOff,)
-            )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            return 0
-        from sfumato.cli.output.refusals import one_line, suggest_option
-
-        problem = suggest_option(one_line(printed.getvalue()), load(name), rest)
-        print(f"error: {problem}; see {program} --help", file=sys.stderr)
-        return 2
+    return parser.parse(load(name), rest)
 
 
 def overview() -> str:
@@ -161,6 +110,6 @@ def overview() -> str:
 
     width = max(map(len, VERBS))
     listing = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
-    usage = f"usage: {PROGRAM} [-h] [--version] [--completion SHELL] VERB ..."
-    further = f"{PROGRAM} VERB --help shows the options of a verb; where there are many, --help all shows every one"
+    usage = f"usage: {PROGRAM} [-h] [--version] VERB ..."
+    further = f"{PROGRAM} VERB --help shows the options of a verb; where there are many, --help-all shows every one"
     return "\n".join([usage, "", *textwrap.wrap(DESCRIPTION, 80), "", "verbs:", *listing, "", further])

@@ -24,7 +24,6 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "export": "Export a finished run's model for use without sfumato.",
         "report": "Write the report of a finished run.",
         "runs": "List the runs below a directory.",
-        "compare": "Compare two runs.",
         "federation": "Put the statements of a federation's sites on one page.",
         "verify": "Check a finished run's statement against its record.",
         "sign": "Sign a finished run: statement, model and ledger.",
@@ -36,7 +35,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
 )
 
 _MODULES = {
-    **{name: f"owner.{name}" for name in ("budget", "spent", "runs", "compare")},
+    **{name: f"owner.{name}" for name in ("budget", "spent", "runs")},
     **dict.fromkeys(("pretrain", "finish"), "train"),
     **dict.fromkeys(("export", "serve"), "use"),
     "tradeoff": "plan",

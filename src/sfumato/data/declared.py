@@ -49,7 +49,7 @@ class Labels:
     label_columns: tuple[str, ...] | None = fact(
         "NAME [NAME ...]",
         "one label per image",
-        only="`label_columns` are for csv:, npz:, parquet: and webdataset:",
+        only="`label_columns` are for csv:, npz: and parquet:",
         remedy="leave them out, or give a table",
     )
     """Columns of 0 and 1 of a table, or of an archive's y, for images with several labels: none, one or many may be
@@ -142,7 +142,7 @@ class Loading:
     test_fraction: float | None = fact("SHARE", "0.2")
     """Share of the test part, if the source has none of its own."""
     skip_unreadable: bool = fact(
-        "", otherwise=False, only="`skip_unreadable` is for folder:, parquet: and webdataset:", remedy="leave it out"
+        "", otherwise=False, only="`skip_unreadable` is for folder: and parquet:", remedy="leave it out"
     )
     """Skip images that cannot be read (empty, broken or truncated), instead of refusing the source. How many there are
     is not covered by the promise."""

@@ -262,7 +262,7 @@ class Cache:
             for done, _ in enumerate(pool.map(Piece.check, pieces), start=1):
                 if progress is not None:
                     progress(done, len(pieces))
-        return CachedRecords(pieces, contents.rows)
+        return CachedRecords(pieces)
 
     def _piece(self, part: str, name: str, rows: range) -> Piece:
         contents = self.contents

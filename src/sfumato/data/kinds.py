@@ -51,7 +51,7 @@ def torchvision_sets() -> dict[str, type]:
 
 
 def torchvision_names() -> list[str]:
-    """The names of these data sets without importing torchvision, for shell completion."""
+    """The names of these data sets without importing torchvision."""
     return [name for name, known in signatures().items() if _has_classes(name, known)]
 
 
@@ -179,7 +179,6 @@ KINDS: MappingProxyType[str, SourceKind] = MappingProxyType(
         "npz": SourceKind(reader="arrays", argument="PATH", called="archive"),
         "csv": SourceKind(reader="table", argument="PATH", called="table"),
         "parquet": SourceKind(reader="sharded.columns", argument="PATH", sharded=True),
-        "webdataset": SourceKind(reader="sharded.webdataset", argument="SHARDS", sharded=True),
         "hf": SourceKind(reader="sharded.huggingface", argument="PATH", called="data set", sharded=True),
         "torchvision": SourceKind(reader="torchvision_reader", argument="NAME", published=True),
         "features": SourceKind(reader=None, argument="PATH", called="cache"),
@@ -249,12 +248,10 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write folder:{spec} for a folder of images"
         elif colon and argument.startswith("//"):
             remedy = "download it, and name what was unpacked, such as folder:PATH"
-        elif spec.lower().endswith((".zip", ".tar.gz", ".tgz")):
+        elif spec.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz")):
             remedy = "unpack it, and name what is in it, such as folder:PATH"
         elif Path(spec).suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff"):
             remedy = "an image is not a data set: give the folder that holds the class folders, folder:PATH"
-        elif Path(spec).suffix == ".tar":
-            remedy = f"write webdataset:{spec} for this file"
         elif Path(spec).suffix in (".npz", ".csv", ".parquet"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
         raise SfumatoError(f"source {spec!r} is of an unknown kind", remedy)

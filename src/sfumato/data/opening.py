@@ -46,7 +46,7 @@ def open_source(
     alone, or its user if the source has users.
 
     Args:
-        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH`, `webdataset:SHARDS`, `hf:PATH`,
+        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH`, `hf:PATH`,
             `torchvision:NAME`, or `features:PATH` for a cache, for which only `examples`, `users` and `public` can
             still be declared. Or data from Python: arrays or tensors (images, labels), split by a keyed hash, or
             (x_train, y_train, x_test, y_test), or a mapping with the names of an archive; a map-style

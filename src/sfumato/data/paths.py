@@ -92,14 +92,14 @@ def places_of(spec: str) -> tuple[str, ...]:
 def without_pattern(spec: str) -> str:
     """The source, with a pattern of shards replaced by the folder in which it starts.
 
-    >>> without_pattern("webdataset:/data/photos/train-{000..003}.tar"), without_pattern("parquet:/data/a/**/0*")
-    ('webdataset:/data/photos', 'parquet:/data/a')
+    >>> without_pattern("parquet:/data/photos/train-{000..003}.parquet"), without_pattern("parquet:/data/a/**/0*")
+    ('parquet:/data/photos', 'parquet:/data/a')
     >>> without_pattern("parquet:photos/a.parquet"), without_pattern("folder:photos [1]")
     ('parquet:photos/a.parquet', 'folder:photos [1]')
     """
     kind, _, argument = spec.partition(":")
     path = Path(os.path.abspath(expanded(argument)))
-    if kind not in ("parquet", "webdataset") or path.exists():
+    if kind != "parquet" or path.exists():
         return spec
     folder = next((one.parent for one in reversed((path, *path.parents)) if _PATTERN.search(one.name)), None)
     return f"{kind}:{folder}" if folder else spec

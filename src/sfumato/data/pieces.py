@@ -55,7 +55,7 @@ class CachedRecords:
     """One part of a cache: N records, whose features are read from disk on access.
 
     Args:
-        pieces: in their order; all but the last have `rows` records.
+        pieces: in their order.
         which: positions in the part, to select some of its records.
 
     Attributes:
@@ -69,8 +69,9 @@ class CachedRecords:
 
     files = times = None
 
-    def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
-        self._pieces, self._rows, self._which = pieces, rows, which
+    def __init__(self, pieces: list[Piece], which: np.ndarray | None = None):
+        self._pieces, self._which = pieces, which
+        self._starts = np.cumsum([0, *(piece.shape[0] for piece in pieces)])
         empty = np.zeros(0, np.int64), as_array(())
         known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
         labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
@@ -140,15 +141,22 @@ class CachedRecords:
     def select(self, which: np.ndarray) -> CachedRecords:
         """The records where the mask (N,) is true."""
         places = np.flatnonzero(which)
-        return CachedRecords(self._pieces, self._rows, places if self._which is None else self._which[places])
+        return CachedRecords(self._pieces, places if self._which is None else self._which[places])
+
+    def joined(self, other: CachedRecords) -> CachedRecords:
+        """These records and those of another part of the same cache."""
+        places = (np.arange(len(one)) if one._which is None else one._which for one in (self, other))
+        own, others = places
+        return CachedRecords(self._pieces + other._pieces, np.concatenate([own, self._starts[-1] + others]))
 
     def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int, slice]]:
         """Runs of requested records that are adjacent on disk: piece, first record in it, and target slice."""
-        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(places // self._rows) != 0)) + 1
+        pieces = np.searchsorted(self._starts, places, side="right") - 1
+        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(pieces) != 0)) + 1
         for start, stop in pairwise([0, *cuts.tolist(), len(places)]):
             if stop > start:
-                piece, first = divmod(int(places[start]), self._rows)
-                yield piece, first, slice(start, stop)
+                piece = int(pieces[start])
+                yield piece, int(places[start] - self._starts[piece]), slice(start, stop)
 
 
 @dataclass(frozen=True, kw_only=True)

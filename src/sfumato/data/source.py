@@ -84,7 +84,7 @@ class Source(NestedChoices):
     The fields of its components are also attributes of the source: `source.train`, `source.size`.
 
     Args:
-        kind: "digits", "folder", "npz", "csv", "parquet", "webdataset", "hf", "torchvision" or "features"; for data
+        kind: "digits", "folder", "npz", "csv", "parquet", "hf", "torchvision" or "features"; for data
             from Python "arrays", "dataset", "hf" or "frame"; never a path.
         records: the sets of records: `train`, `test`, `held_out`, `zoomed`, `at_most`.
         declared: `classes` (a label is a position in it; for `multilabel` sources the labels' names), `examples`

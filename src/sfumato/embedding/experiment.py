@@ -31,7 +31,7 @@ from sfumato.embedding.choices import (
     unused_choices,
 )
 from sfumato.experiment.settings import NoiseMade, Pair, make_plan
-from sfumato.privacy.planning.target import Epsilon, options_of, target_note
+from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,7 +122,6 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             reasons.append(
                 f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
             )
-        reasons += target_note(plan, self.target)
         return EmbeddingDecision(plan, settings, clients, reasons)
 
     @property
@@ -315,7 +314,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
                 steps=given["steps"],
                 max_norm=norm if adaptive is None else None,
                 clipping=adaptive,
-                **options_of(target),
+                epsilon=None if target is None else target.limit,
             )
         except SfumatoError as error:
             if adaptive is None or "count_noise" not in str(error):

@@ -21,7 +21,7 @@ from sfumato.experiment import defaults
 from sfumato.experiment.settings import Pair, Settings
 from sfumato.privacy import FixedClipping, FullBatch, Gaussian, PrivacyPlan, QuantileClipping, User
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.planning.target import TARGETS, Epsilon, Target, options_of, target_note
+from sfumato.privacy.planning.target import Epsilon
 
 BATCH_SIZE, EPOCHS = 64, 20
 """Batch size and epochs of central training, by rule."""
@@ -118,7 +118,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     """
     method, reasons = experiment.chosen, []
     experiment.refuse_clocks()
-    promised = (*TARGETS, "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
+    promised = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
     given = {name: getattr(experiment, name) for name in promised if getattr(experiment, name) is not None}
     for name, value in given.items():
         if (name, value) != ("participation", "poisson"):
@@ -157,7 +157,7 @@ MAX_NORM = 0.05
 FEATURES, SMALLEST, PIXELS = "scattering", 8, "linear"
 """The features of whitening by rule, the least image side in pixels for them, and the features of smaller images: the
 pixels themselves. Untrained embeddings have the features of a classifier's rule."""
-BY_RULE = (*TARGETS, "delta", "dimension", "far", "per_user", "seed")
+BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
 """The options with which the method still follows from the number of users. Options of a network, rounds or clients
 imply training a network."""
 
@@ -184,12 +184,11 @@ class Forecast(NamedTuple):
         )
 
 
-def forecast(target: Target | None, delta: float | None, users: int) -> Forecast:
+def forecast(target: Epsilon | None, delta: float | None, users: int) -> Forecast:
     """The forecast for a budget and a number of users, which decides delta if none is given."""
     target = target or Epsilon(defaults.EPSILON)
-    plan = _plan(users, delta=default_delta(users) if delta is None else delta, **options_of(target))
-    epsilon = target.limit if isinstance(target, Epsilon) else plan.epsilon()
-    return Forecast(epsilon=epsilon, whiten=math.ceil(plan.noise_multiplier / WORTH))
+    plan = _plan(users, delta=default_delta(users) if delta is None else delta, epsilon=target.limit)
+    return Forecast(epsilon=target.limit, whiten=math.ceil(plan.noise_multiplier / WORTH))
 
 
 def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[EmbeddingExperiment, list[str]]:
@@ -206,7 +205,7 @@ def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[Emb
         method, why = UNTRAINED, f"{source.examples:,} images of {users:,} people have too little in common"
     else:
         method, why = WHITEN, f"{users:,} people"
-    unused = {**options_of(None), "delta": None} if method == UNTRAINED else {}
+    unused = {"epsilon": None, "delta": None} if method == UNTRAINED else {}
     return replace(experiment, method=method, **unused), [f"method {method} (by rule: {why}; {found.describe})"]
 
 
@@ -222,17 +221,13 @@ def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Embeddi
     if target is None and noise is None:
         target = Epsilon(defaults.EPSILON)
     if target is not None and noise is not None:
-        raise SfumatoError(
-            f"{target.name} and noise_multiplier are both given, but each follows from the other", "give one"
-        )
+        raise SfumatoError("epsilon and noise_multiplier are both given, but each follows from the other", "give one")
     delta = default_delta(users) if experiment.delta is None else experiment.delta
     norm = MAX_NORM if experiment.max_norm is None else experiment.max_norm
-    plan = _plan(
-        users, delta=delta, max_norm=norm, at_most=experiment.per_user, noise_multiplier=noise, **options_of(target)
-    )
+    sizes = {"max_norm": norm, "at_most": experiment.per_user, "noise_multiplier": noise}
+    plan = _plan(users, delta=delta, epsilon=None if target is None else target.limit, **sizes)
     if experiment.delta is None:
         reasons.append(f"delta {plan.delta:g} (by rule: at most 1e-5 and 1/(10 N), N users)")
-    reasons += target_note(plan, experiment.target)
     settings, clients = _decide_features(experiment, source, reasons, features=FEATURES)
     share = plan.noise_multiplier / users
     if share > WORTH:
@@ -259,7 +254,7 @@ def _plan(
     noise_multiplier: float | None = None,
     max_norm: float = MAX_NORM,
     at_most: int | None = None,
-    **target: Any,
+    epsilon: float | None = None,
 ) -> PrivacyPlan:
     """The plan of one release of a sum over all users."""
     return PrivacyPlan.calibrate(
@@ -268,7 +263,7 @@ def _plan(
         steps=1,
         noise_multiplier=noise_multiplier,
         max_norm=max_norm,
-        **target,
+        epsilon=epsilon,
         unit=User(drawn="users", at_most=at_most),
         participation=FullBatch(),
         mechanism=Gaussian(noise_multiplier=1.0),

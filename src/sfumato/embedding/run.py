@@ -17,7 +17,7 @@ from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
 from sfumato.embedding.method import ROUND, NoiselessRounds, PublicDecision, forecast
 from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
-from sfumato.experiment.foreign_options import from_choices
+from sfumato.experiment.from_keywords import from_choices
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import Observer
@@ -230,7 +230,7 @@ def begin(
     """Train in this directory. `choices` are options of the parts and fields of `Start`."""
     source.require_classes("a training of embeddings")
     options, others = registry.split(choices)
-    start = Start.for_run(run, target=experiment.target, **others)
+    start = Start.for_run(run, **others)
     job, reasons = job_of(experiment, source, model=model, start=start, **options)
     if not run.exists:
         for line in reasons:
@@ -250,7 +250,7 @@ def job_from_record(path: str) -> tuple[AnyJob, RunDirectory]:
         refuse_finished(run)
     refuse_searched(record, path)
     facts = Circumstances() if public else Circumstances.from_dict(record["circumstances"])
-    known_start = {"request": record["request"], "search": facts.search, "target": facts.target}
+    known_start = {"request": record["request"], "search": facts.search}
     source, start = source_of(path, record), Start.for_run(run, **known_start)
     settings, clients, options = Settings.from_dict(record["settings"]), _clients(record[KIND]), {}
     if not public:

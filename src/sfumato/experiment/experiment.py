@@ -13,7 +13,7 @@ from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units, make_plan
 from sfumato.models.choices import LossSettings, Network, NormSettings
 from sfumato.optim.descent import Descent
-from sfumato.privacy.planning.target import AttackRisk, Epsilon, Target, options_of, target_note
+from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
     from sfumato.data import Clock, Source
@@ -141,34 +141,30 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             request,
             batch_size=sizes["batch_size"].value if batch_size is None and not solved["batch_size"] else batch_size,
             steps=sizes["steps"].value if steps is None and not solved["steps"] else steps,
-            **options_of(None if bounded else target),
+            epsilon=None if bounded or target is None else target.limit,
         )
         given = {name: solved[name] or getattr(self, name) or None for name in sizes}
         reasons = [*why, *defaults.reasons(sizes, given)]
         return plan, [*reasons, *self._target_reasons(plan, target, bounded=bounded)]
 
-    def _target_reasons(self, plan: PrivacyPlan, target: Target | None, *, bounded: bool) -> list[str]:
+    def _target_reasons(self, plan: PrivacyPlan, target: Epsilon | None, *, bounded: bool) -> list[str]:
         """Lines on how the plan meets its target. Refuses a plan that was given in full and exceeds it."""
         from sfumato.privacy.statements.display import rounded_up
 
         by = {None: "", "pld": "", "rdp": " by Renyi DP"}[self.accountant]
         if target is None:
             return []
-        named, digits = target.name.replace("_", " "), 5 if isinstance(target, AttackRisk) else 3
-        lines, noise = [], f"noise multiplier {plan.noise_multiplier:g}"
         if bounded:
+            noise = f"noise multiplier {plan.noise_multiplier:g}"
             cost = target.cost(plan, accountant=self.accountant or "pld")
             if cost > target.limit:
                 raise SfumatoError(
-                    f"{noise}, {plan.steps} steps and batch size {self.batch_size} give {named} "
-                    f"{rounded_up(cost, digits)}{by}, above {target}",
+                    f"{noise}, {plan.steps} steps and batch size {self.batch_size} give epsilon "
+                    f"{rounded_up(cost)}{by}, above {target}",
                     "give more noise, fewer steps or a smaller batch",
                 )
-            within = str(target).removeprefix(f"{named} ")
-            lines.append(f"note: {noise} gives {named} {rounded_up(cost, digits)}{by}, within {within}")
-        elif by:
-            lines.append(f"note: the plan meets {target}{by}; the guarantee, by PLD, is smaller")
-        return [*lines, *target_note(plan, target)]
+            return [f"note: {noise} gives epsilon {rounded_up(cost)}{by}, within {target.limit:g}"]
+        return [f"note: the plan meets {target}{by}; the guarantee, by PLD, is smaller"] if by else []
 
     def sizes_by_rule(self, source: Source, request: Request | None = None) -> dict[str, Rule]:
         """Batch size in examples and steps by rule, for this source and the given model or the default one."""
@@ -223,7 +219,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 steps=self.steps or sizes["steps"].value,
                 delta=self.delta,
                 noise_multiplier=self.noise_multiplier,
-                **options_of(self.target or Epsilon(defaults.EPSILON)),
+                epsilon=defaults.EPSILON if self.epsilon is None else self.epsilon,
             )
         if self.per_user is None and source.at_most is not None:
             average = f"the average of {source.users} users, rounded up"

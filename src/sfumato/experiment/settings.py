@@ -13,7 +13,7 @@ from sfumato.averaging.choices import Averages
 from sfumato.models.choices import LossSettings, Network, NormSettings
 from sfumato.optim.descent import Descent
 from sfumato.privacy.planning import by_name
-from sfumato.privacy.planning.target import Target, target_of
+from sfumato.privacy.planning.target import Epsilon, target_of
 
 if TYPE_CHECKING:
     from sfumato.data import Views
@@ -59,11 +59,6 @@ class Budget:
 
     epsilon: float | None = optional_choice("EPSILON", "3")
     """Privacy budget."""
-    mu: float | None = optional_choice("MU", "")
-    """Budget as the mu of Gaussian differential privacy, in place of epsilon."""
-    attack_risk: str | None = optional_choice("TPR@FPR", "")
-    """Budget as an attacker's success, in place of epsilon. 0.01@0.001: a membership test with one false alarm in a
-    thousand finds at most 1% of the members."""
     delta: float | None = optional_choice("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
     """Probability with which the epsilon bound may fail."""
     noise_multiplier: float | None = optional_choice("SIGMA", "the least that meets epsilon")
@@ -85,19 +80,18 @@ class Budget:
     Declared."""
 
     @property
-    def target(self) -> Target | None:
-        """What the plan is calibrated to; None if nothing is given. Refuses two of epsilon, mu and attack_risk."""
-        return target_of(self.epsilon, self.mu, self.attack_risk)
+    def target(self) -> Epsilon | None:
+        """What the plan is calibrated to; None if nothing is given."""
+        return None if self.epsilon is None else Epsilon(self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["drifting"])):
     """Options of participation and mechanism. None if not given."""
 
-    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated|allocated")
+    participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
-    one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or each in one random step of
-    every epoch (allocated)."""
+    one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
     def request(self, examples: int, *, momentum: float | None = None) -> by_name.Request:
         """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.
@@ -156,13 +150,13 @@ def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
 
-    target = target_of(budget.epsilon, budget.mu, budget.attack_risk)
+    target = target_of(budget.epsilon, given.get("mu"), given.get("attack_risk"))
     if budget.accountant is not None and target is None and budget.noise_multiplier is not None:
         raise SfumatoError(
             f"accountant {budget.accountant!r} is given, and no epsilon that a plan should meet by it",
             "give epsilon, or leave accountant out: both accountants' epsilons are always shown",
         )
-    numbers = ("batch_size", "steps", "noise_multiplier", "epsilon", "mu", "attack_risk", "max_norm")
+    numbers = ("batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
     return PrivacyPlan.calibrate(
         examples=population,
         unit=unit,

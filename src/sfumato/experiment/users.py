@@ -165,13 +165,9 @@ def choose_drawn(
     steps: int,
     delta: float | None,
     noise_multiplier: float | None,
-    **target: Any,
+    epsilon: float,
 ) -> tuple[str, list[str]]:
-    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients.
-
-    Args:
-        target: epsilon, mu or attack_risk.
-    """
+    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients."""
     check_rule(request, noise_multiplier)
     if not _both_have_theorems(request):
         return "users", [Detail("drawn users (by rule: for this participation and noise, only users have a theorem)")]
@@ -183,7 +179,7 @@ def choose_drawn(
         steps=steps,
         delta=delta,
         population=source.examples,
-        **target,
+        epsilon=epsilon,
     )
     comparison = [
         Detail(

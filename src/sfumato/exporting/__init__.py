@@ -1,4 +1,4 @@
-"""Exports the model of a finished run to ONNX, torch.export or timm, with its classes, statement and preprocessing."""
+"""Exports the model of a finished run to ONNX or torch.export, with its classes, statement and preprocessing."""
 
 import lazy_loader
 

@@ -162,16 +162,15 @@ records = np.stack([record(path) for path in paths])
 ```"""
 
 
-def use(served: Served, code: str, **filled: Any) -> str:
+def use(served: Served, code: str) -> str:
     """Usage instructions for the model card: from files to outputs, without sfumato.
 
     Args:
         code: the format's code, starting from `records`.
-        filled: values for the placeholders in the code, in addition to output and shape.
     """
     transform, rules = served.loaded.transform, preprocessing_rules(served)
     count = served.loaded.embedding or len(served.loaded.classes)
-    code = code.format(output=served.output, shape=f"(n, {count})", **filled)
+    code = code.format(output=served.output, shape=f"(n, {count})")
     listing = "\n".join(f"{number}. {rule}" for number, rule in enumerate(rules, 1))
     first = ""
     if not isinstance(transform, (Tokens, FeatureTransform)):

@@ -22,7 +22,7 @@ from torch import nn
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import make_directory, write
 from sfumato.exporting import export_description
-from sfumato.exporting.formats import onnx, refuse_missing, timm, torch_export, transformers
+from sfumato.exporting.formats import onnx, refuse_missing, torch_export
 from sfumato.exporting.served import Served
 from sfumato.models import parse_description
 from sfumato.models.losses import NEXT_WORD
@@ -30,9 +30,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import load
 from sfumato.training.conclusion.finish import CARD, exported_card
 
-FORMATS: MappingProxyType[str, Any] = MappingProxyType(
-    {"onnx": onnx, "torch-export": torch_export, "huggingface": timm, "timm": timm}
-)
+FORMATS: MappingProxyType[str, Any] = MappingProxyType({"onnx": onnx, "torch-export": torch_export})
 TOLERANCE = 1e-5
 """Largest absolute difference between the outputs of an exported model and the run's model."""
 ENDINGS = {".onnx": "onnx", ".pt2": "torch-export"}
@@ -71,8 +69,7 @@ def export(
 
     Args:
         run: the run directory, or a model file, such as one written by `aggregate`.
-        to: "onnx", "torch-export", "timm" for a folder with a timm model, or "huggingface" for one with a timm or
-            transformers model.
+        to: "onnx" or "torch-export".
         output: the folder, which must hold nothing but this export. Or the model's file, if the name ends in .onnx or
             .pt2; NAME.preprocessing.json and NAME.README.md are then written next to it. (default: export-TO in the run
             directory, or NAME-TO next to a model file NAME.safetensors)
@@ -101,8 +98,6 @@ def export(
     else:
         _refuse_occupied(folder)
     served = Served(loaded)
-    if to == "huggingface" and transformers.pretrained(served.module) is not None:
-        form = transformers
     with safe_open(file, "pt") as stored:
         spelling = (parse_description(stored.metadata(), file) or {})["model"]
     released = names.file_hash(file)
@@ -117,7 +112,7 @@ def export(
             difference = _checked(form.opened(staging, served), served, spelling, to)
         files = sorted(staging.iterdir(), key=lambda one: one.name != form.FILE)
         contents = {renamed.get(one.name, one.name): one.read_bytes() for one in files} | contents
-    use = export_description.use(served, form.USE, **form.used(served))
+    use = export_description.use(served, form.USE)
     for name, new_name in renamed.items():
         use = use.replace(name, new_name)
     network = f"{spelling} on {facts['backbone']}" if "backbone" in facts else spelling
@@ -190,7 +185,7 @@ def _write(folder: Path, contents: dict[str, bytes], *, alone: bool) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses the output of torch, timm, onnxscript and transformers."""
+    """Suppresses the output of torch and onnxscript."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError
 from sfumato.data import FeatureTransform, Tokens
 from sfumato.models.projection import synthetic_images
 from sfumato.runs import Loaded
@@ -56,43 +54,3 @@ class Served(nn.Module):
         drawn = synthetic_images(count, channels=transform.channels, size=(transform.size, transform.size))
         images = torch.cat(list(drawn)).permute(0, 2, 3, 1)
         return ((images + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).contiguous()
-
-
-ELSEWHERE = "use --to onnx, which supports any model"
-
-
-def folded(served: Served, module: nn.Module, last: nn.Module | None) -> nn.Module:
-    """Folds the temperature and the shift of class shares into the last layer, as (W / T, b / T + offsets).
-
-    The softmax or sigmoid of the module's logits then equals the run's scores.
-
-    Args:
-        module: a copy of the run's network, or the network that holds its weights; changed in place.
-        last: the module's layer that computes the logits, if known.
-
-    Raises:
-        SfumatoError: there is something to fold, but the layer is not linear or convolutional with a bias.
-    """
-    reading = served.loaded.reading
-    temperature = reading.temperature or 1.0
-    if served.loaded.embedding is not None or (temperature == 1.0 and not any(reading.offsets)):
-        return module
-    if not isinstance(last, (nn.Linear, nn.Conv2d)) or last.bias is None:
-        raise SfumatoError("the model's temperature cannot be folded into its last layer", ELSEWHERE)
-    with torch.no_grad():
-        last.weight.div_(temperature)
-        last.bias.copy_(last.bias / temperature + last.bias.new_tensor(reading.offsets))
-    return module
-
-
-def scoring_code(served: Served) -> str:
-    """Code that turns logits into scores: a method call on a tensor."""
-    if served.loaded.embedding is not None:
-        return ""
-    return ".softmax(-1)" if served.loaded.loss == "softmax" else ".sigmoid()"
-
-
-def each_channel(constants: float | Sequence[float], channels: int) -> list[float]:
-    """Expands constants to one number per channel."""
-    values: list[float] = list(constants) if isinstance(constants, Sequence) else [constants]
-    return values * (channels if len(values) == 1 else 1)

@@ -20,8 +20,8 @@ class Network:
     timm:NAME, or package:function for one of your own; head for features; bag or bilstm for texts; lstm for next
     words. Options follow after commas, as in wrn-16-4,norm=none."""
     pretrained: str | None = choice(None, "PATH", "")
-    """Initial weights from public data: a run directory, which also sets model and image size, a safetensors file, the
-    npz archive of a published Wide-ResNet, or the word timm."""
+    """Initial weights from public data: a run directory, which also sets model and image size, a safetensors file, or
+    the word timm."""
     pretrained_weights: str | None = choice(None, "ema|last", "those that the run released")
     """Which weights of a run of sfumato pretrain to start from: averaged (ema) or last."""
     head: str = choice("new", "new|pretrained", "new")

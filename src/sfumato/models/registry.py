@@ -83,9 +83,8 @@ def create(
         classes: number of classes.
         channels: colour channels C of the images.
         size: side of square images in pixels, or height and width (H, W).
-        pretrained: a run directory, the path of a safetensors file with the model's keys, the npz archive of a
-            published Wide-ResNet (`weights.haiku`), or `timm` for the weights that timm downloads. They must come from
-            public data: a run's guarantee does not cover them.
+        pretrained: a run directory, the path of a safetensors file with the model's keys, or `timm` for the
+            weights that timm downloads. They must come from public data: a run's guarantee does not cover them.
         head: "new" for a classifier of zeros on top of pre-trained weights, "pretrained" for the stored one.
 
     Raises:

@@ -12,7 +12,6 @@ from .mechanism import Gaussian as Gaussian
 from .mechanism import Mechanism as Mechanism
 from .mechanism import Tree as Tree
 from .noisy_table import NoisyTable as NoisyTable
-from .participation import Allocated as Allocated
 from .participation import CyclicPoisson as CyclicPoisson
 from .participation import DriftingPoisson as DriftingPoisson
 from .participation import FixedOrder as FixedOrder

@@ -216,8 +216,8 @@ def _known(found: Any) -> Any:
     """What was found of a part. Refuses None."""
     if found is None:
         raise SfumatoError(
-            "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling and "
-            "random allocation, nor for users whose records are sampled independently)",
+            "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling, "
+            "nor for users whose records are sampled independently)",
             "account by privacy loss distributions (pld), or use Poisson sampling of the units, without truncation",
         )
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import (
-    Allocated,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
@@ -87,17 +85,6 @@ def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: RunKey, rec
     return draw
 
 
-def _allocated(rule: Allocated, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
-    steps = rule.epoch(plan.population)
-
-    @functools.lru_cache(maxsize=1)
-    def members(epoch: int) -> Draw:
-        generator = key.for_step(epoch * steps).generator("allocation", epoch)
-        return _members(generator.integers(steps, size=records.number))
-
-    return lambda step: members(step // steps)(step % steps)
-
-
 def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     bins = rule.bins(plan.population)
     match rule.assignment:
@@ -117,7 +104,6 @@ DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, RunKey, _Records], 
     CyclicPoisson: _cyclic_poisson,
     TruncatedPoisson: _truncated_poisson,
     DriftingPoisson: _drifting_poisson,
-    Allocated: _allocated,
 }
 
 
@@ -152,8 +138,6 @@ class Sampler:
       group's turn is independent of everything else and comes up with `turn_probability`.
     - `DriftingPoisson`: each record's coin in each step is independent of all other records and steps, and comes up
       with its group's probability in that step.
-    - `Allocated`: each record's step of an epoch is an independent uniform draw for its number and the epoch, from the
-      key of the epoch's first step. So a run that goes on within an epoch keeps the epoch's draws.
     - `FixedOrder`, random: each record's bin is an independent uniform draw for its number, drawn once for all epochs,
       so its participations are exactly `bins` steps apart. By position: bin i holds the records i B to (i + 1) B, and
       those beyond the last bin take no part. By time: a record takes part in its own step only.

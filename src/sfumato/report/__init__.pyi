@@ -1,10 +1,8 @@
-from .comparison_pages import comparison_page as comparison_page
 from .comparison_pages import duplicates_page as duplicates_page
 from .comparison_pages import federation_page as federation_page
 from .document import page as page
 from .documents import DocumentFacts as DocumentFacts
 from .documents import assessment as assessment
-from .documents import board_entry as board_entry
 from .documents import model_card as model_card
 from .plots.attack import RATES as RATES
 from .plots.attack import Attack as Attack

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import Markup
+
+from sfumato.privacy.statements.curve import up_to_digits
 from sfumato.report.plots.drawing import render
 
 BLANK = "**TO BE FILLED IN**"
 """The placeholder for facts that no record holds and a person must add."""
+GUESSES = (1e-6, 1e-4, 0.001, 0.01, 0.1)
+"""The probabilities of a right guess without the model for which reconstruction is bounded."""
 _USE = """```python
 import sfumato
 
@@ -19,7 +25,7 @@ model = sfumato.load("FOLDER")
 `model.predict(images)` gives probabilities, one row for each image or text; of an embedding take \
 `model.embed(images)`."""
 _CHECK = """`sfumato verify` derives the statement again from `model.safetensors`, `statement.json`, `plan.json` and \
-`ledger.jsonl`, by two accountants; `--signer KEY.pub` also says whether the owner of that key vouches for them:
+`ledger.jsonl`; `--signer KEY.pub` also says whether the owner of that key vouches for them:
 
 ```console
 $ pip install sfumato
@@ -75,28 +81,13 @@ def model_card(facts: DocumentFacts) -> str:
     return render("card.md.jinja", facts=facts, said=facts.statement) + "\n"
 
 
-def board_entry(
-    board: str, statement: Mapping[str, Any], *, scenario: str, model: str, figure: str, measured: str
-) -> str:
-    """An entry for the public board of private image classification (Mokhtari et al. 2026, arXiv 2601.17189), as YAML.
-
-    Args:
-        board: the data set, as the board names it.
-        statement: the statement as JSON data, of a run that promises something.
-        scenario: "no" without public images, "any" with them.
-        model: the network, and which of its layers were trained if others began with public weights.
-        figure: the figure that the board lists, such as "82.62% AUC".
-        measured: a sentence about the figure and its interval.
-    """
-    return render("board.yml.jinja", **vars()) + "\n"
-
-
 def assessment(
     facts: DocumentFacts,
     *,
     heading: Mapping[str, str],
     joint_costs: Sequence[str],
     kept_files: Sequence[str],
+    reconstruction: Sequence[float],
     signed: bool,
 ) -> str:
     """The facts in a run's record that a data protection officer needs for an assessment (GDPR, article 35).
@@ -105,6 +96,7 @@ def assessment(
         heading: the owner, the date and the purpose, as far as they were given.
         joint_costs: the total cost of all runs on the same data, in sentences.
         kept_files: the files of the run that hold or show private data.
+        reconstruction: for each of `GUESSES` the bound of `privacy.reconstruction_rates`.
         signed: whether the run is signed.
     """
     text = render(
@@ -115,7 +107,21 @@ def assessment(
         heading={"purpose": "", "owner": "", "date": ""} | dict(heading),
         together=joint_costs,
         kept_files=kept_files,
+        reconstruction=[
+            (f"{100 * guess:g}%", f"{100 * up_to_digits(found):.3g}%")
+            for guess, found in zip(GUESSES, reconstruction, strict=True)
+        ],
         signed=signed,
         blank=BLANK,
     )
     return f"{text}\n"
+
+
+def html_of(markdown: str) -> str:
+    """A document in Markdown as one HTML page. It needs no network and runs no script; HTML in it is escaped."""
+    from markdown_it import MarkdownIt
+
+    title = re.sub(r"\\(.)", r"\1", markdown.partition("\n")[0].lstrip("# "))  # without the escapes of `plain`
+    body = MarkdownIt("js-default").render(markdown)
+    body = body.replace("<table>", '<div class="scroll"><table class="listing">').replace("</table>", "</table></div>")
+    return render("document.html.jinja", title=title, body=Markup(body)) + "\n"

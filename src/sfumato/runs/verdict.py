@@ -12,7 +12,6 @@ from typing import Any
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement, ledger
-from sfumato.privacy.cross_check.accountant import agreement
 from sfumato.privacy.ledger import Record, same
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
@@ -153,7 +152,7 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
     with _checking(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
-    bound = _second_and_settings(run, checks, entries[0].body, written)
+    bound = _settings(run, checks, entries[0].body, written)
     _with_other_files(run, checks, record, facts)
     with _checking(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
@@ -167,13 +166,8 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
     return bound
 
 
-def _second_and_settings(
-    run: RunDirectory, checks: list[Check], opening: Mapping[str, Any], written: Mapping[str, Any]
-) -> bool:
-    """Check the second accountant and, if present, the settings. Returns whether the settings were checked."""
-    second = agreement(written)
-    with _checking(checks, second.text if second.holds else "a second accountant agrees"):
-        _require(second.holds, second.text)
+def _settings(run: RunDirectory, checks: list[Check], opening: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
+    """Check the settings, if present. Returns whether they were checked."""
     bound = (run / names.SETTINGS).is_file()
     if bound:
         with _checking(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):

@@ -204,7 +204,6 @@ def job_for(
         search=shared.search,
         candidate=number if selected else None,
         origins=shared.origins,
-        target=None if selected else shared.trial_with(change).experiment.target,
     )
     source = held.source if selected else replace(held.source, test=held.validation)
     budget = None if selected else shared.trial.options.get("budget")

@@ -172,8 +172,8 @@ def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: 
                 f"got {name} {value}",
                 "leave it out, or run an uncovered search",
             )
-    for name in [one for one in ("accountant", "mu", "attack_risk") if getattr(experiment, one) is not None]:
-        raise SfumatoError(f"a private selection always plans by Renyi DP, and `{name}` is given", "give epsilon alone")
+    if experiment.accountant is not None:
+        raise SfumatoError("a private selection always plans by Renyi DP, and `accountant` is given", "leave it out")
     if scoring.score_on is not None and score_noise is not None:
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
 

@@ -34,7 +34,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         epsilon, delta: the privacy budget of one fit; None for the default delta. Each fit on the same records spends
-            the budget again. Epsilon is None if `options` have `mu` or `attack_risk` in its place.
+            the budget again.
         model: a name (see `sfumato.models`), a custom module, or None for the default model.
         image_shape: (H, W) or (H, W, C), for flat images; "square" arranges any row of numbers as a square image.
         value_range: the declared values of black and white; None for uint8, and for numbers from 0 to 1. Values outside

@@ -21,7 +21,7 @@ from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
 from sfumato.experiment.fixed_features import fixed_features
-from sfumato.experiment.foreign_options import settings_of
+from sfumato.experiment.from_keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.experiment.to_recipe import request_of
 from sfumato.observers.notebook import default_progress

@@ -19,7 +19,7 @@ from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
 from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.foreign_options import experiment_of, refuse_budget, refuse_others, settings_of
+from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
@@ -115,7 +115,7 @@ def train(
     """
     own_names = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS}
     own_names -= {"clock", "choices"}
-    refuse_others(Experiment, choices, own_names, examples=source.examples if isinstance(source, Source) else None)
+    refuse_others(Experiment, choices, own_names)
     heading, progress = Heading(title=title), NoProgress() if is_follower() else default_progress(progress)
     own, name, choices = CustomCode.from_arguments(model, choices)
     options, choices = split(choices, without=("clock",))  # the clock is declared by start and period
@@ -131,7 +131,6 @@ def train(
             source, context["request"] = spec.open(owner_key()), to_recipe.request_of(spec, asked, machine, options)
         source = asked.select_records(sources.open_data(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
-        context["target"] = asked.target
         for line in reasons:
             progress.report(line)
         if (expected := asked.forecast(plan, source)) is not None:

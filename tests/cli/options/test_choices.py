@@ -18,9 +18,9 @@ from sfumato.data.paths import stem_of
         ("folder:data/pictures/", "pictures"),
         ("folder:.", "here"),
         ("parquet:photos/train-00000.parquet", "train-00000"),
-        ("webdataset:photos/train-{000..003}.tar", "photos"),
+        ("parquet:photos/train-{000..003}.parquet", "photos"),
         ("parquet:photos/{train,test}/*.parquet", "photos"),
-        ("webdataset:*.tar", "here"),
+        ("parquet:*.parquet", "here"),
     ],
 )
 def test_directories_are_named_after_the_source_and_never_after_a_pattern(tmp_path, monkeypatch, source, name):

@@ -92,18 +92,10 @@ def test_options_and_tables_that_no_row_can_have_are_refused(rows: str):
             read(rows, epsilon=1)
 
 
-@pytest.mark.parametrize(
-    ("line", "meant"),
-    [
-        ("learnin-rate = 0.5", "did you mean learning_rate"),
-        ("amp = true", "use precision=bfloat16"),
-        ("epochs = 3\nexamples = 1438\nbatch-size = 103", "give steps=42: "),
-    ],
-)
-def test_a_misspelt_option_is_told_what_was_probably_meant(line: str, meant: str):
-    Path("wrong.toml").write_text(f'source = "digits"\n{line}\n')
-    with pytest.raises(SfumatoError, match=f"the recipe wrong.toml has unknown options: .*; {re.escape(meant)}"):
-        recipe.read("wrong.toml", {}, {*KNOWN, "learning_rate", "precision", "examples"})
+def test_a_misspelt_option_is_told_what_was_probably_meant():
+    Path("wrong.toml").write_text('source = "digits"\nlearnin-rate = 0.5\n')
+    with pytest.raises(SfumatoError, match="unknown options: learnin_rate; did you mean learning_rate"):
+        recipe.read("wrong.toml", {}, {*KNOWN, "learning_rate"})
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import Circumstances, FixedOrder, Statement, User, true_positive_rates
+from sfumato.privacy import FixedOrder, User, true_positive_rates
 from sfumato.privacy.planning.target import AttackRisk, Epsilon, Mu, options_of, target_of
 from sfumato.privacy.statements.curve import curve_fields
 
@@ -152,31 +150,10 @@ def test_what_no_noise_or_no_step_reaches_is_refused_with_its_name():
     assert "larger mu" in refused.value.remedy
 
 
-@pytest.mark.parametrize("target", [Mu(0.3), AttackRisk(0.01, 0.001)], ids=str)
-def test_a_statement_says_what_was_asked_for_and_what_it_comes_to(target):
-    plan = PrivacyPlan.calibrate(**PLAN, **options_of(target))
-    statement = Statement(plan=plan, circumstances=Circumstances(target=target))
-    line = next(one for one in statement.plain if "was asked" in one)
-    assert str(target) in line
-    assert f"Epsilon is {statement.figures['epsilon']:.3f}"[:-1] in line
-    assert {"mu 0.3": "at most 0.3,", "attack risk 0.01@0.001": "at most 1.00%."}[str(target)] in line
-    assert Statement.from_dict(statement.to_dict()) == statement
-    assert not any("asked" in one for one in replace(statement, circumstances=Circumstances()).plain)
-
-
-def test_a_plan_that_exceeds_what_was_asked_for_says_so():
-    plan = PrivacyPlan.calibrate(**PLAN, attack_risk="0.01@0.001")
-    louder = plan.with_noise(plan.noise_multiplier / 2)
-    line = AttackRisk(0.01, 0.001).sentence(louder, "an example was used")
-    assert "may find it in at most 1%, and finds it in at most 7.16%." in line
-
-
 def test_the_options_of_a_target_give_it_back():
     for target in TARGETS:
         assert target_of(**options_of(target)) == target
     assert target_of(**options_of(None)) is None
-    assert Circumstances.from_dict(Circumstances(target=TARGETS[2]).to_dict()).target == TARGETS[2]
-    assert "target" not in Circumstances().to_dict()
 
 
 def test_a_plan_by_hand_has_the_costs_of_its_curve():

@@ -17,7 +17,6 @@ from jsonschema import Draft202012Validator
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
-    Allocated,
     BandedToeplitz,
     BufferedToeplitz,
     CandidateCount,
@@ -41,7 +40,6 @@ from sfumato.privacy import (
 from sfumato.privacy.mechanism import MECHANISMS
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.participation import PARTICIPATIONS, DriftingPoisson
-from sfumato.privacy.planning.target import AttackRisk
 from sfumato.privacy.statements.process_counts import ProcessCounts
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -69,7 +67,6 @@ EVERYTHING = Circumstances(
     rounds=3,
     own_loop=True,
     own_code=("loss", "optimizer"),
-    target=AttackRisk(0.01, 1e-3),
 )
 
 
@@ -99,7 +96,6 @@ PLANS = {
     ),
     "groups that take turns": plan(participation=CyclicPoisson(batch_size=50, groups=4)),
     "a cut": plan(participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out"),
-    "random allocation": plan(participation=Allocated(batch_size=100)),
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
     "a quantile": plan(clipping=QuantileClipping(count_noise=5.0)),
     "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),

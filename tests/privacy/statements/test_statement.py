@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
-    Allocated,
     BandedToeplitz,
     BufferedToeplitz,
     CandidateCount,
@@ -125,13 +124,6 @@ PAIRS = {
         "6, accounted",
         ("The number of examples in the data is taken as public",),
     ),
-    "allocated": (
-        Allocated(batch_size=90),
-        Gaussian(noise_multiplier=6.0),
-        "50 steps of the Gaussian mechanism amplified by random allocation, each example in one of every 12 steps, "
-        "drawn in secret for each epoch, clipping norm 1, noise multiplier 6, accounted by privacy loss distribution",
-        ("took part once in every epoch", "depends on this draw as well as on the noise"),
-    ),
 }
 
 
@@ -147,7 +139,7 @@ def test_every_rule_and_mechanism_is_named_in_plain_words(name):
         assert words in "\n".join(said.plain)
     data = json.loads(json.dumps(said.to_dict()))
     assert data["adjacency"] == adjacency
-    assert (data["epsilon_rdp"] is None) == (name in ("truncated", "allocated"))
+    assert (data["epsilon_rdp"] is None) == (name == "truncated")
 
 
 def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():

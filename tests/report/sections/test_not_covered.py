@@ -20,7 +20,6 @@ from sfumato.privacy import (
     User,
 )
 from sfumato.privacy.noise_grid import NoiseGrid
-from sfumato.privacy.planning.target import AttackRisk
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.report.sections.not_covered import FURTHER, HEADINGS, grouped
@@ -46,7 +45,6 @@ EVERYTHING = Circumstances(
     audit_directions=True,
     steps_lost=2,
     rounds=3,
-    target=AttackRisk(0.01, 0.001),
     own_loop=True,
     own_code=("loss", "optimizer", "preparation of the data"),
     noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),

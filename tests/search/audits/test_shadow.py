@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from sfumato import EMA, PrivacyPlan, SfumatoError, _devices, open_source, train
+from sfumato import EMA, PrivacyPlan, SfumatoError, _devices, models, open_source, train
+from sfumato.data.features import Cache
 from sfumato.randomness.noise import Noise
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.data_identity import DataIdentity
-from sfumato.search.audits import many_models, shadow
+from sfumato.search.audits import shadow
+from sfumato.training import caching, computing
 
 RECORDS, SIDE, CLASSES, SHADOWS = 120, 16, 4, 16
 RECIPE = {"learning_rate": 2.0, "averaging": EMA(0.0), "views": 1, "shift": 0, "threads": 1, "momentum": 0.0}
@@ -38,28 +40,19 @@ def without_noise(monkeypatch):
     scale = Noise.standard_deviation
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda self: 1e-3 * scale.fget(self)))
 
-    def released(total, plan, generator):
-        noise = torch.empty_like(total).normal_(generator=generator)
-        total = total + 1e-3 * plan.noise_multiplier * plan.max_norm * noise
-        return total / (plan.expected_batch_size * plan.max_norm)
-
-    monkeypatch.setattr(many_models, "noisy_mean", released)
-
 
 def test_a_model_without_its_noise_is_found_out(chance, tmp_path, monkeypatch):
     without_noise(monkeypatch)
-    train("scattering", chance, planned(1.0), directory=tmp_path / "run", **RECIPE)
+    train("scattering", chance, planned(1.0, steps=40), directory=tmp_path / "run", **RECIPE)
     found = shadow.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
     assert found.rates[1].true_positives > 0.3
     assert found.auc[0] > 0.9
     assert found.exceeds
-    offline = shadow.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0, variant="offline")
-    assert offline.exceeds
 
 
 def test_a_private_model_stays_beneath_its_promise(chance, tmp_path):
     before = uses.earlier_uses(DataIdentity.from_source(chance)).plans
-    train("scattering", chance, planned(1.0), directory=tmp_path / "run", **RECIPE)
+    train("scattering", chance, planned(1.0, steps=40), directory=tmp_path / "run", **RECIPE)
     files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     found = shadow.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
     assert not found.exceeds
@@ -72,22 +65,7 @@ def test_a_private_model_stays_beneath_its_promise(chance, tmp_path):
     )  # the run, and no shadow model
 
 
-def test_one_by_one_the_models_are_those_trained_at_once(chance, tmp_path, monkeypatch):
-    """Without noise, since that is drawn by other generators: phi of both, by a momentum, a schedule and an average."""
-    without_noise(monkeypatch)
-    recipe = RECIPE | {"momentum": 0.9, "schedule": "linear", "averaging": EMA(0.5)}
-    train("scattering", chance, planned(8.0, steps=5), directory=tmp_path / "run", **recipe)
-    seen = []
-    monkeypatch.setattr(shadow, "attack", lambda target, found, *_, **__: seen.append((target, found)))
-    shadow.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
-    monkeypatch.setattr(shadow, "batched_trainer", lambda job: None)
-    shadow.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
-    for at_once, one_by_one in zip(*seen, strict=True):
-        assert at_once.std() > 0.1
-        np.testing.assert_allclose(at_once, one_by_one, atol=0.05)
-
-
-def test_any_model_is_attacked_by_models_trained_one_by_one(chance, spots, tmp_path):
+def test_any_model_is_attacked(chance, spots, tmp_path):
     recipe = RECIPE | {"views": 2, "shift": 1, "averaging": EMA(0.9)}
     train("lenet-300-100", chance, planned(1.0, steps=2), directory=tmp_path / "run", **recipe)
     found = shadow.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
@@ -97,6 +75,19 @@ def test_any_model_is_attacked_by_models_trained_one_by_one(chance, spots, tmp_p
         shadow.shadow_attack(tmp_path / "run", 4, source=spots)
     with pytest.raises(SfumatoError, match="shadows must be"):
         shadow.shadow_attack(tmp_path / "run", 0, source=chance)
+
+
+def test_a_head_on_stored_features_is_attacked_by_heads_on_them(chance, tmp_path):
+    network = models.build_backbone(models.Architecture(name="lenet-300-100", size=SIDE, channels=1))
+    expects = models.ExpectedInput(resolution=SIDE, enlarged=SIDE, interpolation="bicubic", mean=(0.5,), std=(0.5,))
+    cache, contents = (
+        Cache(tmp_path / "cache"),
+        caching.contents_for(chance, network, expects, caching.StoredViews(), origins=["timm"]),
+    )
+    computing.compute(cache, replace(contents, rows=50), chance, network, owner_key=bytes(32))
+    source = open_source(f"features:{cache.path}", owner_key=bytes(32))
+    train("head", source, planned(1.0, steps=2), directory=tmp_path / "run", learning_rate=1.0, threads=1)
+    assert shadow.shadow_attack(tmp_path / "run", 4, source=source, seed=0).shadows == 4
 
 
 def test_shadow_models_are_trained_in_the_precision_of_the_run(chance, tmp_path, monkeypatch):

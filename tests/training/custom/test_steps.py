@@ -324,15 +324,12 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("max_grad_norm", "did you mean max_norm"),
-        ("target_epsilon", "did you mean epsilon"),
-        ("secure_mode", "use noise=secure"),
-        ("lr", "give it to your optimizer"),
-        ("poisson_sampling", "leave it out: Poisson sampling is the default"),
-        ("anything", "give one of attack_risk, batch_size, budget, capture, data,"),
+        ("max_nrm", "did you mean max_norm"),
+        ("epsilo", "did you mean epsilon"),
+        ("anything", "give one of batch_size, budget, capture, data,"),
     ],
 )
-def test_arguments_of_other_tools_are_answered(data, tmp_path, name, remedy):
+def test_unknown_arguments_are_answered(data, tmp_path, name, remedy):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with pytest.raises(SfumatoError, match=f"private_steps has no argument {name}; {remedy}"):

@@ -13,12 +13,11 @@ from sfumato._cards import Detail
 from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
+from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.options.spellings import (
     Device,
-    Directory,
     Epsilon,
     Examples,
-    FunctionName,
     Path,
     Precision,
     Processes,
@@ -32,8 +31,6 @@ from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Tex
 from sfumato.data.paths import stem_of
 from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
 from sfumato.experiment.settings import Budget, NoiseMade, PairOfRecords, Units
-from sfumato.observers.progress import ProgressBars
-from sfumato.privacy.planning.target import TARGETS
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
@@ -45,45 +42,6 @@ NOT_IN_RECIPES = (
     *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation"),
     *("score_on", "processes"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrintsJson:
-    """The option of a verb that has one result."""
-
-    json: bool = False
-    """Print one JSON object."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndsWithJson:
-    """The same option for a verb that also reports its progress."""
-
-    json: bool = False
-    """End with one JSON object on standard output."""
-
-    def progress_bars(self, **how: Any) -> ProgressBars:
-        """Progress on standard error, in which options replace the names of arguments."""
-        from sfumato.cli.output.refusals import with_option_names
-
-        return ProgressBars(spelt=partial(with_option_names, verb=self), **how)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunArgument(PrintsJson):
-    """Options of a verb about one run."""
-
-    run_directory: Directory
-    """The run directory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions(RunArgument):
-    """Options of a verb that uses a run's model."""
-
-    model: FunctionName = None
-    """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
-    is not trusted."""
 
 
 @with_spellings
@@ -184,9 +142,9 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         if {"method", "client_loss"} & set(given):  # drop options that the given method or loss does not use
             method, loss = (given.get(name, options.get(name)) for name in ("method", "client_loss"))
             options = {name: value for name, value in options.items() if name not in unused_choices(method, loss)}
-        for alternatives in (("bit_depth", "window"), TARGETS):  # only one of them can be given
-            if set(alternatives) & set(given):
-                options = {name: value for name, value in options.items() if name not in alternatives}
+        alternatives = ("bit_depth", "window")  # only one of them can be given
+        if set(alternatives) & set(given):
+            options = {name: value for name, value in options.items() if name not in alternatives}
         merged = replace(self, **{**options, **given})
         if merged.source is None:
             raise SfumatoError(f"{recipe.title(what)} names no source", 'give --source, or add source = "digits" to it')

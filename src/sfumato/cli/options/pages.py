@@ -1,56 +1,40 @@
-"""The options on the help pages, in their order: all options by group and topic, and the common options."""
+"""The options on the help pages, in their order: all options by group, and the common options."""
 
 from __future__ import annotations
 
 from sfumato._choices import choices_of
 from sfumato.data.declared import Declared, Purpose
 
-_TOPICS: dict[str, dict[str, str]] = {
-    "budget": {
-        "noise and clipping": (
-            "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs"
+GROUPS = {
+    group: tuple(names.split())
+    for group, names in {
+        "budget": (
+            "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs "
+            "report_epsilon audit audit_source unit per_user drawn adjacency participation mechanism order groups "
+            "largest_batch bands buffers steps_per_tree complete_trees start period drift drift_shape drift_groups "
+            "drift_size"
         ),
-        "published figures": "report_epsilon",
-        "audit": "audit audit_source",
-        "users": "unit per_user drawn",
-        "participation": (
-            "adjacency participation mechanism order groups largest_batch bands buffers steps_per_tree complete_trees"
-        ),
-        "time and drift": "start period drift drift_shape drift_groups drift_size",
-    },
-    "data": {
-        "declared data": (
+        "data": (
             "source examples users classes label_columns size channels bit_depth window test_fraction skip_unreadable "
-            "class_from user_from public private root download"
+            "class_from user_from public private root download text_column length vocabulary words part label_sets"
         ),
-        "texts": "text_column length vocabulary words",
-        "part and labels": "part label_sets",
-    },
-    "model": {
-        "heads": "model pretrained pretrained_weights head head_deviation head_bias head_scale trainable dimension",
-        "normalisation": "normalisation public_data public_examples",
-        "backbones": "backbone weights resolution resize crop dtype",
-    },
-    "training": {
-        "optimizer": (
-            "method optimizer learning_rate pretrained_rate momentum weight_decay schedule warmup loss class_prevalence"
+        "model": (
+            "model pretrained pretrained_weights head head_deviation head_bias head_scale trainable dimension "
+            "normalisation public_data public_examples backbone weights resolution resize crop dtype"
         ),
-        "views": "views shift flip zoom crop_area",
-        "averages": "ema ema_form aggregate aggregate_from aggregate_last aggregate_restart",
-        "clients": (
-            "clients grouping client_rate client_momentum client_epochs client_batch_size client_examples client_loss "
-            "client_head client_temperature shuffle_buffer reconstruction_steps"
+        "training": (
+            "method optimizer learning_rate pretrained_rate momentum weight_decay schedule warmup loss "
+            "class_prevalence views shift flip zoom crop_area ema ema_form aggregate aggregate_from aggregate_last "
+            "aggregate_restart clients grouping client_rate client_momentum client_epochs client_batch_size "
+            "client_examples client_loss client_head client_temperature shuffle_buffer reconstruction_steps "
+            "calibrate_on prevalence training_prevalence operating_point"
         ),
-        "scores": "calibrate_on prevalence training_prevalence operating_point",
-    },
-    "search": {
-        "search": ("vary one_at_a_time search candidates shape score_noise validation score_on last decay"),
-    },
+        "search": "vary one_at_a_time search candidates shape score_noise validation score_on last decay",
+    }.items()
 }
-GROUPS = {group: {topic: tuple(names.split()) for topic, names in topics.items()} for group, topics in _TOPICS.items()}
-"""Groups, topics and options in the order of the help pages. Options without a group belong to `RUN`."""
-_NAMED = {name for topics in GROUPS.values() for names in topics.values() for name in names} | {*choices_of(Purpose)}
-GROUPS["data"]["declared data"] += tuple(name for name in choices_of(Declared) if name not in _NAMED)
+"""Groups and options in the order of the help pages. Options without a group belong to `RUN`."""
+_NAMED = {name for names in GROUPS.values() for name in names} | {*choices_of(Purpose)}
+GROUPS["data"] += tuple(name for name in choices_of(Declared) if name not in _NAMED)
 
 RUN = "run"
 
@@ -70,7 +54,7 @@ COMMON = {
         "dedup": "user_from backbone weights resolution drop limit output json",
         "spent": "users user_from size test_fraction public root json",
         "evaluate": "part public user_from test_fraction positive threshold plot device json",
-        "report": "public model_card dpia anonymity ai_act board_entry registry set json",
+        "report": "public model_card dpia registry set json",
     }.items()
 }
-"""For each verb with many options, those that most users need. `--help all` shows all of them."""
+"""For each verb with many options, those that most users need. `--help-all` shows all of them."""

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato._choices import choices_of
+from sfumato._choices import choices_of, nearest
 from sfumato._files import regular_file
 from sfumato.data.declared import Declared
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.foreign_options import foreign_hint
 
 if TYPE_CHECKING:
     from sfumato.data import Source
@@ -264,12 +263,12 @@ def _selected_row(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any
 def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     unknown = sorted(set(options) - set(known))
     if unknown:
-        sizes = {name: options.get(name) for name in ("examples", "batch_size")}
-        answers = [foreign_hint(name, known, given=options[name], **sizes) for name in unknown]
-        remedy = "; ".join(words for words in answers if words is not None)
+        meant = [near for name in unknown if (near := nearest(name, known))]
         raise SfumatoError(
             f"{title(what)} has unknown options: {', '.join(unknown)}",
-            remedy or "use the options of the verb, and the tables [about], [[row]], [sweep] and [search]",
+            f"did you mean {', '.join(meant)}"
+            if meant
+            else "use the options of the verb, and the tables [about], [[row]], [sweep] and [search]",
         )
     for name, value in options.items():
         check_type(name, value, where=f" in {title(what)}")

@@ -1,8 +1,7 @@
-"""The spelling of options that several verbs share, for the help pages and the parser. Only the parser imports tyro."""
+"""The spelling of options that several verbs share, for the parser and its help pages."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -26,7 +25,6 @@ class Spelling:
         positional: whether it is given without the name of the option.
         repeatable: whether the option may be repeated, which appends to its values.
         read: converts a single word to one or several values; None converts by type.
-        kinds: the types, besides tuple, of a default of an option with `read`.
     """
 
     metavar: str
@@ -34,7 +32,6 @@ class Spelling:
     positional: bool = False
     repeatable: bool = False
     read: Callable[[str], Any] | None = None
-    kinds: tuple[type, ...] = ()
 
 
 def positional(metavar: str) -> Spelling:
@@ -45,42 +42,6 @@ def positional(metavar: str) -> Spelling:
 def spelling_of(hint: Any) -> Spelling | None:
     """The spelling in an annotation; None if there is none."""
     return next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Spelling)), None)
-
-
-@functools.cache
-def annotate_for_tyro(verb: type) -> type:
-    """Convert the spellings of a verb's dataclass to annotations for tyro, in place. Returns the class."""
-    import tyro
-
-    def read_by_parser(hint: Any) -> Any:
-        spelling = spelling_of(hint)
-        if spelling is None:
-            return hint
-        default = f"({spelling.default})" if spelling.default else ""
-        found: list[Any] = [tyro.conf.arg(metavar=spelling.metavar, help_behavior_hint=default)]
-        found += [tyro.conf.Positional] if spelling.positional else []
-        found += [tyro.conf.UseAppendAction] if spelling.repeatable else []
-        found += [_single_word(spelling)] if spelling.read else []
-        return Annotated[hint, *found]
-
-    hints = get_type_hints(verb, include_extras=True)
-    verb.__annotations__ = {one.name: read_by_parser(hints[one.name]) for one in fields(verb)}  # type: ignore[arg-type]
-    return verb
-
-
-def _single_word(spelling: Spelling) -> Any:
-    """The tyro annotation of an option that reads its values from a single word."""
-    import tyro
-
-    read = spelling.read
-    assert read is not None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=spelling.metavar,
-        instance_from_str=lambda words: read(words[0]),
-        is_instance=lambda value: isinstance(value, (*spelling.kinds, tuple)),
-        str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
-    )
 
 
 def with_spellings(verb: type[Verb], **by_default: str) -> type[Verb]:
@@ -115,7 +76,7 @@ def _ends(text: str) -> tuple[int, int]:
     return low, high
 
 
-NUMBERS = Spelling("EPSILON[,EPSILON...]", read=_budgets, kinds=(float, int))
+NUMBERS = Spelling("EPSILON[,EPSILON...]", read=_budgets)
 
 SourceRecipeOrRun = Annotated[str, positional("SOURCE|RECIPE|RUN")]
 SourceOrRecipe = Annotated[str, positional("SOURCE|RECIPE")]
@@ -140,7 +101,6 @@ Text = Annotated[str | None, Spelling("NAME")]
 BudgetName = Annotated[str | None, Spelling("NAME", "default: no budget")]
 FreeText = Annotated[str | None, Spelling("TEXT")]
 FieldValues = Annotated[tuple[str, ...], Spelling("FIELD=VALUE [FIELD=VALUE ...]")]
-BoardName = Annotated[str | None, Spelling("CIFAR-10|ImageNet|CheXpert|EyePACS")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
     Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; repeatable", repeatable=True),

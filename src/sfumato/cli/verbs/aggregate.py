@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato.cli.options.choices import ModelOptions
+from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.options.spellings import Number, Path, SourceText, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table

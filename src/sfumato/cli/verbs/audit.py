@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import EndsWithJson
+from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.options.spellings import FunctionName, Number, Whole, WholeByRule, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, write_errors
-from sfumato.cli.options.choices import EndsWithJson
+from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.options.spellings import (
     BitDepth,
     LabelColumns,

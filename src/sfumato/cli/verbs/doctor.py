@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
 
-LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dp-accounting", "scipy", "safetensors", "tyro")
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dp-accounting", "scipy", "safetensors")
 LEAST_SPACE = 1 << 30
 """Free bytes below which a run with its kept weights and checkpoints might not fit."""
 GIBIBYTE = 1 << 30

@@ -13,7 +13,8 @@ from sfumato._choices import choices_of
 from sfumato._devices import is_follower
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import ModelOptions, ProcessesOption
+from sfumato.cli.options.choices import ProcessesOption
+from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.output import console, evaluation_output
 from sfumato.cli.output.evaluation_output import PARTS
 from sfumato.data.declared import Loading

@@ -9,7 +9,8 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._devices import is_follower
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import EndsWithJson, ProcessesOption, SourceChoices, source_spec
+from sfumato.cli.options.choices import ProcessesOption, SourceChoices, source_spec
+from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
 from sfumato.data.paths import stem_of

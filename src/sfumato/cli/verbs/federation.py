@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 from typing import Annotated
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import Path, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, UsageError, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
 from sfumato.privacy.planning.target import Target, options_of, target_figures, target_of
+from sfumato.privacy.statements.display import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
@@ -103,7 +104,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
             self._compare_sampling(population)
             return
         with console.bar("calibrating"):
-            plan = make_plan(self, population, unit, self.request(population))
+            plan = make_plan(self, population, unit, self.request(population), mu=self.mu, attack_risk=self.attack_risk)
         weak = remarks.weak_signal_note(plan, 2)
         for note in filter(
             None, (remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), weak and f"even {weak}")
@@ -177,11 +178,12 @@ class Plan(PrintsJson, Units, PairOfRecords):
                 "leave it out, or give --drawn",
             )
         sizes: dict[str, Any] = {"records": self.per_user, "gradients": self.batch_size, "steps": self.steps}
-        budget: dict[str, Any] = {"delta": self.delta, **options_of(self.target)}
+        sizes |= {"delta": self.delta, **options_of(self.target)}
         with console.bar("comparing both ways of sampling"):
-            rule = user_rule(users=users, **sizes, **budget, population=self.examples)
+            rule = user_rule(users=users, **sizes, population=self.examples)
         plan, rows = rule.better.plan, rule.rows()
         data = {"users": users, "per_user": self.per_user, "ways": rows, "take": rule.better.drawn}
+        budget = rounded_up(plan.epsilon()) if self.epsilon is None else f"{self.epsilon:g}"
         console.show(
             data,
             Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], SAMPLING_COLUMNS, texts=1),
@@ -193,16 +195,10 @@ class Plan(PrintsJson, Units, PairOfRecords):
             Note(
                 f"next: sfumato train SOURCE --unit user --users {users} --per-user {self.per_user} "
                 f"--drawn {rule.better.drawn} --batch-size {plan.expected_batch_size} --steps {plan.steps} "
-                f"{self._budget_option()} --delta {plan.delta!r}"
+                f"--epsilon {budget} --delta {plan.delta!r}"
             ),
             json=self.json,
         )
-
-    def _budget_option(self) -> str:
-        """The target as an option of the command line."""
-        assert self.target is not None
-        value = self.target.value
-        return f"--{self.target.name.replace('_', '-')} {value if isinstance(value, str) else f'{value:g}'}"
 
     def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
-from sfumato.cli.options.choices import ModelOptions
+from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.options.spellings import Number, Shares, Top, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note

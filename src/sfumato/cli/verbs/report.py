@@ -7,8 +7,8 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import RunArgument
-from sfumato.cli.options.spellings import BoardName, FieldValues, FreeText
+from sfumato.cli.options.run_options import RunArgument
+from sfumato.cli.options.spellings import FieldValues, FreeText
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 
@@ -29,15 +29,6 @@ class Report(RunArgument):
     """Write README.md instead: a model card for Hugging Face, to publish with the model."""
     dpia: bool = False
     """Write dpia.md and dpia.html instead: what a data protection officer needs, for the owner only."""
-    anonymity: bool = False
-    """Write anonymity.md and anonymity.html instead: evidence about the anonymity of the model by EDPB Opinion 28/2024,
-    for the owner only."""
-    ai_act: bool = False
-    """Write ai-act.md and ai-act.html instead: technical documentation by Annex IV of the AI Act, as far as the run
-    can fill it in."""
-    board_entry: BoardName = None
-    """Write board-entry.yml instead: an entry for the public board of private image classification, for a run on this
-    data set."""
     registry: bool = False
     """Write registry-entry.yaml instead: an entry for the Differential Privacy Deployments Registry. Facts that the
     record does not hold are given with --set."""
@@ -70,13 +61,13 @@ class Report(RunArgument):
         from sfumato.runs.verdict import altered_file
         from sfumato.training.job import is_public
 
-        documents = ("public", "model_card", "dpia", "anonymity", "ai_act", "board_entry", "registry")
+        documents = ("public", "model_card", "dpia", "registry")
         given = [f"--{name.replace('_', '-')}" for name in documents if getattr(self, name)]
         if len(given) > 1:
             raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
         heads = {one.name: getattr(self, one.name) for one in fields(Heading) if one.name != "published"}
         heading = Heading(**heads)
-        shown = heading.given if self.board_entry else heading.private if self.model_card or self.registry else {}
+        shown = heading.private if self.model_card or self.registry else {}
         if shown:
             first = next(iter(shown)).replace("_", "-")
             raise SfumatoError(
@@ -97,41 +88,33 @@ class Report(RunArgument):
             path, text, open_to_all = self._render(run, plain)
             content = text.encode()
         names.write(path, content, private=not open_to_all)
-        if for_owner := self.dpia or self.anonymity or self.ai_act:
-            from sfumato.report.papers import html_of
+        if self.dpia:
+            from sfumato.report.documents import html_of
 
             names.write(path.with_suffix(".html"), html_of(text).encode(), private=True)
         changed = None if plain else altered_file(run)
         if changed is not None:
             console.note(f"note: {run / changed} has changed since the run; see sfumato verify {run.path}")
         note = None if open_to_all else "it may show private images and figures; --public leaves them out"
-        note = "for the owner only; fill in the marked places" if for_owner else note
-        note = "fill in the marked places" if self.board_entry else note
-        published = self.public or self.model_card or self.registry or self.board_entry is not None
+        note = "for the owner only; fill in the marked places" if self.dpia else note
         data = {
             "report": str(path),
-            **({"html": str(path.with_suffix(".html"))} if for_owner else {}),
-            "public": published,
+            **({"html": str(path.with_suffix(".html"))} if self.dpia else {}),
+            "public": self.public or self.model_card or self.registry,
         }
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
     def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import board, finish, papers, registry, run_report
+        from sfumato.training.conclusion import finish, registry, run_report
 
-        if self.board_entry is not None:
-            return run / board.ENTRY, board.entry_of(run, self.board_entry), True
         if self.registry:
             return run / registry.ENTRY, registry.entry_of(run, self.set), True
         if self.model_card:
             return run / finish.CARD, finish.card_of(run), True
         if self.dpia:
             return run / finish.ASSESSMENT, finish.assessment_of(run), False
-        if self.anonymity:
-            return run / papers.ANONYMITY, papers.anonymity_of(run), False
-        if self.ai_act:
-            return run / papers.AI_ACT, papers.ai_act_of(run), False
         if self.public:
             return run / "report-public.html", run_report.report(run, public=True, total=self.total), True
         open_to_all = plain and run.read_json(names.STATEMENT).get("test_public", True)

@@ -12,12 +12,12 @@ from sfumato.cli.options import recipe, spellings
 from sfumato.cli.options.choices import (
     PrivateChoices,
     ProcessesOption,
-    RunArgument,
     TrainingChoices,
     refuse_dry_seeds,
     refuse_several,
 )
 from sfumato.cli.options.observer_options import ObserverOptions
+from sfumato.cli.options.run_options import RunArgument
 from sfumato.cli.options.spellings import (
     BatchSize,
     EpsilonOfFigures,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Train an image classifier privately, and state its guarantee.
 
-    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
+    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, torchvision:NAME, or
     features:PATH for a cache made by sfumato features; or a recipe (recipe:NAME, or a .toml file), which any option
     overrides except the one that selects its row; or an unfinished run directory to resume. Every option that is left
     out follows a written rule, from public facts alone; --verbose prints the choices.
@@ -220,7 +220,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     @property
     def epsilons(self) -> float | tuple[float, ...] | None:
         """One or several epsilons, given here or by the recipe."""
-        if self.epsilon is self.mu is self.attack_risk is None and recipe.is_recipe(self.what):
+        if self.epsilon is None and recipe.is_recipe(self.what):
             return recipe.epsilon_of(self.what)
         return self.epsilon
 

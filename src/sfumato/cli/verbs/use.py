@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfumato._checks import positive_integer
-from sfumato.cli.options.choices import ModelOptions
+from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.options.spellings import Path, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
@@ -21,8 +21,8 @@ class Export(ModelOptions):
     by more than 1e-5.
     """
 
-    to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
-    """ONNX, torch.export, or a folder for timm or transformers (only their own models)."""
+    to: Literal["onnx", "torch-export"] = "onnx"
+    """The format."""
     output: Path = None
     """Output folder, or a model file that ends in .onnx or .pt2. (default: export-TO in the run directory, NAME-TO
     beside a model file)"""

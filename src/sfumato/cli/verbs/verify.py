@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import PrintsJson, RunArgument
+from sfumato.cli.options.run_options import PrintsJson, RunArgument
 from sfumato.cli.options.spellings import Path, RunIfAny
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note

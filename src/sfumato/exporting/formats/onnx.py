@@ -48,11 +48,6 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
     exported.save(folder / FILE)
 
 
-def used(served: Served) -> dict[str, Any]:
-    """Values for the placeholders in `USE`. This format needs none."""
-    return {}
-
-
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
     """Opens the file as a user would, and returns the model as a function of records."""
     import onnxruntime  # pyright: ignore[reportMissingImports]

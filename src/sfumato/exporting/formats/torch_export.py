@@ -44,11 +44,6 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
     torch.export.save(program(served), folder / FILE, extra_files={ABOUT: json.dumps(about, ensure_ascii=False)})
 
 
-def used(served: Served) -> dict[str, Any]:
-    """Values for the placeholders in `USE`. This format needs none."""
-    return {}
-
-
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
     """Opens the file as a user would, and returns the model as a function of records."""
     return torch.export.load(folder / FILE).module()

@@ -21,10 +21,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import safetensors.torch
 import torch
-import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
@@ -34,8 +32,6 @@ WIDTH = 6
 """Pixels on each side of a patch."""
 EVENNESS = 10.0 / 127.5**2
 """Added to a patch's variance, for pixels from -1 to 1, so that faint patches are not amplified."""
-_WHITENESS = 0.1
-_PATCHES, _ROUNDS, _AT_ONCE = 300_000, 20, 20_000
 
 
 class Atoms(NamedTuple):
@@ -57,60 +53,7 @@ def normalise_patches(patches: Tensor) -> Tensor:
     return centered * (variance + EVENNESS).rsqrt()
 
 
-def learn(images: Tensor, count: int, *, threshold: float, seed: int = 0) -> Atoms:
-    """Learns atoms from the patches of public images.
-
-    Args:
-        images: (N, C, H, W), from -1 to 1.
-        count: n, the number of atoms.
-        threshold: similarity at which a response becomes positive.
-        seed: seed of the choice of patches and initial atoms.
-    """
-    rng = np.random.default_rng(seed)
-    return atoms_of(normalise_patches(_patches(images, rng)), count, threshold=threshold, rng=rng)
-
-
-def atoms_of(patches: Tensor, count: int, *, threshold: float, rng: np.random.Generator) -> Atoms:
-    """Learns atoms of normalised patches (P, d) by spherical k-means, after whitening the patches.
-
-    Args:
-        patches: of public images.
-        count: n, the number of atoms.
-        threshold: similarity at which a response becomes positive.
-        rng: chooses the initial atoms, and replaces those that no patch resembles most.
-    """
-    center = patches.mean(0)
-    values, vectors = torch.linalg.eigh(torch.cov(patches.T))
-    white = vectors * (values + _WHITENESS).rsqrt() @ vectors.T
-    patches = (patches - center) @ white
-    atoms = F.normalize(patches[torch.from_numpy(rng.choice(len(patches), count, replace=False))])
-    for _ in range(_ROUNDS):
-        sums = torch.zeros_like(atoms)
-        for part in patches.split(_AT_ONCE):
-            likeness, nearest = (part @ atoms.T).max(1)
-            sums.index_add_(0, nearest, part * likeness[:, None])
-        unused = sums.norm(dim=1) == 0
-        sums[unused] = patches[torch.from_numpy(rng.choice(len(patches), int(unused.sum())))]
-        atoms = F.normalize(sums)
-    filters = white @ atoms.T
-    return Atoms(filters.contiguous(), -(center @ filters) - threshold)
-
-
-def _patches(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Patches (n, C * WIDTH^2) from random places, in the order of `F.unfold`."""
-    which = rng.integers(0, len(images), _PATCHES)[:, None, None]
-    top, left = (rng.integers(0, extent - WIDTH + 1, _PATCHES)[:, None, None] for extent in images.shape[2:])
-    rows, columns = top + np.arange(WIDTH)[:, None], left + np.arange(WIDTH)
-    found = images.permute(0, 2, 3, 1).numpy()[which, rows, columns]
-    return torch.from_numpy(found).permute(0, 3, 1, 2).flatten(1)
-
-
 QUARTERS = 4
-_LEAST = 0.03
-"""Added to each eigenvalue, relative to their mean, so that rare directions are not amplified."""
-POWER = 0.75
-"""1 for full whitening, 0 for none. Slightly less than 1 reduces noise in directions with little information."""
-_LEVELS = 127
 
 
 class Whitening(NamedTuple):
@@ -138,27 +81,6 @@ def haar(features: Tensor) -> Tensor:
     """Sums and differences of the quarters (top left, top right, bottom left, bottom right), orthonormal: (N, n, 4)."""
     signs = [[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]
     return features @ torch.tensor(signs, dtype=features.dtype, device=features.device).T.div(2)
-
-
-def whitening(features: Tensor, power: float = POWER, *, sums: float = 1.0, keep: int | None = None) -> Whitening:
-    """The whitening of public features (N, n, 4), by their mean and covariance over the N images.
-
-    Args:
-        power: 1 for equal variances, 0 for the original ones.
-        sums: weight of the sum of the quarters; that of their differences is 1.
-        keep: k, how many directions of each Haar component to keep, those of the largest variances; None for n.
-    """
-    center, deviation = features.mean((0, 2)), features.transpose(1, 2).flatten(0, 1).std(0) + 1e-4
-    parts = haar((features - center[:, None]) / deviation[:, None])
-    found = [torch.linalg.eigh(part.T @ part / len(part)) for part in parts.unbind(2)]
-    values = torch.stack([one.eigenvalues.clamp(min=0) for one in found])
-    least = _LEAST * values.mean()
-    kept = slice(-keep if keep else None, None)  # eigenvalues ascend
-    values, vectors = values[:, kept], torch.stack([one.eigenvectors[:, kept] for one in found])
-    step = vectors.abs().amax(1, keepdim=True) / _LEVELS
-    scales = step.squeeze(1) * (values + least).clamp(min=1e-12) ** (-power / 2)
-    scales[0] *= sums
-    return Whitening(center, deviation, (vectors / step).round().to(torch.int8), scales)
 
 
 COLOUR, GREY = "colour", "grey"
@@ -228,7 +150,7 @@ def prior_for(channels: int) -> Prior:
 
 
 def creation_arguments(name: str) -> dict[str, Any]:
-    """The arguments of `making.make` with which a stored dictionary was made."""
+    """The arguments of `studies.dead_leaves.make` with which a stored dictionary was made."""
     with as_file(_place(name)) as path, safe_open(path, "pt") as file:
         return json.loads(file.metadata()["made_of"])
 
@@ -244,13 +166,6 @@ def _place(name: str) -> Any:
 
 
 def read(path: Path) -> Prior:
-    """Reads a dictionary that `write` wrote."""
+    """Reads a dictionary that `studies.dead_leaves.write` wrote."""
     named = safetensors.torch.load_file(path)
     return Prior.from_constants({name: value.float() if "filters" in name else value for name, value in named.items()})
-
-
-def write(prior: Prior, path: Path, *, made_of: dict[str, Any]) -> None:
-    """Writes the dictionary to a file, with 16-bit filters."""
-    named = {name: value.half() if "filters" in name else value for name, value in prior.constants().items()}
-    metadata = {"made_of": json.dumps(made_of, sort_keys=True)}
-    safetensors.torch.save_file({name: value.contiguous() for name, value in named.items()}, path, metadata)

@@ -18,7 +18,6 @@ from sfumato._checks import SfumatoError, one_of
 from sfumato._files import regular_file
 from sfumato.models.normalisation.public_batch import EXAMPLES, as_batch_norm
 from sfumato.models.weights.description import parse_description
-from sfumato.models.weights.haiku import read_haiku
 
 _SHOWN = 4
 
@@ -234,8 +233,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     check_weights(path)
-    if path.suffix == ".npz":
-        return read_haiku(path)
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

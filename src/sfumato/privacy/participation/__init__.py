@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.participation.allocated import Allocated
 from sfumato.privacy.participation.cyclic_poisson import CyclicPoisson
 from sfumato.privacy.participation.drifting_poisson import DriftingPoisson
 from sfumato.privacy.participation.fixed_order import FixedOrder
@@ -12,8 +11,7 @@ from sfumato.privacy.participation.participation import Participation as Partici
 from sfumato.privacy.participation.poisson import Poisson, TruncatedPoisson
 
 PARTICIPATIONS: dict[str, type[Participation]] = {
-    each.__name__: each
-    for each in (Poisson, FullBatch, FixedOrder, CyclicPoisson, TruncatedPoisson, DriftingPoisson, Allocated)
+    each.__name__: each for each in (Poisson, FullBatch, FixedOrder, CyclicPoisson, TruncatedPoisson, DriftingPoisson)
 }
 
 
@@ -56,7 +54,7 @@ UNPROVEN: dict[str, tuple[str, str]] = {
     "balls-in-bins": (
         "the same secret bin in every epoch costs more than Poisson sampling over as many epochs, and the cost is "
         "known only by Monte Carlo simulation, which nobody can verify exactly",
-        "use allocated, which draws a new bin for each epoch",
+        "use poisson, or fixed-order, which keeps the bins of the first epoch and has a theorem",
     ),
     "b-min-sep": ("its cost is known only by Monte Carlo simulation", "use cyclic, or fixed-order"),
 }

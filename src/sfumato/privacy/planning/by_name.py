@@ -14,7 +14,6 @@ from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
     PARTICIPATIONS,
-    Allocated,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
@@ -129,10 +128,10 @@ class Pair:
 
     mechanism: str | None = choice(None, "gaussian|tree|banded|blt")
     """Correlation of the noise across steps: none (gaussian), tree, banded, or buffered (blt)."""
-    participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting|allocated")
+    participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting")
     """Who takes part in a step: a Poisson sample, all examples (full-batch), fixed batches in turn (fixed-order), a
-    sample of one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), samples whose shares
-    of two groups change over time (drifting), or each example in one random step of every epoch (allocated)."""
+    sample of one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or samples whose
+    shares of two groups change over time (drifting)."""
     adjacency: Adjacency | None = choice(
         None, "add-or-remove|zero-out", "add-or-remove, where the participation allows it", given_as="str"
     )
@@ -215,8 +214,6 @@ class Pair:
                 return CyclicPoisson(batch_size=1, groups=GROUPS if self.groups is None else self.groups)
             case "drifting":
                 return self._drifting(examples)
-            case "allocated":
-                return Allocated(batch_size=1)
         if self.largest_batch is None:
             return TruncatedByRule(population=examples)
         return TruncatedPoisson(batch_size=1, largest=self.largest_batch)

@@ -10,7 +10,6 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.privacy.calibration import gaussian_mu
 from sfumato.privacy.loss import FINE_GRID
 from sfumato.privacy.statements.curve import dominating_gaussian, true_positive_rates
-from sfumato.privacy.statements.display import ceiling, percent_up, rounded_up
 
 RAREST_ALARM, COMMONEST_ALARM = 1e-6, 0.5
 """The false-positive rates of an attack risk. Below the first, the accountant's rounding decides the bound."""
@@ -87,14 +86,6 @@ class Mu(Target):
         """Mu itself."""
         return self.limit
 
-    def sentence(self, plan: Any, used: str) -> str:
-        """What was asked of the plan, and what holds for it, rounded up."""
-        mu, spared = dominating_gaussian(plan)
-        return (
-            f"The plan was asked to keep {self} (Gaussian differential privacy): its mu is at most {ceiling(mu, 4):g}"
-            + (f", except with probability {spared:g}." if spared else ".")
-        )
-
 
 @dataclass(frozen=True)
 class AttackRisk(Target):
@@ -161,18 +152,6 @@ class AttackRisk(Target):
 
         return float(ndtri(self.limit) - ndtri(self.false_alarms))
 
-    def sentence(self, plan: Any, used: str) -> str:
-        """What was asked of the plan, and what holds for it, rounded up.
-
-        Args:
-            used: the hypothesis that an attacker tests, such as "an example was used".
-        """
-        return (
-            f"The plan was asked to keep {self}: a test for whether {used} that raises a false alarm in "
-            f"{100 * self.false_alarms:g}% of the cases may find it in at most {100 * self.limit:g}%, and finds it in "
-            f"at most {percent_up(self.cost(plan))}."
-        )
-
 
 def _require_curve(target: Target, accountant: str) -> None:
     """Refuse an accountant that gives no trade-off curve."""
@@ -184,23 +163,9 @@ def _require_curve(target: Target, accountant: str) -> None:
         )
 
 
-def target_note(plan: Any, target: Target | None) -> list[str]:
-    """A note on what a target other than epsilon comes to."""
-    if recorded_target(target) is None:
-        return []
-    return [f"note: {target} comes to epsilon {rounded_up(plan.epsilon())} at delta {plan.delta!r}"]
-
-
 def target_figures(plan: Any, target: Target | None) -> dict[str, Any]:
     """The target and what holds for the plan, as plain data; empty for an epsilon, which `remarks.costs` shows."""
-    if (named := recorded_target(target)) is None:
-        return {}
-    return {"target": str(named), named.measure: named.cost(plan)}
-
-
-def recorded_target(target: Target | None) -> Mu | AttackRisk | None:
-    """The target that a statement names besides epsilon, which it always gives; None for an epsilon."""
-    return target if isinstance(target, Mu | AttackRisk) else None
+    return {"target": str(target), target.measure: target.cost(plan)} if isinstance(target, Mu | AttackRisk) else {}
 
 
 TARGETS = (Epsilon.name, Mu.name, AttackRisk.name)

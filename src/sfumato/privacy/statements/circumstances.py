@@ -9,7 +9,6 @@ from typing import Any
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.noisy_table import NoisyTable
-from sfumato.privacy.planning.target import AttackRisk, Mu, recorded_target, target_of
 
 FACT_NAMES = {
     "examples": "the number of training examples",
@@ -53,7 +52,7 @@ OWN_CODE = ("loss", "optimizer", PREPARATION)
 """Parts of a run, besides the model, that may be the owner's own code."""
 
 _LISTS = ("read", "origins", "kept", "own_code")
-_IF_ANY = ("target", "steps_copied")
+_IF_ANY = ("steps_copied",)
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
 
 
@@ -121,8 +120,6 @@ class Circumstances:
         steps_lost: the number of paid steps that did not change the model because they could not be repeated.
         steps_copied: the number of steps that other copies of the run may have taken. Recorded only if there are some.
         rounds: the number of times that the site exchanges weights with others; 0 outside a federation.
-        target: the mu or attack risk that the plan was asked to meet; None for an epsilon. Recorded only if there is
-            one.
     """
 
     read: tuple[str, ...] = ()
@@ -153,7 +150,6 @@ class Circumstances:
     steps_lost: int = 0
     steps_copied: int = 0
     rounds: int = 0
-    target: Mu | AttackRisk | None = None
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -169,7 +165,6 @@ class Circumstances:
         data = asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
         data |= {name: dict(getattr(self, name)) for name in _SHARES}
         data["figures"] = None if self.figures is None else self.figures.to_dict()
-        data["target"] = None if self.target is None else {self.target.name: self.target.value}
         return {name: value for name, value in data.items() if value or name not in _IF_ANY}
 
     @classmethod
@@ -185,7 +180,6 @@ class Circumstances:
             if {*data, *_IF_ANY} != {*typed} or any(typed[name] not in (None, type(data[name])) for name in data):
                 raise KeyError
             values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
-            values["target"] = recorded_target(target_of(**data.get("target", {})))
             return cls(**values)
         except (AttributeError, TypeError, KeyError):
             raise SfumatoError(

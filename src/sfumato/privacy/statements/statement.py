@@ -178,11 +178,6 @@ class Statement(StatementBase):
             lines.append(f"If a whole group is removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
-        if (target := self.circumstances.target) is not None:
-            lines.append(
-                f"{target.sentence(self.spent, self.wording.used)} Epsilon is {rounded_up(self.epsilon)} at delta "
-                f"{plan.delta!r}."
-            )
         if (grid := self.circumstances.noise_grid) is not None:
             lines.append(
                 f"The guarantee also holds for the numbers that a computer uses: the noise is {grid.description}."

@@ -12,8 +12,6 @@ argument is different for each row:
   released before, with the plan's probability for it. Its pair of distributions dominates every query whose vectors
   have norm at most C. Dominating pairs compose adaptively (Zhu, Dong and Wang 2022), and so does Renyi DP (Mironov
   2017).
-- AllocatedGaussian: each epoch is drawn afresh, and is a post-processing of a pair that does not depend on the queries
-  (`AllocatedEpochs`). Dominating pairs compose adaptively.
 - ComposedGaussian: the steps in which a unit takes part are decided before the first step, and Gaussian mechanisms
   compose adaptively (Dong, Roth and Su 2022).
 - TreeAggregation, ToeplitzGaussian: noise that is correlated across steps has the same guarantee for sums chosen one
@@ -28,7 +26,6 @@ from __future__ import annotations
 from sfumato._checks import SfumatoError
 from sfumato.privacy.mechanism import Gaussian, Mechanism
 from sfumato.privacy.participation import (
-    Allocated,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
@@ -36,7 +33,6 @@ from sfumato.privacy.participation import (
     Poisson,
     TruncatedPoisson,
 )
-from sfumato.privacy.theorems.allocated_gaussian import AllocatedGaussian
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
 from sfumato.privacy.theorems.drifting_gaussian import DriftingGaussian
 from sfumato.privacy.theorems.mixture_of_gaussians import MixtureOfGaussians
@@ -54,7 +50,6 @@ TABLE: tuple[Theorem, ...] = (
     CyclicBanded(),
     TruncatedGaussian(),
     DriftingGaussian(),
-    AllocatedGaussian(),
     MixtureOfGaussians(),
 )
 SINGLE = tuple(row for row in TABLE if row.covers_unit(Example()))
@@ -63,7 +58,6 @@ SINGLE = tuple(row for row in TABLE if row.covers_unit(Example()))
 _REASONS: dict[type[Participation], str] = {
     Poisson: "the steps of a unit may lie close together, where their noise is correlated",
     TruncatedPoisson: "the steps of a unit may lie close together, where their noise is correlated",
-    Allocated: "the last step of an epoch and the first of the next may lie close together, where noise is correlated",
     DriftingPoisson: "the steps of a unit may lie close together, where their noise is correlated",
     CyclicPoisson: "its groups amplify only noise whose bands end before the group's next turn",
 }
@@ -72,7 +66,6 @@ _REASONS_SEVERAL: dict[type[Participation], str] = {
     DriftingPoisson: "they may lie in both groups, which have different sampling probabilities",
     CyclicPoisson: "they lie in different groups, so the user has a turn in many steps",
     FixedOrder: "they lie in different steps of an epoch",
-    Allocated: "they lie in different steps of an epoch",
 }
 _MOVES_OTHERS: dict[type[Participation], tuple[str, str]] = {
     FixedOrder: ("a fixed order by position", "use another order (random, or time)"),

@@ -69,23 +69,6 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
     return inline(fill, name=key, height=HEIGHT, alternative=alternative)
 
 
-def two_run_curves(name: str, both: Sequence[Curve], runs: Sequence[str]) -> str:
-    """One figure of two runs against steps, as an `<svg>` element."""
-    known = [(points, label, run) for points, label, run in zip(both, ("first", "second"), runs, strict=True) if points]
-    lasts = ", ".join(f"{points[-1][1]:.4g} of {run}" for points, _, run in known)
-    return inline(
-        lambda figure: draw(
-            figure.add_axes((0.135, 0.18, 0.83, 0.7)),
-            [Line(points, label, {"color": SERIES[label == "second"]}) for points, label, _ in known],
-            Axis("step", whole=True),
-            Axis(""),
-        ),
-        name=f"compared-{name}",
-        height=HEIGHT,
-        alternative=f"{name} against steps; at the end {lasts}",
-    )
-
-
 def roc_curves(curves: Mapping[str, Curve], areas: Mapping[str, float]) -> str:
     """The ROC curves of the classes that are hardest to recognise, for the page.
 

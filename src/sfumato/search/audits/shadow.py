@@ -32,9 +32,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.search.audits.lira import AttackResult, attack, phi
-from sfumato.search.audits.many_models import Layer, Training, forward
 from sfumato.training.descent import beginning_of_average, optimizer_of
-from sfumato.training.inputs import OnFeatures, features
 from sfumato.training.job import PrivateJob, is_public
 from sfumato.training.loop import take_steps
 from sfumato.training.parts import registry
@@ -58,8 +56,7 @@ def shadow_attack(
 
     The attacked records are equally many random training and test records. Each shadow model is trained by the run's
     plan and settings on all other training records and a random half of the attacked ones, so it has as many records as
-    the run. Linear classifiers on fixed features, without views, are trained for all shadow models at once; other
-    models are trained one by one.
+    the run.
 
     Args:
         directory: the run directory.
@@ -112,11 +109,7 @@ def shadow_attack(
         return prepare(None, own, plan, about, threads=1, **around)
 
     loaded, job = load(run.path), make_job(source)
-    at_once = batched_trainer(job)
-    if at_once is not None:
-        target, found = _all_at_once(at_once, job, loaded, question, key, progress)
-    else:
-        target, found = _one_by_one(make_job, job, loaded, question, progress)
+    target, found = _phi_of_models(make_job, job, loaded, question, progress)
     return attack(target, found, question.halves, question.members, promise=plan, variant=variant)
 
 
@@ -175,58 +168,14 @@ def _halves(shadows: int, records: int, generator: np.random.Generator) -> np.nd
     return np.stack([first, ~first], axis=1).reshape(-1, records)[:shadows]
 
 
-def batched_trainer(job: PrivateJob) -> Training | None:
-    """The training of all shadow models at once; None if that would differ from the run's recipe.
-
-    It needs a zero-initialised head on fixed features, which are the same in every step, and a plan and settings that
-    `Training` supports.
-    """
-    settings, head = job.settings, None if job.trunk is None else job.module.get_submodule(job.trunk.head)
-    if not isinstance(head, nn.Linear) or head.bias is None or any(value.any() for value in head.parameters()):
-        return None
-    if job.views.count > 1 or job.views.flip or settings.objective.class_prevalence is not None or job.sampler_inputs:
-        return None
-    if job.device.type != "cpu":
-        return None
-    try:
-        return Training(
-            plan=job.plan, descent=settings.descent, averages=settings.averages, loss=settings.objective.loss
-        )
-    except SfumatoError:
-        return None
-
-
-def _all_at_once(
-    training: Training, job: PrivateJob, loaded: Loaded, question: AttackedRecords, key: RunKey, progress: Progress
-) -> tuple[np.ndarray, np.ndarray]:
-    """phi of the attacked records under the run's model (n,) and under all shadow models (S, n)."""
-    assert job.trunk is not None
-    source, loss, shadows = question.source, training.loss, len(question.halves)
-    inputs = torch.cat([features(job, part, progress) for part in (source.train, source.test)])
-    labels = torch.from_numpy(np.concatenate([source.train.labels, source.test.labels]))
-    head = job.module.get_submodule(job.trunk.head)
-    assert isinstance(head, nn.Linear)
-    start = [Layer(head.weight.detach()[None], head.bias.detach()[None])]
-    generator = torch.Generator().manual_seed(key.seed("shadows", 0))
-    progress.begin("training shadow models", shadows)
-    members = torch.from_numpy(question.training_masks)
-    layers = training(start, inputs, labels, models=shadows, generator=generator, members=members)
-    progress.advance(shadows)
-    asked = inputs[torch.from_numpy(question.positions)]
-    logits = forward(layers, asked)[1].mT
-    with torch.inference_mode():
-        own = OnFeatures(loaded.module, job.trunk.head)(asked)
-    return phi(own, question.labels, loss), phi(logits, question.labels, loss)
-
-
-def _one_by_one(
+def _phi_of_models(
     make_job: Callable[[Source], PrivateJob],
     job: PrivateJob,
     loaded: Loaded,
     question: AttackedRecords,
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same results as `_all_at_once`, with each shadow model trained by the run's own loop."""
+    """phi of the attacked records under the run's model (n,) and under all shadow models (S, n)."""
     source, loss, found = question.source, job.settings.objective.loss, []
     module, transform = loaded.module_for(source)
     target = phi(_logits(module, question, transform, torch.device("cpu")), question.labels, loss)
@@ -251,9 +200,8 @@ def _logits(module: nn.Module, question: AttackedRecords, transform: Preparation
 def _concatenate(first: Part, second: Part) -> Part:
     """A part with the records of both parts."""
     if isinstance(first, CachedRecords):
-        raise SfumatoError(
-            "the run was trained on a cache of features by more than one linear layer", "attack a run on the images"
-        )
+        assert isinstance(second, CachedRecords)
+        return first.joined(second)
     both = {one.name: (getattr(first, one.name), getattr(second, one.name)) for one in fields(first)}
     arrays = {name: pair for name, pair in both.items() if all(isinstance(value, np.ndarray) for value in pair)}
     return replace(first, **{name: np.concatenate(pair) for name, pair in arrays.items()})

@@ -20,11 +20,12 @@ from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
-from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, PrivateSelection, Statement
+from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, PrivateSelection, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.report import DocumentFacts, assessment, model_card
+from sfumato.report.documents import GUESSES
 from sfumato.runs import Loaded
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
@@ -236,11 +237,13 @@ def assessment_of(run: RunDirectory) -> str:
         raise SfumatoError(f"{run.path} has no guarantee for any private data", "leave out --dpia")
     record, plan = run.read_json(names.SETTINGS), PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts = document_facts(run)
+    stated = Statement.from_dict(run.read_json(names.STATEMENT))
     return assessment(
         facts,
         heading=Heading.read(run).private,
         joint_costs=[] if facts.statement["circumstances"]["data_public"] else joint_cost_lines(record, plan),
         kept_files=[name for name in _PRIVATE if (run / name).exists()],
+        reconstruction=reconstruction_rates(stated.selection or stated.spent, GUESSES),
         signed=(run / names.SIGNATURE).exists(),
     )
 

@@ -89,8 +89,6 @@ def _parameters(statement: Statement, written: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"a membership test with {float(rate):.1%} false alarms finds at most {percent_up(found)} of the members"
         )
-    if (target := statement.circumstances.target) is not None:
-        lines.append(f"the plan was asked to keep {target}")
     return [f"- {line}" for line in lines]
 
 

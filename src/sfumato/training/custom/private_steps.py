@@ -14,13 +14,12 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.experiment.foreign_options import foreign_hint
+from sfumato._choices import nearest
 from sfumato.experiment.settings import SECURE, STANDARD
 from sfumato.gradients.checks.external_models import loss_of_model, refuse_unstorable, unwrap
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.planning.target import options_of, recorded_target, target_of
 from sfumato.privacy.unit import Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
@@ -45,8 +44,6 @@ def private_steps(
     directory: str | os.PathLike[str],
     plan: PrivacyPlan | None = None,
     epsilon: float | None = None,
-    mu: float | None = None,
-    attack_risk: str | None = None,
     delta: float | None = None,
     batch_size: int | None = None,
     epochs: float | None = None,
@@ -100,8 +97,6 @@ def private_steps(
             of epsilon, batch size, steps and noise multiplier determine the fourth. Steps are epochs times N over the
             batch size, rounded up. By default, delta is the largest power of ten of at most 1e-5 and 1/(10 N), as in
             `train`; C is 1.
-        mu, attack_risk: in place of epsilon: the mu of Gaussian differential privacy, or an attacker's success such as
-            "0.01@0.001" (`PrivacyPlan.calibrate`).
         examples: N, if declared (here or in the source); otherwise it is counted, and the statement says so.
         users: (N,), who each record belongs to, as strings or integers: the guarantee is then for each user, such as a
             patient, with all of their records. By default it is for each single record.
@@ -145,12 +140,11 @@ def private_steps(
     run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
     refuse_unstorable(model)
     records, unit = _unit_of(_with_name(own_records(data, key), name, run, public), users, per_user, drawn)
-    asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
-    asked |= options_of(target := target_of(epsilon, mu, attack_risk))
+    asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
     known = {"counted": examples is None, "public": public, "seeded": seed is not None, "rounds": rounds}
-    facts = circumstances_of(records, target=recorded_target(target), **known)
+    facts = circumstances_of(records, **known)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
@@ -222,10 +216,10 @@ def _loss_by_rule(records: LoopRecords) -> Loss:
 
 def _refuse(unknown: Mapping[str, Any]) -> None:
     """Refuse unknown arguments, naming the right one if it is known."""
-    for name, value in unknown.items():
-        meant = _ELSEWHERE.get(name) or foreign_hint(name, _ARGUMENTS, given=value)
-        remedy = meant or f"give one of {', '.join(sorted(_ARGUMENTS))}"
-        raise SfumatoError(f"private_steps has no argument {name}", remedy.replace("`", ""))
+    for name in unknown:
+        near = nearest(name, _ARGUMENTS)
+        remedy = f"did you mean {near}" if near else f"give one of {', '.join(sorted(_ARGUMENTS))}"
+        raise SfumatoError(f"private_steps has no argument {name}", remedy)
 
 
 def _choose_plan(
@@ -272,9 +266,4 @@ def _calibrated(
     return PrivacyPlan.calibrate(examples=examples, delta=delta, max_norm=max_norm, unit=unit, **asked)
 
 
-_OPTIMIZERS = "give it to your optimizer"
-_ELSEWHERE = {
-    **dict.fromkeys(("lr", "learning_rate", "momentum", "weight_decay", "betas"), _OPTIMIZERS),
-    "poisson_sampling": "leave it out: Poisson sampling is the default; plan=PrivacyPlan(...) takes others",
-}
 _ARGUMENTS = frozenset(inspect.signature(private_steps).parameters) - {"unknown"}

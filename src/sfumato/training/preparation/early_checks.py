@@ -79,7 +79,7 @@ def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> 
 
 
 def check_numbers(budget: Budget) -> None:
-    """Refuse invalid values of the target, steps and batch size, and two targets."""
+    """Refuse invalid values of epsilon, steps and batch size."""
     _ = budget.target
     if budget.steps is not None:
         positive_integer("steps", budget.steps, remedy="give the number of training steps")

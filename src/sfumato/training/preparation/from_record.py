@@ -84,7 +84,7 @@ def job_from_record(
         known: dict[str, Any] = {"trust_code": trust_code, "named": named, "own": own, "source": source}
         source = users.cap_for_plan(source_of(path, record, **known), plan)
         facts = Circumstances.from_dict(record["circumstances"])
-        start = Start.for_run(run, request=record["request"], search=facts.search, target=facts.target)
+        start = Start.for_run(run, request=record["request"], search=facts.search)
         options = registry.recorded_options(record, path)
     return prepare(own, source, plan, settings, start, **options), run
 

@@ -22,7 +22,6 @@ from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, PrivacyPlan, User
-from sfumato.privacy.planning.target import recorded_target
 from sfumato.privacy.statements.circumstances import PREPARATION
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
@@ -280,7 +279,6 @@ def private_setup(
         "origins": tuple(sorted({*origins(source, settings), *context.origins})),
         "filtered": source.filtered,
         "search": context.search,
-        "target": recorded_target(context.target),
         "published": source.published and source.public,
         "tokens": None if source.tokens is None else source.tokens.described,
     }

@@ -16,7 +16,6 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices
 from sfumato.experiment.settings import SECURE, Performance
 from sfumato.privacy import Search
-from sfumato.privacy.planning.target import Target
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.commitment import MICRO_BATCH_AT_FIRST
@@ -123,14 +122,12 @@ class Context:
         search: the search that the run is part of, if the search has no guarantee.
         candidate: the run's number among the candidates of a private selection; None for all other runs.
         origins: of the initial weights of all candidates, since the choice among them depends on each.
-        target: what the plan was calibrated to, if it was asked for.
     """
 
     request: Mapping[str, Any] = field(default_factory=dict)
     search: Search | None = None
     candidate: int | None = None
     origins: Collection[str] = ()
-    target: Target | None = None
 
 
 @dataclass(frozen=True, kw_only=True, init=False)

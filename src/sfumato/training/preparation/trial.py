@@ -123,7 +123,7 @@ class AnyTrial(ABC):
         search = None
         if (plan := getattr(decided, "plan", None)) is not None and (earlier := self.public_search(source)) is not None:
             search = earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta)
-        known = {"request": self.request, "search": search, "target": self.experiment.target}
+        known = {"request": self.request, "search": search}
         start = Start.for_run(run, machine=self.machine, **known)
         job = self.prepare_job(decided, source, start, **self.options)
         if not run.exists:

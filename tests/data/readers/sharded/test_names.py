@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sfumato._checks import SfumatoError
-from sfumato.data.readers.sharded.members import parts_of, shards_of
+from sfumato.data.readers.sharded.shards import parts_of, shards_of
 
 FILES = (
     *("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/test-00000-of-00001.parquet"),
@@ -73,24 +73,23 @@ def test_parts_that_would_be_guessed_or_lost_are_refused(tmp_path, names, messag
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("none-*.tar", "no file matches .*none-.*; correct the path after webdataset:"),
+        ("none-*.tar", "no file matches .*none-.*; correct the path after parquet:"),
         ("a-{0..1}.tar", "shard .*a-0.tar' does not exist"),
         ("a-{5..1}.tar", "names -3 shards; name 1 to 100,000, in ascending order"),
         ("data/{t,t}est-00000-of-00001.parquet", "names a shard twice"),
-        ("../", "holds no file that ends with .none; correct webdataset:"),
+        ("../", "holds no file that ends with .none; correct parquet:"),
     ],
 )
 def test_patterns_that_lead_nowhere(place, pattern, message):
     suffix = ".none" if pattern == "../" else ".tar"
     with pytest.raises(SfumatoError, match=message):
-        shards_of(f"{place}/data/{pattern}" if pattern == "../" else f"{place}/{pattern}", "webdataset", suffix)
+        shards_of(f"{place}/data/{pattern}" if pattern == "../" else f"{place}/{pattern}", "parquet", suffix)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("me___photos/photos-train.arrow", "but some with .arrow; give a folder that Hugging Face"),
-        ("train-000.tar.gz", "but some with .tar.gz; unpack them to .tar"),
+        ("me___photos/photos-train.arrow", "ends with .parquet; give a folder that Hugging Face"),
     ],
 )
 def test_what_is_often_met_in_place_of_shards_is_named_with_what_to_do(tmp_path, name, message):
@@ -103,4 +102,4 @@ def test_what_is_often_met_in_place_of_shards_is_named_with_what_to_do(tmp_path,
 @pytest.mark.parametrize("address", ["s3://bucket/train-{000..003}.tar"])
 def test_an_address_is_no_path(address):
     with pytest.raises(SfumatoError, match="is a URL, but shards are read from the disk; download them first"):
-        shards_of(address, "webdataset", ".tar")
+        shards_of(address, "parquet", ".parquet")

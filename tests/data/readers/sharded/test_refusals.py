@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import open_source
 from sfumato.data.kinds import refuse_absent
 from sfumato.data.readers.sharded import row_groups
-from tests.data.readers.sharded.shards import as_members, as_table, records, write_parquet, write_tar
+from tests.data.readers.sharded.stored import as_table, records, write_parquet
 
 KEY = bytes(range(32))
 SOME = records(24)
@@ -62,46 +61,15 @@ def test_parquet(name, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def samples(*others):
-    return [*as_members(SOME, users=False), *others]
-
-
-TAR = {
-    "no image": (samples(("a/99.cls", b"cat")), "record '.*a.tar/a/99' has no image; add one, or remove the record"),
-    "no class": (samples(("a/99.png", SOME[0].content)), "a/99' has no class; add a member .cls, or a label in .json"),
-    "two images": (samples(("z.png", b"1"), ("z.jpg", b"2")), "z' has images .png and .jpg; keep one of them"),
-    "broken JSON": (samples(("z.png", b"1"), ("z.json", b"{")), "z.json is not a JSON object"),
-    "a user of some": (
-        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": 7}')),
-        "z' has a user, but those before it have none; write all alike",
-    ),
-    "users one of whom has no name": (
-        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": ["ann", " "]}')),
-        "z' has an empty user; write its user; write ; alone if it belongs to nobody",
-    ),
-    "nothing": ([], "holds no image; add some"),
-}
-
-
-@pytest.mark.parametrize("name", TAR)
-def test_tar(name, tmp_path):
-    members, message = TAR[name]
-    write_tar(tmp_path / "a.tar", members)
-    with pytest.raises(SfumatoError, match=message) as error:
-        open_source(f"webdataset:{tmp_path}", owner_key=KEY)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("kind", "suffix", "what"), [("parquet", "parquet", "Parquet"), ("webdataset", "tar", "tar")])
-def test_files_of_another_kind_and_files_that_are_cut(kind, suffix, what, tmp_path):
-    path = tmp_path / f"a.{suffix}"
+def test_files_of_another_kind_and_files_that_are_cut(tmp_path):
+    path = tmp_path / "a.parquet"
     path.write_bytes(b"something else" * 100)
-    with pytest.raises(SfumatoError, match=f"a.{suffix}' is not a complete {what} file"):
-        open_source(f"{kind}:{path}", owner_key=KEY)
-    write_parquet(path, as_table(SOME)) if kind == "parquet" else write_tar(path, as_members(SOME))
-    path.write_bytes(path.read_bytes()[: -12_000 if kind == "webdataset" else -9])
-    with pytest.raises(SfumatoError, match=f"a.{suffix}' is ((not a complete|truncated))"):
-        open_source(f"{kind}:{path}", owner_key=KEY)
+    with pytest.raises(SfumatoError, match=r"a\.parquet' is not a complete Parquet file"):
+        open_source(f"parquet:{path}", owner_key=KEY)
+    write_parquet(path, as_table(SOME))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(SfumatoError, match=r"a\.parquet' is ((not a complete|truncated))"):
+        open_source(f"parquet:{path}", owner_key=KEY)
 
 
 def test_a_row_group_that_memory_is_not_for(tmp_path, monkeypatch):
@@ -121,16 +89,12 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path, monkeypatch
 
 def test_declared_classes_name_numbers(tmp_path):
     write_parquet(tmp_path / "a.parquet", as_table(SOME, named=False))
-    members = [(name, json.dumps(["cat", "dog"].index(some.decode())).encode() if name.endswith("cls") else some)
-               for name, some in as_members(SOME)]  # fmt: skip
-    write_tar(tmp_path / "a.tar", members)
-    for kind in ("parquet", "webdataset"):
-        source = open_source(f"{kind}:{tmp_path}", owner_key=KEY)
-        assert source.classes == ("0", "1")
-        named = open_source(f"{kind}:{tmp_path}", owner_key=KEY, classes=["ape", "bee"])
-        assert np.array_equal(source.train.labels, named.train.labels)
-        with pytest.raises(SfumatoError, match=r"the label 1, and 1 classes are named|at least two"):
-            open_source(f"{kind}:{tmp_path}", owner_key=KEY, classes=["ape"])
+    source = open_source(f"parquet:{tmp_path}", owner_key=KEY)
+    assert source.classes == ("0", "1")
+    named = open_source(f"parquet:{tmp_path}", owner_key=KEY, classes=["ape", "bee"])
+    assert np.array_equal(source.train.labels, named.train.labels)
+    with pytest.raises(SfumatoError, match=r"the label 1, and 1 classes are named|at least two"):
+        open_source(f"parquet:{tmp_path}", owner_key=KEY, classes=["ape"])
 
 
 def test_several_labels_times_and_groups(tmp_path):
@@ -141,18 +105,7 @@ def test_several_labels_times_and_groups(tmp_path):
         "time": pa.array(np.arange(24).astype("datetime64[D]")),
     }
     write_parquet(tmp_path / "a.parquet", as_table(SOME, **columns))
-    dates = np.arange(24).astype("datetime64[D]").astype(str)
-    members = []
-    for number, one in enumerate(SOME):
-        said = {"user": one.user, "group": int(one.user[-1]), "time": dates[number], "x": number % 2}
-        members.append((f"{number}.png", one.content))
-        members.append((f"{number}.json", json.dumps(said | {"y": number % 3 == 0}).encode()))
-    write_tar(tmp_path / "a.tar", members)
-    one, other = (
-        open_source(f"{kind}:{tmp_path}", owner_key=KEY, label_columns=["x", "y"], test_fraction=0.4)
-        for kind in ("parquet", "webdataset")
-    )
-    assert one.fingerprint == other.fingerprint
+    one = open_source(f"parquet:{tmp_path}", owner_key=KEY, label_columns=["x", "y"], test_fraction=0.4)
     assert one.train.labels.shape == (len(one.train), 2)
     assert one.train.times.dtype == np.dtype("datetime64[us]")
     with pytest.raises(SfumatoError, match=r"has no column 'z'; give columns of 0 and 1"):

@@ -15,12 +15,10 @@ from sfumato.data.identity.record_users import stored_code
 from sfumato.data.images.decoding import decode
 from sfumato.data.readers import files
 from sfumato.data.readers.sharded import row_groups
-from sfumato.data.readers.sharded.members import Members
 from sfumato.data.readers.sharded.row_groups import ParquetRows
-from tests.data.readers.sharded.shards import NAMES, as_members, records, write, write_tar
+from tests.data.readers.sharded.stored import NAMES, records, write
 
 KEY = bytes(range(32))
-KINDS = ("parquet", "webdataset")
 
 
 def opened(spec, *, left=False, **declared):
@@ -29,14 +27,13 @@ def opened(spec, *, left=False, **declared):
         return open_source(spec, owner_key=KEY, **declared)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6, deadline=None)
 @given(cuts=st.lists(st.integers(0, 1000), max_size=5), rows=st.integers(1, 9), left=st.booleans())
-def test_what_was_written_is_what_is_read_however_it_is_cut(kind, tmp_path_factory, cuts, rows, left):
+def test_what_was_written_is_what_is_read_however_it_is_cut(tmp_path_factory, cuts, rows, left):
     some = records(30)
     folder = tmp_path_factory.mktemp("shards")
-    whole = opened(write(kind, folder / "one", some, []), size=8, channels=1)
-    other = opened(write(kind, folder / "many", some, cuts, rows=rows), left=left, size=8, channels=1)
+    whole = opened(write(folder / "one", some, []), size=8, channels=1)
+    other = opened(write(folder / "many", some, cuts, rows=rows), left=left, size=8, channels=1)
     assert whole.fingerprint == other.fingerprint
     assert whole.assignment == other.assignment
     assert isinstance(other.train, FileRecords if left else Records)
@@ -59,7 +56,7 @@ def test_all_kinds_know_the_same_records_again(tmp_path):
         path = tmp_path / "folder" / NAMES[one.label] / f"{number:03d}-{one.user}-.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(one.content)
-    sources = [opened(write(kind, tmp_path / kind, some, [11]), left=True) for kind in KINDS]
+    sources = [opened(write(tmp_path / "parquet", some, [11]), left=True)]
     sources.append(opened(f"folder:{tmp_path / 'folder'}", user_from="-(.*)-"))
     for fact in ("stored_digest", "pixels", "assignment", "size", "channels", "classes", "users"):
         assert len({getattr(source, fact) for source in sources}) == 1, fact
@@ -69,74 +66,42 @@ def test_all_kinds_know_the_same_records_again(tmp_path):
     assert len({frozenset(map(bytes, one.codes)) for one in asides}) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_record_is_read_by_itself_by_threads_and_in_another_process(kind, tmp_path, monkeypatch):
+def test_any_record_is_read_by_itself_by_threads_and_in_another_process(tmp_path, monkeypatch):
     some = records(50)
-    write(kind, tmp_path, some, [13, 29])
+    write(tmp_path, some, [13, 29])
     shards = sorted(tmp_path.iterdir())
-    if kind == "parquet":
-        stored = ParquetRows(shards)
-        monkeypatch.setattr(row_groups, "CACHED", 0)
-    else:
-        stored = opened(f"webdataset:{tmp_path}", left=True).train.stored
-        assert isinstance(stored, Members)
+    stored = ParquetRows(shards)
+    monkeypatch.setattr(row_groups, "CACHED", 0)
     places = np.random.default_rng(1).integers(0, len(some), 300).tolist()
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(stored.read, places)) == [some[place].content for place in places]
     again = pickle.loads(pickle.dumps(stored))
     assert [again.read(place) for place in places[:20]] == [some[place].content for place in places[:20]]
     assert again.name(20) == stored.name(20)
-    if kind == "parquet":
-        assert len(stored._cache) == 1
+    assert len(stored._cache) == 1
 
 
-def test_a_record_in_a_tar_file_is_one_read(tmp_path, monkeypatch):
-    """Whatever else is in the shard is not looked at: it may be gone."""
-    some = records(20)
-    spec = write("webdataset", tmp_path, some, [])
-    part = opened(spec, left=True, size=8, channels=1).train
-    expected = part.take(np.array([3]))
-    (shard,) = tmp_path.iterdir()
-    start, size = part.stored._offset[part.places[3]], part.stored._size[part.places[3]]
-    content = bytearray(shard.stat().st_size)
-    content[start : start + size] = shard.read_bytes()[start : start + size]
-    shard.write_bytes(content)
-    assert np.array_equal(part.take(np.array([3])), expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("test", ["test", "validation"])
-def test_names_of_shards_say_the_parts(kind, test, tmp_path):
+def test_names_of_shards_say_the_parts(test, tmp_path):
     some = records(30)
-    write(kind, tmp_path / "train", some[:20], [7])
-    write(kind, tmp_path / test, some[20:], [])
-    source = opened(f"{kind}:{tmp_path}", left=True)
+    write(tmp_path / "train", some[:20], [7])
+    write(tmp_path / test, some[20:], [])
+    source = opened(f"parquet:{tmp_path}", left=True)
     assert (len(source.train), len(source.test), source.has_own_split) == (20, 10, True)
     assert [stored_code(KEY, one.content) for one in some[20:]] == [bytes(code[:16]) for code in source.test.codes]
-    write(kind, tmp_path / ("test" if test == "validation" else "dev"), records(8), [])
-    three = opened(f"{kind}:{tmp_path}", left=True)
+    write(tmp_path / ("test" if test == "validation" else "dev"), records(8), [])
+    three = opened(f"parquet:{tmp_path}", left=True)
     assert (len(three.train), len(three.test)) == ((20, 8) if test == "validation" else (20, 10))
-    assert three.notes == (f"the validation part of {kind}:{tmp_path} is ignored: only train and test are read",)
+    assert three.notes == (f"the validation part of parquet:{tmp_path} is ignored: only train and test are read",)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_broken_records_are_named_or_left_out_and_counted(kind, tmp_path):
+def test_broken_records_are_named_or_left_out_and_counted(tmp_path):
     some = records(40)
     some[17] = some[17]._replace(content=some[17].content[:40])
     some[30] = some[30]._replace(content=b"")
-    spec = write(kind, tmp_path, some, [25])
+    spec = write(tmp_path, some, [25])
     source = opened(spec, skip_unreadable=True, left=True, size=8, channels=1)
-    names = {
-        "parquet": ["00000.parquet/row 17", "00001.parquet/row 5"],
-        "webdataset": ["00000.tar/a/0017", "00001.tar/a/0030"],
-    }[kind]
+    names = ["00000.parquet/row 17", "00001.parquet/row 5"]
     assert [name.removeprefix(f"{tmp_path}/") for name in source.unreadable_files] == names
     assert len(source.train) + len(source.test) == 38
     assert "left_out" in source.facts_read
-
-
-def test_members_without_an_image_are_left_out_where_they_may_be(tmp_path):
-    write_tar(tmp_path / "a.tar", [("README.txt", b"of the set"), *as_members(records(40))])
-    source = opened(f"webdataset:{tmp_path}/a.tar", skip_unreadable=True)
-    assert len(source.train) + len(source.test) == 40
-    assert [name.endswith("a.tar/README") for name in source.unreadable_files] == [True]

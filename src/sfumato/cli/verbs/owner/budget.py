@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import Number, Path, Spelling, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table

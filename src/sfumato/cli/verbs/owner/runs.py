@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.choices import PrintsJson, SourceChoices, source_spec
+from sfumato.cli.options.choices import SourceChoices, source_spec
+from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import SourceName
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table

@@ -19,8 +19,8 @@ from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import TEXT, Listing, Texts, check_names
-from sfumato.data.readers.sharded.members import parts_of, shards_of
 from sfumato.data.readers.sharded.row_groups import ParquetRows, column_named, features_of
+from sfumato.data.readers.sharded.shards import parts_of, shards_of
 from sfumato.data.records import numbered
 from sfumato.data.subsets import MARK
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data.paths import UnreadableError
-from sfumato.data.readers.sharded.members import ROOM, place_in
+from sfumato.data.readers.sharded.shards import ROOM, place_in
 
 if TYPE_CHECKING:
     import pyarrow as pa

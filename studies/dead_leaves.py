@@ -1,38 +1,41 @@
 """Makes a dictionary from synthetic images: atoms and whitening.
 
-    python -m sfumato.models.priors.making OUT.safetensors --kind colour
-
-This command made the files in this folder, in a few minutes on two cores. The same seed gives the same dictionary, up
-to differences in rounding between processors.
+This command made the files in sfumato/models/priors, in a few minutes on two cores. The same seed gives the same
+dictionary, up to differences in rounding between processors.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from joblib import Parallel, delayed
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from sfumato.cli.options.spellings import positional
+from sfumato.cli.output import console
 from sfumato.models.networks.dictionary import AT_ONCE
 from sfumato.models.networks.responses import first_layer, map_patches, pooled, responses
 from sfumato.models.priors.stored import (
     COLOUR,
     GREY,
-    POWER,
+    WIDTH,
     Atoms,
     Prior,
     SecondLayer,
-    atoms_of,
-    learn,
-    whitening,
-    write,
+    Whitening,
+    haar,
+    normalise_patches,
 )
+from studies import command
 
 TOGETHER = 100
 """Images per random generator. Image i depends on the seed and on i // 100, not on the number of images."""
@@ -109,6 +112,84 @@ def _leaves(rng: np.random.Generator, side: int) -> np.ndarray:
     return (255 * np.clip(image, 0, 1)).astype(np.uint8)
 
 
+_WHITENESS = 0.1
+_PATCHES, _ROUNDS, _AT_ONCE = 300_000, 20, 20_000
+_LEAST = 0.03
+"""Added to each eigenvalue, relative to their mean, so that rare directions are not amplified."""
+POWER = 0.75
+"""1 for full whitening, 0 for none. Slightly less than 1 reduces noise in directions with little information."""
+_LEVELS = 127
+
+
+def learn(images: Tensor, count: int, *, threshold: float, seed: int = 0) -> Atoms:
+    """Learns atoms from the patches of public images.
+
+    Args:
+        images: (N, C, H, W), from -1 to 1.
+        count: n, the number of atoms.
+        threshold: similarity at which a response becomes positive.
+        seed: seed of the choice of patches and initial atoms.
+    """
+    rng = np.random.default_rng(seed)
+    return atoms_of(normalise_patches(_patches(images, rng)), count, threshold=threshold, rng=rng)
+
+
+def atoms_of(patches: Tensor, count: int, *, threshold: float, rng: np.random.Generator) -> Atoms:
+    """Learns atoms of normalised patches (P, d) by spherical k-means, after whitening the patches.
+
+    Args:
+        patches: of public images.
+        count: n, the number of atoms.
+        threshold: similarity at which a response becomes positive.
+        rng: chooses the initial atoms, and replaces those that no patch resembles most.
+    """
+    center = patches.mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov(patches.T))
+    white = vectors * (values + _WHITENESS).rsqrt() @ vectors.T
+    patches = (patches - center) @ white
+    atoms = F.normalize(patches[torch.from_numpy(rng.choice(len(patches), count, replace=False))])
+    for _ in range(_ROUNDS):
+        sums = torch.zeros_like(atoms)
+        for part in patches.split(_AT_ONCE):
+            likeness, nearest = (part @ atoms.T).max(1)
+            sums.index_add_(0, nearest, part * likeness[:, None])
+        unused = sums.norm(dim=1) == 0
+        sums[unused] = patches[torch.from_numpy(rng.choice(len(patches), int(unused.sum())))]
+        atoms = F.normalize(sums)
+    filters = white @ atoms.T
+    return Atoms(filters.contiguous(), -(center @ filters) - threshold)
+
+
+def _patches(images: Tensor, rng: np.random.Generator) -> Tensor:
+    """Patches (n, C * WIDTH^2) from random places, in the order of `F.unfold`."""
+    which = rng.integers(0, len(images), _PATCHES)[:, None, None]
+    top, left = (rng.integers(0, extent - WIDTH + 1, _PATCHES)[:, None, None] for extent in images.shape[2:])
+    rows, columns = top + np.arange(WIDTH)[:, None], left + np.arange(WIDTH)
+    found = images.permute(0, 2, 3, 1).numpy()[which, rows, columns]
+    return torch.from_numpy(found).permute(0, 3, 1, 2).flatten(1)
+
+
+def whitening(features: Tensor, power: float = POWER, *, sums: float = 1.0, keep: int | None = None) -> Whitening:
+    """The whitening of public features (N, n, 4), by their mean and covariance over the N images.
+
+    Args:
+        power: 1 for equal variances, 0 for the original ones.
+        sums: weight of the sum of the quarters; that of their differences is 1.
+        keep: k, how many directions of each Haar component to keep, those of the largest variances; None for n.
+    """
+    center, deviation = features.mean((0, 2)), features.transpose(1, 2).flatten(0, 1).std(0) + 1e-4
+    parts = haar((features - center[:, None]) / deviation[:, None])
+    found = [torch.linalg.eigh(part.T @ part / len(part)) for part in parts.unbind(2)]
+    values = torch.stack([one.eigenvalues.clamp(min=0) for one in found])
+    least = _LEAST * values.mean()
+    kept = slice(-keep if keep else None, None)  # eigenvalues ascend
+    values, vectors = values[:, kept], torch.stack([one.eigenvectors[:, kept] for one in found])
+    step = vectors.abs().amax(1, keepdim=True) / _LEVELS
+    scales = step.squeeze(1) * (values + least).clamp(min=1e-12) ** (-power / 2)
+    scales[0] *= sums
+    return Whitening(center, deviation, (vectors / step).round().to(torch.int8), scales)
+
+
 ATOMS = (800, 400)
 """Number of atoms of each scale, the finest first."""
 THRESHOLDS = (0.25, 0.25)
@@ -135,7 +216,6 @@ DIRECTIONS, PATCHES_OF_AN_IMAGE, THRESHOLD = 44, 25, 0.2
 SUMS_OF_SECOND = 2.5
 """Of the second layer: d, patches of each synthetic image to learn atoms of, the threshold, the weight of sums."""
 _FOR_DIRECTIONS = 2_000
-_LEAST = 0.03
 
 
 def learn_second(images: Tensor, atoms: Atoms, count: int, *, seed: int = 0) -> SecondLayer:
@@ -204,19 +284,33 @@ def make(
     return Prior(tuple(scales), whitening(first, details.power, sums=details.sums), layer, *second)
 
 
-def main() -> None:
-    """Runs the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--kind", choices=(COLOUR, GREY), default=COLOUR)
-    parser.add_argument("--images", type=int, default=IMAGES)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    made_of = {"images": asked.images, "atoms": ATOMS, "thresholds": THRESHOLDS, "seed": asked.seed}
-    recorded = {"kind": asked.kind, **made_of, **KINDS[asked.kind]._asdict()}
-    write(make(asked.kind, **made_of), asked.out, made_of=recorded)
-    print(f"{asked.out}: {asked.out.stat().st_size / 1e6:.1f} MB")
+def write(prior: Prior, path: Path, *, made_of: dict[str, Any]) -> None:
+    """Writes the dictionary to a file, with 16-bit filters."""
+    named = {name: value.half() if "filters" in name else value for name, value in prior.constants().items()}
+    metadata = {"made_of": json.dumps(made_of, sort_keys=True)}
+    safetensors.torch.save_file({name: value.contiguous() for name, value in named.items()}, path, metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLeaves:
+    """Make a dictionary from synthetic images."""
+
+    out: Annotated[str, positional("OUT.safetensors")]
+    """The file to write."""
+    kind: Literal["colour", "grey"] = COLOUR
+    """The kind of images."""
+    images: int = IMAGES
+    """Number of synthetic images."""
+    seed: int = 0
+    """Seed of the images and of the search for atoms."""
+
+    def run(self) -> None:
+        """Make the dictionary and write it."""
+        made_of = {"images": self.images, "atoms": ATOMS, "thresholds": THRESHOLDS, "seed": self.seed}
+        recorded = {"kind": self.kind, **made_of, **KINDS[self.kind]._asdict()}
+        write(make(self.kind, **made_of), Path(self.out), made_of=recorded)
+        console.note(f"{self.out}: {Path(self.out).stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command.main("dead_leaves"))

@@ -1,6 +1,6 @@
 import numpy as np
 
-from sfumato.models.priors.making import dead_leaves, grey
+from studies.dead_leaves import dead_leaves, grey
 
 
 def drawn(count, **how):
@@ -8,7 +8,7 @@ def drawn(count, **how):
 
 
 def test_an_image_follows_from_seed_and_place_alone(monkeypatch):
-    monkeypatch.setattr("sfumato.models.priors.making.TOGETHER", 4)
+    monkeypatch.setattr("studies.dead_leaves.TOGETHER", 4)
     few, more = drawn(3), drawn(6)
     assert few.shape == (3, 12, 12, 3)
     assert few.dtype == np.uint8

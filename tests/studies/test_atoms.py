@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from sfumato.models.priors import stored as learning
-from sfumato.models.priors.stored import EVENNESS, WIDTH, learn, normalise_patches
+from sfumato.models.priors.stored import EVENNESS, WIDTH, normalise_patches
+from studies import dead_leaves as learning
+from studies.dead_leaves import learn
 
 
 def test_even_patches_have_no_mean_and_a_contrast_near_one():

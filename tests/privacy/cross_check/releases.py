@@ -14,9 +14,6 @@ from typing import Any
 MOST_NUMBERS = 100_000_000
 """The most additions that are made to compute a tree's sensitivity."""
 
-LEAST_NOISE = 0.05
-"""The noise above which epochs of random allocation are covered."""
-
 
 @dataclass(frozen=True)
 class OneRelease:
@@ -34,23 +31,13 @@ class Steps:
     count: int
 
 
-@dataclass(frozen=True)
-class Epochs:
-    """`count` epochs of `steps` releases of noise `sigma`. In each epoch, the unit has one vector of norm 1, in a step
-    that is drawn uniformly."""
-
-    sigma: float
-    steps: int
-    count: int
-
-
-def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | Epochs | None:
+def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | None:
     """The releases of a plan, given as `PrivacyPlan.to_dict()`; None for plans that are not covered here.
 
     **Guarantee.** For add-or-remove and zero-out: a unit's vectors are present or absent, and nothing else changes.
-    Under sampling, a step is dominated by the mixture's pair (Zhu, Dong and Wang 2022), and so is an epoch of random
-    allocation (Feldman and Shenfeld 2025, arXiv 2502.08202). If a rule fixes each unit's
-    steps in advance, all steps are one Gaussian release, and its sensitivity is the unit's effect on all of them.
+    Under sampling, a step is dominated by the mixture's pair (Zhu, Dong and Wang 2022). If a rule fixes
+    each unit's steps in advance, all steps are one Gaussian release, and its sensitivity is the unit's effect on all of
+    them.
     """
     sampling, mechanism, steps = plan["sampling"], plan["mechanism"], plan["steps"]
     vectors = plan["at_most"] if plan["unit"] == "user" and plan["drawn"] == "examples" else 1
@@ -69,9 +56,6 @@ def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | Epochs | None:
         return Steps(
             noise / math.sqrt(sum(c * c for c in column)), _binomial(1, probability), math.ceil(steps / groups)
         )
-    if sampling == "Allocated" and mechanism == "Gaussian" and vectors == 1 and noise > LEAST_NOISE:
-        epoch = math.ceil(plan["examples"] / plan["batch_size"])
-        return None if plan.get("drawn") == "clients" else Epochs(noise, epoch, math.ceil(steps / epoch))
     if sampling == "FullBatch" or (sampling == "FixedOrder" and vectors == 1):
         gap = 1 if sampling == "FullBatch" else math.ceil(plan["examples"] / plan["batch_size"])
         squared = _squared_sensitivity(plan, steps, gap)

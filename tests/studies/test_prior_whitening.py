@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from sfumato.models.priors import stored as formulas
-from sfumato.models.priors.stored import haar, whitening
+from sfumato.models.priors.stored import haar
+from studies import dead_leaves as formulas
+from studies.dead_leaves import whitening
 
 
 def features(count=4000, atoms=6):

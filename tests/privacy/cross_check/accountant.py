@@ -1,4 +1,4 @@
-"""Epsilon from scratch, between two bounds, to check the epsilon of a statement.
+"""Epsilon from scratch, between two bounds, to check the package's accounting.
 
 A single Gaussian has a closed form; sampled steps are sums of losses. Neither dp-accounting nor its method is used:
 losses are rounded to the nearest grid point instead of upwards, with their mean kept, and the rounding error of the sum
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.cross_check.releases import Epochs, OneRelease, Steps, releases
+from tests.privacy.cross_check.releases import OneRelease, Steps, releases
 
 POINTS = 1 << 20
 """The number of grid points for the sum of losses, and the most for the losses of one step."""
@@ -52,11 +52,10 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
     if isinstance(release, OneRelease):
         epsilon = _gaussian(release.mu, delta)
         return Bounds(epsilon * (1 - 1e-9), epsilon * (1 + 1e-9))
-    sides = (None,) if isinstance(release, Steps) else (False, True)  # of an epoch: a table below it, and one above it
-    directions = [[_step_bounds(release, delta, removed, side) for removed in (True, False)] for side in sides]
-    if any(None in found for found in directions):
+    removed, added = (_step_bounds(release, delta, removed) for removed in (True, False))
+    if removed is None or added is None:
         return None
-    return Bounds(max(one.lower for one in directions[0] if one), max(one.upper for one in directions[-1] if one))
+    return Bounds(max(removed.lower, added.lower), max(removed.upper, added.upper))
 
 
 def _gaussian(mu: float, delta: float) -> float:
@@ -79,11 +78,11 @@ def _gaussian(mu: float, delta: float) -> float:
 
 
 @functools.lru_cache(maxsize=32)
-def _step_bounds(steps: Steps | Epochs, delta: float, removed: bool, above: bool | None) -> Bounds | None:
+def _step_bounds(steps: Steps, delta: float, removed: bool) -> Bounds | None:
     """Epsilon in one direction: the mixture against no vectors if the unit is removed, otherwise the reverse."""
     import numpy as np
 
-    table = _Table.of(steps, removed) if isinstance(steps, Steps) else _Table.of_epoch(steps, removed, bool(above))
+    table = _Table.of(steps, removed)
     error_share = _ERROR_SHARE * delta
     (low, falling), (high, rising) = table.window(steps.count, error_share)
     if not (math.isfinite(low) and math.isfinite(high) and high - low < _MOST_LOSS):
@@ -142,7 +141,7 @@ class _Table:
 
     Args:
         points, losses: x, and the loss at x: increasing in x if the unit is removed, otherwise decreasing.
-        chances: the probabilities of the intervals between neighbouring points; of an epoch, those of the losses.
+        chances: the probabilities of the intervals between neighbouring points.
         mean: the mean loss.
         lost: the probability of everything that is not in the table.
     """
@@ -152,21 +151,13 @@ class _Table:
     chances: Any
     mean: float
     lost: float
-    steps: Steps | None
+    steps: Steps
     removed: bool
-
-    @classmethod
-    def of_epoch(cls, epochs: Epochs, removed: bool, above: bool) -> _Table:
-        """The table of one epoch, whose losses are a list."""
-        from sfumato.privacy.cross_check.allocation import epoch_losses
-
-        losses, chances, lost = epoch_losses(epochs.sigma, epochs.steps, removed, above)
-        return cls(losses, losses, chances, float(losses @ chances), lost, None, removed)
 
     @property
     def middles(self) -> Any:
         """A loss for each of `chances`."""
-        return self.losses if self.steps is None else (self.losses[1:] + self.losses[:-1]) / 2
+        return (self.losses[1:] + self.losses[:-1]) / 2
 
     @classmethod
     def of(cls, steps: Steps, removed: bool) -> _Table:
@@ -231,9 +222,6 @@ class _Table:
         contains all rounding errors."""
         import numpy as np
 
-        if self.steps is None:
-            places = np.rint(self.losses / width).astype(np.int64)
-            return np.arange(places[0], places[-1] + 1), np.bincount(places - places[0], self.chances), width
         rising = slice(None) if self.removed else slice(None, None, -1)
         table, points = self.losses[rising], self.points[rising]
         first, last = round(float(table[0]) / width), round(float(table[-1]) / width)
@@ -309,6 +297,7 @@ def _epsilon(losses: Any, masses: Any, delta: float) -> float:
     if not enough[place] or not faded[place] > 0 or above[place] <= delta:
         return float(losses[place] if enough[place] else losses[-1])
     return min(max(math.log((above[place] - delta) / faded[place]), 0.0), float(losses[place]))
+<<<<<<< HEAD:src/sfumato/privacy/cross_check/accountant.py
 
 
 _LARGER = 1.01
@@ -342,3 +331,5 @@ def agreement(statement: Mapping[str, Any]) -> Agreement:
     if claimed > _LARGER * second.upper:
         return Agreement(True, f"a second accountant has epsilon {between}, less than the {claimed:.4f} stated")
     return Agreement(True, f"a second accountant agrees: epsilon {between}, {claimed:.4f} stated")
+=======
+>>>>>>> cuts:tests/privacy/cross_check/accountant.py

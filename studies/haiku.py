@@ -7,14 +7,20 @@ lines that write them as an npz archive, with a name `module/parameter` per arra
 from __future__ import annotations
 
 import re
+import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
+from sfumato.cli.options.spellings import positional
+from studies import command
 
 _LAYER = re.compile(
     r"wide_res_net/(?:(?P<alone>First_conv|Final_norm|Softmax)|Block_(?P<group>[123])"
@@ -77,3 +83,26 @@ def _own_name(layer: re.Match[str], name: str, blocks: int) -> str:
 def _own_layout(array: np.ndarray) -> Tensor:
     """(height, width, in, out) as (out, in, height, width), and (in, out) as (out, in)."""
     return torch.from_numpy(np.ascontiguousarray(array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T))
+
+
+def convert(archive: str | Path, file: str | Path) -> None:
+    """Write the archive's weights as a safetensors file for `--pretrained`."""
+    save_file({name: value.contiguous() for name, value in read_haiku(Path(archive)).items()}, file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Haiku:
+    """Write an archive of a published Wide-ResNet as a safetensors file for --pretrained."""
+
+    archive: Annotated[str, positional("IN.npz")]
+    """The npz archive."""
+    out: Annotated[str, positional("OUT.safetensors")]
+    """The file to write."""
+
+    def run(self) -> None:
+        """Read and write."""
+        convert(self.archive, self.out)
+
+
+if __name__ == "__main__":
+    sys.exit(command.main("haiku"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -55,32 +54,9 @@ def write_parquet(path: Path, table: pa.Table, *, rows: int = 4) -> None:
     pq.write_table(table, path, row_group_size=rows)
 
 
-def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-
-def as_members(some: Sequence[Record], first: int = 0, *, users: bool = True) -> list[tuple[str, bytes]]:
-    """By the convention of WebDataset."""
-    members = []
-    for number, one in enumerate(some, first):
-        members.append((f"a/{number:04d}.png", one.content))
-        members.append((f"a/{number:04d}.cls", NAMES[one.label].encode()))
-        if users:
-            members.append((f"a/{number:04d}.json", json.dumps({"user": one.user}).encode()))
-    return members
-
-
-def write(kind: str, folder: Path, some: Sequence[Record], cuts: Sequence[int], *, rows: int = 4) -> str:
+def write(folder: Path, some: Sequence[Record], cuts: Sequence[int], *, rows: int = 4) -> str:
     """The records in shards that are cut there: the source's spelling."""
     edges = [0, *sorted({cut % len(some) for cut in cuts} - {0}), len(some)]
     for number, (start, stop) in enumerate(pairwise(edges)):
-        if kind == "parquet":
-            write_parquet(folder / f"{number:05d}.parquet", as_table(some[start:stop]), rows=rows)
-        else:
-            write_tar(folder / f"{number:05d}.tar", as_members(some[start:stop], start))
-    return f"{kind}:{folder}"
+        write_parquet(folder / f"{number:05d}.parquet", as_table(some[start:stop]), rows=rows)
+    return f"parquet:{folder}"

@@ -14,10 +14,10 @@ from sfumato.gradients import ClippedGradient
 from sfumato.models.losses import LOSSES
 from sfumato.optim.descent import Descent
 from sfumato.privacy import User
-from sfumato.search.audits import many_models
-from sfumato.search.audits.many_models import Layer, Training, clipped_sum
 from sfumato.training.descent import optimizer_for
 from sfumato.training.step import PrivateStep, descend
+from studies import many_models
+from studies.many_models import Layer, Training, clipped_sum
 from studies.worlds import init_layers, losses_at
 
 EXAMPLES, WIDTH, CLASSES = 12, 5, 3

@@ -10,7 +10,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli import main
 from sfumato.models import create
 from sfumato.models.networks.wide_resnet import WideResNet
-from sfumato.models.weights.haiku import read_haiku
+from studies.haiku import convert, read_haiku
 
 GROUPS = (("Block_1", 1), ("Block_2", 2), ("Block_3", 2))
 """The groups of blocks and their strides."""
@@ -82,18 +82,23 @@ class Forward:
         return features @ self.parameters["Softmax/w"] + self.parameters["Softmax/b"]
 
 
+def converted(folder, parameters) -> str:
+    """The path of a safetensors file with these parameters."""
+    np.savez(folder / "theirs.npz", **parameters)
+    convert(folder / "theirs.npz", folder / "theirs.safetensors")
+    return str(folder / "theirs.safetensors")
+
+
 @pytest.mark.parametrize(("depth", "width", "size"), [(10, 1, (32, 32)), (16, 2, (12, 9)), (22, 1, (7, 8))])
 def test_the_network_computes_what_the_authors_definition_does(tmp_path, depth, width, size):
     """Lengths are halved from even and odd ones, and one filter is so short that the lower bound counts."""
     rng = np.random.default_rng(depth)
     parameters = published(rng, depth=depth, width=width, classes=5)
     parameters["wide_res_net/Block_1Conv_0_0/w"][..., 3] *= 1e-4
-    np.savez(tmp_path / "theirs.npz", **parameters)
+    path = converted(tmp_path, parameters)
     images = rng.normal(size=(2, *size, 3))
     name = f"wrn-{depth}-{width},form=de2022"
-    model = create(
-        name, classes=5, channels=3, size=size, pretrained=str(tmp_path / "theirs.npz"), head="pretrained"
-    ).double()
+    model = create(name, classes=5, channels=3, size=size, pretrained=path, head="pretrained").double()
     with torch.no_grad():
         ours = model(torch.from_numpy(images.transpose(0, 3, 1, 2)))
     np.testing.assert_allclose(ours, Forward(parameters).logits(images, depth=depth), rtol=1e-6, atol=1e-6)
@@ -127,28 +132,26 @@ def test_the_published_wrn_28_10_has_the_parameters_of_ours(tmp_path):
 def test_other_archives_are_refused(tmp_path, change, message):
     parameters = published(np.random.default_rng(0), depth=10, width=1, classes=5)
     change(parameters)
-    np.savez(tmp_path / "other.npz", **parameters)
     with pytest.raises(SfumatoError, match=message):
-        create("wrn-10-1,form=de2022", classes=5, channels=3, size=8, pretrained=str(tmp_path / "other.npz"))
+        create("wrn-10-1,form=de2022", classes=5, channels=3, size=8, pretrained=converted(tmp_path, parameters))
 
 
 def test_the_network_of_appendix_c_1_does_not_take_them(tmp_path):
-    np.savez(tmp_path / "theirs.npz", **published(np.random.default_rng(0), depth=10, width=1, classes=5))
+    path = converted(tmp_path, published(np.random.default_rng(0), depth=10, width=1, classes=5))
     with pytest.raises(SfumatoError, match=re.escape("blocks.0.conv1.gain is not in the model")):
-        create("wrn-10-1", classes=5, channels=3, size=8, pretrained=str(tmp_path / "theirs.npz"))
+        create("wrn-10-1", classes=5, channels=3, size=8, pretrained=path)
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
     (tmp_path / "theirs.npz").write_bytes(b"\x80\x04}")
     with pytest.raises(SfumatoError, match="cannot be read as an npz archive of numbers"):
-        create("wrn-10-1,form=de2022", classes=5, channels=3, size=8, pretrained=str(tmp_path / "theirs.npz"))
+        read_haiku(tmp_path / "theirs.npz")
 
 
 def test_a_run_starts_from_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    np.savez("theirs.npz", **published(np.random.default_rng(0), depth=10, width=1, classes=5, channels=1))
-    options = (
-        "--model wrn-10-1,form=de2022 --pretrained theirs.npz --trainable classifier --noise-multiplier 4 --steps 1"
-    )
+    converted(tmp_path, published(np.random.default_rng(0), depth=10, width=1, classes=5, channels=1))
+    options = "--model wrn-10-1,form=de2022 --pretrained theirs.safetensors --trainable classifier --steps 1 "
+    options += "--noise-multiplier 4"
     assert main(["train", "digits", *options.split(), "--views", "1", "--output", "run"]) == 0
     assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -1,8 +1,10 @@
 import pytest
 import torch
 
-from sfumato.models.priors import making
-from sfumato.models.priors.stored import COLOUR, GREY, creation_arguments, prior_for, read, write
+from sfumato.models.priors.stored import COLOUR, GREY, creation_arguments, prior_for, read
+from studies import command
+from studies import dead_leaves as making
+from studies.dead_leaves import write
 
 
 @pytest.mark.parametrize(("kind", "channels"), [(COLOUR, 3), (GREY, 1)])
@@ -31,11 +33,10 @@ def test_a_dictionary_is_read_as_it_was_written(channels, tmp_path):
 @pytest.mark.slow
 def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(making, "ATOMS", (4, 2))
-    monkeypatch.setattr("sfumato.models.priors.stored._PATCHES", 200)
+    monkeypatch.setattr("studies.dead_leaves._PATCHES", 200)
     out = tmp_path / "small.safetensors"
-    monkeypatch.setattr("sys.argv", ["making", str(out), "--kind", "grey", "--images", "6", "--seed", "3"])
-    making.main()
-    assert "MB" in capsys.readouterr().out
+    assert command.main("dead_leaves", [str(out), "--kind", "grey", "--images", "6", "--seed", "3"]) == 0
+    assert "MB" in capsys.readouterr().err
     prior = read(out)
     assert [scale.filters.shape for scale in prior.scales] == [(36, 4), (36, 2)]
     again = making.make("grey", images=6, atoms=(4, 2), seed=3)
@@ -45,7 +46,7 @@ def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
 
 
 def test_a_second_layer_follows_from_its_seed(monkeypatch):
-    monkeypatch.setattr("sfumato.models.priors.stored._PATCHES", 200)
+    monkeypatch.setattr("studies.dead_leaves._PATCHES", 200)
     monkeypatch.setattr(making, "DIRECTIONS", 3)
     how = {"images": 6, "atoms": (5, 2), "details": making.Details(power=0.75, sums=1.5, second=4)}
     one, again, other = making.make("colour", **how), making.make("colour", **how), making.make("colour", seed=1, **how)
