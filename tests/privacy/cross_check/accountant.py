@@ -297,39 +297,3 @@ def _epsilon(losses: Any, masses: Any, delta: float) -> float:
     if not enough[place] or not faded[place] > 0 or above[place] <= delta:
         return float(losses[place] if enough[place] else losses[-1])
     return min(max(math.log((above[place] - delta) / faded[place]), 0.0), float(losses[place]))
-<<<<<<< HEAD:src/sfumato/privacy/cross_check/accountant.py
-
-
-_LARGER = 1.01
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """The second accountant's verdict in words, and whether the statement claims at least its lower bound."""
-
-    holds: bool
-    text: str
-
-
-def agreement(statement: Mapping[str, Any]) -> Agreement:
-    """Compares a statement's plain data with the second accountant.
-
-    **Guarantee.** It holds only if the statement's epsilon is at least the second accountant's lower bound, or if that
-    accountant does not cover the plan, which the words then say.
-    """
-    stated = statement.get("planned", statement)
-    spent = statement["plan"]["steps"] + statement.get("circumstances", {}).get("steps_copied", 0)
-    second = None if "selection" in statement else bounds({**statement["plan"], "steps": spent}, stated["delta"])
-    if second is None:
-        return Agreement(True, "no second accountant covers this plan")
-    claimed, between = stated["epsilon"], f"between {second.lower:.4f} and {second.upper:.4f}"
-    if second.upper == math.inf and claimed >= second.lower:
-        return Agreement(True, f"a second accountant does not resolve delta {stated['delta']:g}: epsilon at least "
-                         f"{second.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
-    if claimed < second.lower:
-        return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
-    if claimed > _LARGER * second.upper:
-        return Agreement(True, f"a second accountant has epsilon {between}, less than the {claimed:.4f} stated")
-    return Agreement(True, f"a second accountant agrees: epsilon {between}, {claimed:.4f} stated")
-=======
->>>>>>> cuts:tests/privacy/cross_check/accountant.py
