@@ -103,8 +103,9 @@ class UserGradient(BoundedSum):
             )
         if users == 0:
             return self._for_records(1)(inputs.new_zeros(0, *inputs.shape[2:]), (targets[:, :1], shares[:, :1]))
-        inputs, targets = _with_own_padding(shares > 0, inputs, targets)
-        present = (shares > 0).any(1)
+        own = shares > 0
+        present, shares = own.any(1), torch.where(own, shares, 0.0).float()
+        inputs, targets = _with_own_padding(own, inputs, targets)
         if records <= self._at_once:
             return self._sum(inputs, targets, shares, keys, present)
         own_keys = [None] * users if keys is None else keys.split(1)
@@ -118,7 +119,7 @@ class UserGradient(BoundedSum):
         views = records * self._views
         shape = inputs.shape[2 if self._views == 1 else 3 :]
         examples = inputs.reshape(users, *([views] if views > 1 else []), *shape)
-        return self._for_records(records, clipped=clipped)(examples, (targets, shares.float()), *keys_present)
+        return self._for_records(records, clipped=clipped)(examples, (targets, shares), *keys_present)
 
     def _sum_in_pieces(
         self, inputs: Tensor, targets: Tensor, shares: Tensor, keys: Tensor | None, present: Tensor
@@ -206,5 +207,4 @@ def _user_loss(
     labels, shares = targets[0][0], targets[1][0]
     each = outputs.unflatten(0, (records, -1))
     labels_by_record = [labels[r].expand(each.shape[1], *labels.shape[1:]) for r in range(records)]
-    losses = [loss(each[r], labels_by_record[r]) for r in range(records)]
-    return sum(torch.where(shares[r] > 0, shares[r] * one, 0.0) for r, one in enumerate(losses))  # type: ignore
+    return sum(shares[r] * loss(each[r], labels_by_record[r]) for r in range(records))  # type: ignore[return-value]
