@@ -47,8 +47,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
-def refuse_unstorable(model: nn.Module) -> None:
-    """Refuses a model whose weights no file of safetensors can hold: its state must be dense tensors."""
+def storable(model: nn.Module) -> nn.Module:
+    """The model. Refuses one whose weights no file of safetensors can hold: its state must be dense tensors."""
     for name, value in {**model.state_dict(), **dict(named_tensors(model))}.items():
         if (kind := undense(value)) is not None:
             raise SfumatoError(
@@ -56,6 +56,7 @@ def refuse_unstorable(model: nn.Module) -> None:
                 "hold dense tensors alone in parameters, buffers and get_extra_state, and make others of them in the "
                 "forward pass",
             )
+    return model
 
 
 def undense(value: Any) -> str | None:

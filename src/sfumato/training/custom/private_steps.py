@@ -16,7 +16,7 @@ from torch.nn import functional
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import nearest
 from sfumato.experiment.settings import SECURE, STANDARD
-from sfumato.gradients.checks.external_models import loss_of_model, refuse_unstorable, unwrap
+from sfumato.gradients.checks.external_models import loss_of_model, storable, unwrap
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
@@ -135,10 +135,8 @@ def private_steps(
 
     Errors: `SfumatoError` before any budget is spent.
     """
-    _refuse_choices(unknown, optimizer, noise, if_changed)
-    refuse_unready(optimizer, with_state)
-    run, key, model = RunDirectory(directory), owner_key(), unwrap(model)
-    refuse_unstorable(model)
+    _refuse_choices(unknown, optimizer, with_state, noise, if_changed)
+    run, key, model = RunDirectory(directory), owner_key(), storable(unwrap(model))
     records, unit = _unit_of(_with_name(own_records(data, key), name, run, public), users, per_user, drawn)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
@@ -171,7 +169,9 @@ def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:
         )
 
 
-def _refuse_choices(unknown: Mapping[str, Any], optimizer: Any, noise: str, if_changed: str) -> None:
+def _refuse_choices(
+    unknown: Mapping[str, Any], optimizer: Any, with_state: Sequence[Any], noise: str, if_changed: str
+) -> None:
     _refuse(unknown)
     one_of("noise", noise, (STANDARD, SECURE))
     one_of("if_changed", if_changed, (REFUSE, SKIP))
@@ -180,6 +180,7 @@ def _refuse_choices(unknown: Mapping[str, Any], optimizer: Any, noise: str, if_c
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
             "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
         )
+    refuse_unready(optimizer, with_state)
 
 
 def _unit_of(

@@ -15,7 +15,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Contents, FeatureTransform, NextWords, Preparation, Source, Tokens, Transform
 from sfumato.experiment.fixed_features import fixed_features
 from sfumato.experiment.settings import SECURE, Settings
-from sfumato.gradients.checks.external_models import refuse_unstorable, unwrap
+from sfumato.gradients.checks.external_models import storable, unwrap
 from sfumato.models.losses import MULTILABEL, NEXT_WORD
 from sfumato.models.model_spec import is_custom, parse
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -182,8 +182,7 @@ def build(
             torch.manual_seed(key.seed("initial weights", 0))
             module = _created(settings, source)
     else:
-        refuse_unstorable(model := unwrap(model))
-        module = copy.deepcopy(model).cpu()
+        module = copy.deepcopy(storable(unwrap(model))).cpu()
         shape = source.shape if source.tokens is None else source.tokens.synthetic(1)
         facts: dict[str, Any] = {"classes": len(source.classes), "each_word": source.next_words}
         module = models.check_shapes("module", module, shape=shape, **facts)
