@@ -1,0 +1,228 @@
+"""How large the house is and how far its runs walk through it: figures that may fall and not rise.
+
+A change that makes one of them smaller writes the smaller figure here.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sfumato.cli.registry import VERBS, load
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "sfumato"
+ERRORS = {
+    "SfumatoError",
+    "LostError",
+    "DivergedError",
+    "UsageError",
+    "UnreadableError",
+    "UnknownClassError",
+    "UndeclaredError",
+    "Refused",
+    "OtherReleaseError",
+}
+"""The package's errors."""
+ROOMS = {
+    "audit": (1210, 10),
+    "averaging": (880, 8),
+    "beside the rooms": (1148, 9),
+    "cli": (6235, 40),
+    "data": (10223, 49),
+    "embedding": (2886, 12),
+    "evaluation": (1602, 11),
+    "experiment": (1775, 9),
+    "exporting": (920, 9),
+    "gradients": (7997, 55),
+    "models": (5120, 33),
+    "observers": (696, 5),
+    "optim": (235, 4),
+    "privacy": (9864, 70),
+    "randomness": (1485, 10),
+    "report": (4404, 26),
+    "runs": (5406, 33),
+    "search": (3210, 15),
+    "serving": (1213, 10),
+    "sklearn": (445, 4),
+    "training": (11018, 53),
+}
+"""Of each room: its lines with its templates and stubs, its files of Python."""
+OPTIONS = {
+    "train": 108,
+    "embed": 91,
+    "pretrain": 64,
+    "features": 37,
+    "dedup": 15,
+    "sweep": 104,
+    "plan": 33,
+    "budget": 9,
+    "spent": 19,
+    "tradeoff": 8,
+    "evaluate": 28,
+    "predict": 9,
+    "aggregate": 10,
+    "export": 5,
+    "report": 17,
+    "runs": 2,
+    "compare": 3,
+    "federation": 4,
+    "verify": 3,
+    "sign": 4,
+    "audit": 8,
+    "serve": 12,
+    "finish": 3,
+    "doctor": 2,
+}
+"""Of each verb: its options."""
+REFUSALS = 1256
+"""Constructions of the package's errors."""
+TRAIN, OWN_STEP, VERIFY = 649, 38, 72
+"""Calls from room to room before the first step of a run; files that one step of a custom loop passes; modules that
+`sfumato verify --help` imports."""
+
+
+def room_of(path: Path) -> str:
+    """The room of a file; files beside the rooms are one."""
+    first, *rest = path.relative_to(PACKAGE).parts
+    return first if rest else "beside the rooms"
+
+
+def rooms() -> dict[str, tuple[int, int]]:
+    """The lines and files of each room."""
+    lines, count = Counter[str](), Counter[str]()
+    for path in PACKAGE.rglob("*"):
+        if path.suffix in (".py", ".pyi", ".jinja", ".css", ".js", ".html"):
+            lines[room_of(path)] += len(path.read_text("utf-8").splitlines())
+            count[room_of(path)] += path.suffix == ".py"
+    return {room: (lines[room], count[room]) for room in sorted(lines)}
+
+
+def test_no_room_grows():
+    grown = {room: now for room, now in rooms().items() if any(a > b for a, b in zip(now, ROOMS[room], strict=True))}
+    assert grown == {}
+
+
+def test_no_verb_gets_another_option():
+    counts = {verb: len(fields(load(verb))) for verb in VERBS}
+    assert {verb: count for verb, count in counts.items() if count > OPTIONS[verb]} == {}
+
+
+def refusals() -> int:
+    """How often the package constructs one of its errors."""
+    return sum(
+        isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in ERRORS
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    )
+
+
+def test_refusals_do_not_grow():
+    assert refusals() <= REFUSALS
+
+
+TRACED = '''
+import importlib, json, os, pkgutil, sys, sfumato
+from pathlib import Path
+
+ROOT = str(Path(sfumato.__file__).parent) + os.sep
+for module in pkgutil.walk_packages(sfumato.__path__, "sfumato."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+
+
+def file(frame):
+    """The file of the package that a frame is in; None elsewhere and for files beside the rooms."""
+    name = frame.f_code.co_filename
+    inside = name.startswith(ROOT) and os.sep in name[len(ROOT) :]
+    return name[len(ROOT) :].replace(os.sep, "/") if inside else None
+
+
+def caller(frame):
+    """The file of the package that the frame was called from."""
+    above = frame.f_back
+    while above is not None and file(above) is None:
+        above = above.f_back
+    return above and file(above)
+'''
+"""Everything is imported first, so that what a run happens to import is no part of its trace."""
+
+TRAIN_SCRIPT = (
+    TRACED
+    + """
+import numpy as np
+from PIL import Image
+from sfumato import cli
+from sfumato.training.step import PrivateStep
+
+draw, changes, stepped = np.random.default_rng(0), 0, False
+for name in "abc":
+    os.makedirs(f"images/{name}")
+    for number in range(60):
+        Image.fromarray(draw.integers(0, 256, (16, 16), np.uint8)).save(f"images/{name}/{number}.png")
+
+
+def trace(frame, event, argument):
+    global changes, stepped
+    if event == "call" and not stepped and (here := file(frame)) is not None:
+        stepped = frame.f_code is PrivateStep.__call__.__code__
+        rooms = {here.split("/")[0], (caller(frame) or here).split("/")[0]}
+        changes += len(rooms) == 2 and "observers" not in rooms
+
+
+sys.setprofile(trace)
+status = cli.main(["train", "folder:images", "--epsilon", "3", "--steps", "2", "--json"])
+sys.setprofile(None)
+assert status == 0 and stepped
+print(json.dumps(changes))
+"""
+)
+
+STEP_SCRIPT = (
+    TRACED
+    + """
+import torch
+from torch import nn
+
+model, passed = nn.Linear(4, 3), set()
+images, labels = torch.randn(60, 4), torch.arange(60) % 3
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+how = {"epsilon": 3.0, "delta": 1e-4, "batch_size": 60, "steps": 4, "directory": "run"}
+steps = iter(sfumato.private_steps(model, optimizer, (images, labels), **how))
+next(steps), next(steps)
+sys.setprofile(lambda frame, event, argument: passed.add(file(frame)) if event == "call" else None)
+next(steps)
+sys.setprofile(None)
+list(steps)
+print(json.dumps(len(passed - {None})))
+"""
+)
+
+HELP_SCRIPT = """
+import contextlib, io, json, sys
+from sfumato import cli
+
+with contextlib.redirect_stdout(io.StringIO()):
+    assert cli.main(["verify", "--help"]) == 0
+print(json.dumps(sum(name.split(".")[0] == "sfumato" for name in sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "most"),
+    [(TRAIN_SCRIPT, TRAIN), (STEP_SCRIPT, OWN_STEP), (HELP_SCRIPT, VERIFY)],
+    ids=["train", "step", "help"],
+)
+def test_the_way_gets_no_longer(script: str, most: int, tmp_path: Path):
+    environment = os.environ | {"SFUMATO_HOME": str(tmp_path / "home")}
+    line = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 0 < json.loads(done.stdout.splitlines()[-1]) <= most
