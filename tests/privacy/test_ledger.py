@@ -377,13 +377,6 @@ def test_lost_steps_are_those_of_all_ranges(ranges, taken):
     assert lost_steps(entries, taken) == expected
 
 
-def test_an_opening_says_after_which_step_it_stands():
-    first = Entry.after(None, *opening(0))
-    assert ledgers.openings([first, Entry.after(first, *opening(0, 1))]) == [(0, SALTS[0]), (0, SALTS[1])]
-    with pytest.raises(SfumatoError, match="line 2 of the ledger is no opening after 0 steps"):
-        ledgers.openings([first, Entry.after(first, *opening(1, 1))])
-
-
 def test_lost_steps_take_no_longer_where_the_ranges_are_huge_or_many():
     entries = [Entry.after(None, LOST, {"first": -(10**15), "last": 10**15}) for _ in range(1000)]
     assert lost_steps(entries, 10_000) == {*range(10_000)}

@@ -36,8 +36,6 @@ LOST = "lost"
 """Entry kind that names paid steps which did not change the model."""
 RECEIVED, SENT = "received", "sent"
 """Entry kinds of a round in a federation: the SHA-256 of the weights that came in before it, and went out after it."""
-BETWEEN_RELEASES = (OPENING, COPY, LOST, RECEIVED, SENT)
-"""Entry kinds that may stand among the releases and are none."""
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
 
 
@@ -70,25 +68,9 @@ def _hash(index: int, kind: str, body: Mapping[str, Any], previous: str) -> str:
     return hashlib.sha256(_canonical([index, kind, body, previous])).hexdigest()
 
 
-def is_release(entry: Entry, step: int, plan: str) -> bool:
-    """Whether the entry commits to the release of this step, under the plan with this fingerprint."""
-    body = dict(entry.body)
-    digest = body.pop(RELEASE, None)
-    committed = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
-    return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
-
-
 def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
-    """The first step and the salt of each opening. Refuses an opening whose step does not match its place."""
-    result, paid = [], 0
-    for entry in entries:
-        paid += entry.kind == "release"
-        if entry.kind == OPENING:
-            salt = entry.body.get("salt")
-            if entry.body != {"step": paid, "salt": salt} or not re.fullmatch("[0-9a-f]{32}", str(salt)):
-                raise SfumatoError(f"line {entry.index + 1} of the ledger is no opening after {paid} steps", _DAMAGED)
-            result.append((paid, salt))
-    return result
+    """The first step and the salt of each opening."""
+    return [(entry.body["step"], entry.body["salt"]) for entry in entries if entry.kind == OPENING]
 
 
 def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:

@@ -275,11 +275,11 @@ def test_a_test_with_1_percent_false_alarms_has_one_figure_everywhere(promised):
 def test_unknown_facts_are_refused():
     with pytest.raises(SfumatoError, match="unknown facts"):
         Circumstances(read=("weather",))
-    with pytest.raises(SfumatoError, match="missing or unknown"):
+    with pytest.raises(SfumatoError, match="missing, unknown or ill-typed"):
         Circumstances.from_dict({**Circumstances().to_dict(), "colour": "blue"})
     without = Circumstances().to_dict()
     del without["search"]
-    with pytest.raises(SfumatoError, match="missing or unknown"):
+    with pytest.raises(SfumatoError, match="missing, unknown or ill-typed"):
         Circumstances.from_dict(without)
 
 

@@ -11,8 +11,7 @@ from sfumato._files import write
 from sfumato.experiment import to_recipe
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, PrivacyPlan
-from sfumato.privacy.ledger import BETWEEN_RELEASES, is_release, openings
-from sfumato.privacy.statements import process_counts
+from sfumato.privacy.ledger import Record, openings
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
@@ -178,21 +177,15 @@ def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
 
 def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
     """`paid_steps` for a ledger whose first entry must contain `beginning`."""
-    remedy = "restore plan.json and ledger.jsonl from a copy, or discard the run"
     opening = dict(ledger.entries[0].body) if ledger.entries else {}
     odd = [name for name, value in beginning.items() if opening.get(name) != value]
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
-        raise SfumatoError(f"the ledger {ledger.path} does not match this run, in: {listing}", remedy)
-    openings(ledger.entries)  # refuses misplaced openings
-    other_kinds = ("end", published.ENTRY, process_counts.ENTRY, *BETWEEN_RELEASES)
-    releases = [entry for entry in ledger.entries[1:] if entry.kind not in other_kinds]
-    for step, entry in enumerate(releases):
-        if not is_release(entry, step, plan.fingerprint) or step >= plan.steps:
-            raise SfumatoError(
-                f"release {step} in the ledger {ledger.path} is {dict(entry.body)}, not step {step} of the plan", remedy
-            )
-    return len(releases)
+        raise SfumatoError(
+            f"the ledger {ledger.path} does not match this run, in: {listing}",
+            "restore plan.json and ledger.jsonl from a copy, or discard the run",
+        )
+    return Record(plan, ledger.entries).paid
 
 
 def verified_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
