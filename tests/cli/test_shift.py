@@ -58,8 +58,8 @@ def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
 
 def test_who_trained_with_weights_is_not_told_to():
     found = Measured({}, Facts({}), ("note: train with weights",))
-    assert found.with_shift(Reading(classes=("a", "b"))).notes == found.notes
-    assert found.with_shift(Reading(classes=("a", "b"), shares={"a": 0.5, "b": 0.5})).notes == ()
+    assert found.with_shift(Reading(classes=("a", "b"), loss="softmax")).notes == found.notes
+    assert found.with_shift(Reading(classes=("a", "b"), loss="softmax", shares={"a": 0.5, "b": 0.5})).notes == ()
 
 
 def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys):
