@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.cli.output.evaluation_output import largest_shift
+from sfumato.cli.output.console import Facts
+from sfumato.cli.output.evaluation_output import Measured, largest_shift
 from sfumato.report.sections.not_covered import grouped
+from sfumato.runs.reading import Reading
 
 QUICK = "--model linear --steps 20 --noise-multiplier 4 --batch-size 400 --learning-rate 0.5 --threads 1 --device cpu"
 
@@ -51,8 +53,13 @@ def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
     assert found["public"] is False
     weighted = call(f"train {rays} {QUICK} --output other --seed 1 --class-prevalence pneumonia=0.74 normal=0.26")
     assert "the model predicts" not in weighted
-    assert "--class-prevalence" not in call(f"evaluate other {rays}")
     assert f"{found['shift']['named']:.0%}" == named
+
+
+def test_who_trained_with_weights_is_not_told_to():
+    found = Measured({}, Facts({}), ("note: train with weights",))
+    assert found.with_shift(Reading(classes=("a", "b"), loss="softmax")).notes == found.notes
+    assert found.with_shift(Reading(classes=("a", "b"), loss="softmax", shares={"a": 0.5, "b": 0.5})).notes == ()
 
 
 def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys):

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 
+import sfumato.exporting
 from sfumato.runs.directory import DONE, LEDGER
 
 
@@ -27,6 +28,7 @@ def test_what_is_missing_is_said_before_anything_is_imported_for_it(run, call, m
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "onnx" else found(name, *rest))
     monkeypatch.setitem(sys.modules, "sfumato.exporting.exporter", None)  # importing it would raise an error
+    monkeypatch.delitem(vars(sfumato.exporting), "export", raising=False)  # it may have been imported before
     refused = call(f"export {run}", status=1)
     assert refused.startswith("error: --to onnx needs onnx")
     assert "(not installed); pip install 'sfumato[onnx]'" in refused

@@ -223,7 +223,9 @@ class TrainingChoices(TextChoices, Choices):
         taken = {name: value for name, value in taken.items() if getattr(self, name) is None and value != "module"}
         if "model" in taken:
             recipe.check_trusted(taken["model"], file, trust_code=self.trust_code)
-        notes = [Detail(f"{name} {value} (by rule: from the pre-trained weights)") for name, value in taken.items()]
+        notes: list[str] = [
+            Detail(f"{name} {value} (by rule: from the pre-trained weights)") for name, value in taken.items()
+        ]
         return replace(self, **taken), notes
 
 
