@@ -113,6 +113,14 @@ def test_every_file_of_the_repository_that_is_named_exists(path: Path):
         assert (ROOT / name).exists(), f"{path.name} names {name}"
 
 
+def test_every_test_that_ci_names_exists():
+    for word in re.findall(r"tests/[\w./{},]+", (ROOT / ".ci" / "run").read_text("utf-8")):
+        head, _, rest = word.partition("{")
+        among, _, tail = rest.partition("}")
+        for one in among.split(","):
+            assert (ROOT / (head + one + tail)).exists(), f".ci/run names {head + one + tail}"
+
+
 @each_page
 def test_python_blocks_compile(path: Path):
     for number, text in enumerate(blocks(path, "python"), start=1):
