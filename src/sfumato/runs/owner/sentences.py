@@ -129,8 +129,8 @@ def overlap_notes(found: EarlierUses, budget: str | None = None) -> Iterator[str
     yield (
         f"note: {common.sum():,} of these {len(common):,} records ({share}) {'were' if common.sum() > 1 else 'was'} "
         f"used by {runs_text(len(named))} of yours on {'other data sets' if len(named) > 1 else 'another data set'}"
-        f"{shown}, which no total counts with this one: the cost of all adds up for a record that is in all; leave "
-        "these records out, or give all such runs one budget (sfumato budget)"
+        f"{shown}. No total has both. A record that is in all of them pays for all: leave such records out, or give all "
+        "these runs one budget (sfumato budget)"
     )
 
 
@@ -176,8 +176,8 @@ def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> s
         under = adjacency_of([use for use in (*earlier, coming) if unit_of(use) == own.unit])
         which = f", {like} of them with a guarantee for each single {own.unit}" if others else ""
         note += (
-            f"{which}; together with this one, if all were planned in advance, they cost epsilon "
-            f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
+            f"{which}; together with this one they cost epsilon {rounded_up(own.epsilon)} at delta {own.delta!r} under "
+            f"{under} adjacency, if all were planned in advance"
         )
     note += seeded_suffix(seeded)
     return "; ".join(
@@ -204,10 +204,9 @@ def joint_cost_sentences(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0
     epsilon, delta = joint_cost(own)
     one = "an example that" if plan.users is None else "a person who"
     total = (
-        f"At least {len(own)} runs of yours have used these data; planned in advance, they are together "
-        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency_of(own)} adjacency, which each of "
-        f"them holds for, for {one} is in all of them{seeded_suffix(seeded)}. A copy of the data in another place that "
-        "was also changed is not counted."
+        f"At least {len(own)} runs of yours have used these data. Together they are ({rounded_up(epsilon)}, {delta!r})-"
+        f"differentially private under {adjacency_of(own)} adjacency for {one} is in all of them, if all were planned in "
+        f"advance{seeded_suffix(seeded)}. A copy of the data in another place that was also changed is not counted."
     )
     return [total, *of_others]
 
