@@ -133,8 +133,9 @@ def require(part: type, given: Mapping[str, Any], kind: type) -> None:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that was probably meant; None if none is close."""
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    """The known name that was probably meant: one that begins so, or else a close one; None if there is none."""
+    longer = [one for one in known if len(name) > 2 and one.startswith(name)]
+    return next(iter([*longer, *difflib.get_close_matches(name, known, n=1)]), None)
 
 
 def refuse_unknown(name: str, kind: type, *, others: Collection[str] = ()) -> None:

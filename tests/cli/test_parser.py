@@ -112,6 +112,7 @@ def test_options_are_read_wherever_they_stand(given: str, read: dict):
         ("train digits --window 5", "--window must be two integers separated by a comma, got '5'"),
         ("export run --to x", "--to must be onnx or torch-export, got 'x'"),
         ("train digits --epsilo 3", "unknown option --epsilo; perhaps you meant --epsilon"),
+        ("train digits --eps 3", "unknown option --eps; perhaps you meant --epsilon"),
         ("train --lr=0.5 digits", "unknown option --lr"),
         ("train digits -o here", "unknown option -o"),
         ("train folder pictures", "one argument too many: pictures"),

@@ -20,7 +20,7 @@ from sfumato.cli.options.spellings import Spelling, UsageError, spelling_of
 from sfumato.cli.registry import name_of
 
 PROGRAM = "sfumato"
-INDENT, NARROWEST, WIDEST = 24, 60, 110
+INDENT, NARROWEST, WIDEST, FEW = 24, 60, 110, 6
 _KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, "a whole number"),
     float: (float, "a number"),
@@ -83,9 +83,10 @@ def parse(verb: type, words: Sequence[str], *, program: str = "", description: s
         name = word.partition("=")[0]
         if not name.startswith("-"):
             parser.error(f"one argument too many: {word}")
-        near = nearest(name.strip("-").replace("-", "_"), [one.name for one in _options(verb) if not one.positional])
-        meant = f"; perhaps you meant --{near.replace('_', '-')}" if near else ""
-        parser.error(f"unknown option {name}{meant}")
+        flags = {one.name: one.flag for one in _options(verb) if not one.positional}
+        near = nearest(name.strip("-").replace("-", "_"), flags)
+        few = f"; the options are {', '.join(flags.values())}" if len(flags) <= FEW else ""
+        parser.error(f"unknown option {name}{f'; perhaps you meant {flags[near]}' if near else few}")
     return verb(**{name: _tuples(value) for name, value in vars(found).items()})
 
 

@@ -34,5 +34,6 @@ def test_what_is_missing_is_said_before_anything_is_imported_for_it(run, call, m
     assert "(not installed); pip install 'sfumato[onnx]'" in refused
 
 
-def test_the_name_that_others_have_for_the_format_is_known(run, call):
-    assert "--format, torch-export; perhaps you meant --to" in call(f"export {run} --format torch-export", status=2)
+def test_an_unknown_option_names_the_few_that_there_are(run, call):
+    said = call(f"export {run} --format onnx", status=2)
+    assert "unknown option --format; the options are --json, --model, --to, --output" in said

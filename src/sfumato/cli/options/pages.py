@@ -54,7 +54,6 @@ COMMON = {
         "dedup": "user_from backbone weights resolution drop limit output json",
         "spent": "users user_from size test_fraction public root json",
         "evaluate": "part public user_from test_fraction positive threshold plot device json",
-        "report": "public model_card dpia registry set json",
     }.items()
 }
 """For each verb with many options, those that most users need. `--help-all` shows all of them."""
