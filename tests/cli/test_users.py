@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sfumato.cli import main
 from sfumato.data import Source, open_source
 from sfumato.randomness import owner_key
 
@@ -92,7 +93,7 @@ def by_patient(patients) -> str:
     return "'folder:by patient'"
 
 
-def test_folders_of_patients_are_asked_about_and_each_patient_is_promised_to(call, by_patient, quick):
+def test_folders_of_patients_are_asked_about_and_each_patient_is_promised_to(call, by_patient, quick, capsys):
     for further in ("", "--user-from folder", "--unit user --drawn users"):
         told = call(f"train {by_patient} {quick} {further} --output run --dry-run", status=1)
         assert told.splitlines()[-1].endswith(
@@ -106,6 +107,11 @@ def test_folders_of_patients_are_asked_about_and_each_patient_is_promised_to(cal
         "--model linear --threads 1 --device cpu --output run"
     )
     assert "-differentially private for each single person" in told
+    capsys.readouterr()
+    assert main(["spent", "folder:by patient"]) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "only runs on data at" in line)
+    assert "give --class-from folder:2, and with it --user-from folder and --unit user" in line
+    assert "for each single user: 1 run, epsilon" in call(f"spent {by_patient} {levels}")
     call("verify run")
     call("report run --public")
     call("report run --model-card")

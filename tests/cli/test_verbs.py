@@ -252,7 +252,7 @@ def test_runs_on_the_same_images_in_two_formats_are_counted_together(call, quick
     assert main(shlex.split(f"train npz:a.npz {quick} --seed 3 --output three --dry-run")) == 0
     assert "note: 2 earlier runs of yours used these data" in capsys.readouterr().err
     (together,) = (line for line in call(f"train npz:a.npz {quick} --output three").splitlines() if "At least" in line)
-    assert together.startswith("At least 3 runs of yours have used these data; planned in advance, they are together (")
+    assert together.startswith("At least 3 runs of yours have used these data. Together they are (")
     assert together.endswith("A copy of the data in another place that was also changed is not counted.")
     np.savez("b.npz", x_train=x[0][1:], y_train=y[0][1:], x_test=x[1], y_test=y[1])
     assert "runs of yours" not in call(f"train npz:b.npz {quick} --output fewer"), "as the line says"

@@ -20,9 +20,9 @@ def test_plans_of_both_adjacencies_are_composed_for_zero_out(plan):
     for many in ([one, other], [other, one]):
         assert composition.joint_cost(many) == (pytest.approx(both), 1e-5)
         assert composition.adjacency_of(many) == "zero-out"
-    assert "for zero-out adjacency, which each of them holds for" in sentences.earlier_runs_note([one], other)
-    assert "for add-or-remove adjacency" in sentences.earlier_runs_note([one], one)
-    assert "for zero-out adjacency" in sentences.earlier_runs_note([other], other)
+    assert "under zero-out adjacency, if all were planned in advance" in sentences.earlier_runs_note([one], other)
+    assert "under add-or-remove adjacency" in sentences.earlier_runs_note([one], one)
+    assert "under zero-out adjacency" in sentences.earlier_runs_note([other], other)
     assert (composition.adjacency_of([one, one]), composition.adjacency_of([other])) == ("add-or-remove", "zero-out")
 
 

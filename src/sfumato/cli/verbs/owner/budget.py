@@ -73,9 +73,7 @@ class Budget(PrintsJson):
             return
         if ":" in self.what:
             if given or self.plot:
-                raise SfumatoError(
-                    f"{self.what} is a source, but a budget is set and drawn by its name", "name the budget"
-                )
+                raise SfumatoError(f"{self.what} is a source and no budget's name", "give a name, such as faces")
             self.list_all(self.what)
             return
         if given and self.epsilon is None:
@@ -101,11 +99,11 @@ class Budget(PrintsJson):
         from sfumato.data import SourceSpec
         from sfumato.runs.owner import budgets
 
-        rows = [] if source is None else uses_of(SourceSpec(spec=source))[0]["uses"]
+        rows = [] if source is None else uses_of(SourceSpec(spec=source), self)[0]["uses"]
         counting = dict.fromkeys(name for one in rows for name in one["budgets"])
         found = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
         none = "no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one"
-        none = Note(none if source is None else f"no budget counts a run on {source}")
+        none = Note(none if source is None else f"no budget counts a run on {source}; --budget NAME of a run counts it in one")
         data = {"budgets": [one.to_dict() for one in found]}
         console.show(data, *(one.description for one in found), None if found else none, json=self.json)
 

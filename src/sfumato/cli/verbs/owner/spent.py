@@ -47,7 +47,7 @@ class Spent(PrintsJson, SourceChoices):
         from sfumato.runs.owner.budgets import runs_text
         from sfumato.runs.owner.data_identity import BY_NUMBERS
 
-        found, apart = uses_of(source_spec(self, self.what))
+        found, apart = uses_of(source_spec(self, self.what), self)
         if found["by_numbers"]:
             apart.append(
                 f"note: {runs_text(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}"
@@ -57,8 +57,9 @@ class Spent(PrintsJson, SourceChoices):
             console.note(note)
 
 
-def uses_of(spec: SourceSpec) -> tuple[dict[str, Any], list[str]]:
+def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
     """The uses of a source (`uses_report`), and notes for the owner. Data that cannot be opened are known by path."""
+    from sfumato.cli.output.refusals import with_option_names
     from sfumato.data import paths
     from sfumato.randomness import owner_key
     from sfumato.runs.owner import sentences, uses
@@ -75,7 +76,8 @@ def uses_of(spec: SourceSpec) -> tuple[dict[str, Any], list[str]]:
         found = uses.uses_report(DataIdentity((), tuple(paths.places_of(spec.spec))))
         if not found["uses"]:
             raise
-        console.note(f"note: {error}; only runs on data at this path are listed")
+        why = with_option_names(f"{error.problem}; {error.remedy}", verb)
+        console.note(f"note: {why}; only runs on data at this path are listed")
         return found, [*sentences.disagreements()]
 
 
@@ -105,8 +107,9 @@ def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     yield from ("", Table(rows, COLUMNS, texts=4), "")
     for one in found["together"]:
         yield (
-            f"for each single {one['unit']}: {runs_text(one['runs'])}, together epsilon {rounded_up(one['epsilon'])} "
-            f"at delta {one['delta']!r}, if all were planned in advance{seeded_suffix(one['seeded'])}"
+            f"for each single {one['unit']}: {runs_text(one['runs'])}, {'together ' * (one['runs'] > 1)}epsilon "
+            f"{rounded_up(one['epsilon'])} at delta {one['delta']!r}"
+            f"{', if all were planned in advance' * (one['runs'] > 1)}{seeded_suffix(one['seeded'])}"
         )
     if found["other_assignments"]:
         yield Note(f"note: {other_assignments(found['other_assignments'], 'of these')}")
