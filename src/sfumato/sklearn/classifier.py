@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from shutil import rmtree
@@ -119,7 +120,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             if self.search is None and fits.is_searching():
                 fits.refuse_search(plan)
             source = fits.register_fit(source, plan, paid=self.search is not None)
-        self._train(source, clipping_note(X, self.value_range))
+        if (note := clipping_note(X, self.value_range)) is not None:
+            warnings.warn(note, stacklevel=2)
+        self._train(source)
         return self
 
     def _numbered(self, y: np.ndarray) -> np.ndarray:
@@ -164,11 +167,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         name = self.model if isinstance(self.model, str) else None
         return Experiment(**{"model": name, **budget}).decide(source)[0]
 
-    def _train(self, source: Source, note: str | None) -> None:
-        """Trains, and stores the results as attributes, with this note and the messages of the run."""
+    def _train(self, source: Source) -> None:
+        """Trains, and stores the results as attributes."""
         messages = _Messages(self.verbose)
-        if note is not None:
-            messages.report(note)
         directory = self.directory
         if directory is None:
             directory = tempfile.mkdtemp(prefix="sfumato-run-")

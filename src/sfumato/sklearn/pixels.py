@@ -84,11 +84,11 @@ def as_images(flat: np.ndarray, shape: Shape, value_range: Sequence[float] | Non
 
 
 def clipping_note(flat: np.ndarray, value_range: Sequence[float] | None) -> str | None:
-    """A note if values lie outside the declared range. It depends on the private values: for the owner alone."""
+    """A warning if values lie outside the declared range. It depends on the private values: for the owner alone."""
     if value_range is None or not ((flat < value_range[0]) | (flat > value_range[1])).any():
         return None
     return (
-        f"note: values of X outside value_range {tuple(value_range)} are clipped to it (a private fact); give the "
+        f"values of X outside value_range {tuple(value_range)} are clipped to it (a private fact); give the "
         "range of the values as they come here, after any scaling"
     )
 
