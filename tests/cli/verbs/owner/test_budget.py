@@ -55,7 +55,9 @@ def test_a_source_names_the_budgets_that_count_its_runs(call, arrays, plan, caps
     assert call(f"budget {arrays}").startswith("budget spots: ")
     (found,) = json.loads(call(f"budget {arrays} --json"))["budgets"]
     assert found["budget"] == "spots"
-    assert "is a source and no budget's name; give a name, such as faces" in call(f"budget {arrays} --epsilon 3", status=1)
+    assert "is a source and no budget's name; give a name, such as faces" in call(
+        f"budget {arrays} --epsilon 3", status=1
+    )
 
 
 def test_a_run_that_ends_early_or_goes_on_is_counted_once(private, call, monkeypatch):
