@@ -208,7 +208,7 @@ def test_what_a_copy_may_have_taken_is_counted_in_ledger_statement_and_list(tmp_
     more = STEPS - paid
     assert statement.circumstances.steps_copied == more
     assert statement.epsilon == plan.with_copies(more).epsilon() > plan.epsilon()
-    assert f"{STEPS} steps and {more} more that a copy of this run may have taken of the" in statement.sentence
+    assert f"{STEPS} steps, and {more} more that a copy of this run may have taken, of the" in statement.sentence
     assert statement.to_dict()["epsilon"] > sfumato.Statement.from_dict(_json(directory)).epsilon
     assert sfumato.verify(backup).holds
     found = total()

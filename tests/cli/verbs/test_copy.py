@@ -30,7 +30,7 @@ def test_a_copy_is_refused_or_counted(call, quick, monkeypatch):
     refused = call("train copy", status=1)
     assert "another copy of it went on, or this one comes from a backup" in refused
     assert "give --copy, which counts the steps" in refused
-    assert "3 steps and 2 more that a copy of this run may have taken of the" in call("train copy --copy")
+    assert "3 steps, and 2 more that a copy of this run may have taken, of the" in call("train copy --copy")
     one, two = (json.loads(call(f"verify {name} --json"))["holds"] for name in ("run", "copy"))
     assert (one, two) == (True, True)
     (total,) = json.loads(call("spent digits --json"))["together"]

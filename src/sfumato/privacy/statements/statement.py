@@ -96,7 +96,7 @@ class Statement(StatementBase):
         participation = plan.participation.describe(plan.population, plan.unit.drawn_one)
         noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.description}".rstrip()
         copied = self.circumstances.steps_copied
-        more = f" and {copied} more that a copy of this run may have taken" if copied else ""
+        more = f", and {copied} more that a copy of this run may have taken," if copied else ""
         steps = (
             f"{plan.steps} step{'s' if plan.steps > 1 else ''}{more} of the {plan.theorem.name}, {participation}, "
             f"{plan.clipping.description}{words.moved}, {noise}"
