@@ -60,7 +60,7 @@ def test_a_run_records_its_noise_and_the_statement_says_that_it_holds(run):
     assert run.statement.circumstances.noise_grid == grid
     assert any("correctly to multiples of 2^-31 of the clipping norm" in line for line in run.statement.plain)
     assert not any("Floating-point" in line for line in run.statement.not_covered)
-    assert any("SHAKE-256 for the noise" in line for line in run.statement.not_covered)
+    assert any("SHAKE-256 and Philox" in line for line in run.statement.not_covered)
     again = Circumstances.from_dict(json.loads(json.dumps(run.statement.circumstances.to_dict())))
     assert again == run.statement.circumstances
     assert run.statement.epsilon == PLAN.epsilon(), "the plan's noise multiplier is kept"
