@@ -65,7 +65,7 @@ def test_an_uncovered_search_ranks_by_recall_and_its_best_says_so(people, call, 
     call("embed best")
     statement = json.loads(Path("best/statement.json").read_text())
     assert statement["circumstances"]["search"]["runs"] == 3
-    assert any("search for these settings: 3 runs on the same data" in one for one in statement["not_covered"])
+    assert any("search for these settings. It has 3 runs on the same data" in one for one in statement["not_covered"])
     assert len([*Path("best/kept").iterdir()]) == 2
 
 
@@ -80,7 +80,6 @@ def _noted(command: str, capsys) -> str:
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        ("--search private", "a private selection counts correct answers, which embeddings don't give"),
         ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
