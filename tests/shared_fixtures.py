@@ -30,7 +30,6 @@ from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, loss
 from sfumato.privacy.statements import curve, statement
-from sfumato.privacy.theorems import selection
 from sfumato.runs import openings, pins
 from sfumato.training import loop
 from tests.forks import Forks, begun
@@ -240,9 +239,8 @@ def accounted_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def coarse_losses(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Privacy losses on the coarse grid, and private selection by a fifth of the Renyi orders, so that an epsilon takes
-    milliseconds; it stays a bound, a little larger. Not where figures are looked at: in tests/privacy, tests/papers,
-    and those that lie above all folders."""
+    """Privacy losses on the coarse grid, so that an epsilon takes milliseconds; it stays a bound, a little larger. Not
+    where figures are looked at: in tests/privacy, tests/papers, and those that lie above all folders."""
     place = request.path.relative_to(HERE)
     exact = place.parts[0] in EXACT or (len(place.parts) == 1 and place.name != "test_reprs.py")  # which has one_run
     with pytest.MonkeyPatch.context() as patch:
@@ -255,13 +253,11 @@ def on_the_coarse_grid(patch: pytest.MonkeyPatch) -> None:
     """As `coarse_losses` has it."""
     epsilon = loss._epsilon
     patch.setattr(loss, "_epsilon", lambda *given: epsilon(*given[:-1], max(given[-1], loss.COARSE_GRID)))
-    patch.setattr(selection, "SELECTION_ORDERS", selection.SELECTION_ORDERS[::5])
     for (module, name), computed in _COARSE.items():
         patch.setattr(module, name, computed)
 
 
 _CACHED = (
-    *((selection, name) for name in ("_best_of", "_accountant", "_curve")),
     (curve, "curve"),
     (statement, "curve_fields"),
 )

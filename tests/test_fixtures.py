@@ -25,7 +25,7 @@ from sfumato import PrivacyPlan, SfumatoError, load, open_source, owner_key, ver
 from sfumato.cli import main, registry
 from sfumato.cli.options import recipe, space
 from sfumato.cli.verbs import sweep
-from sfumato.privacy import NoGuarantee, PrivateSelection, ledger
+from sfumato.privacy import NoGuarantee, ledger
 from sfumato.runs import directory, pins
 from sfumato.training import run as runs
 
@@ -103,7 +103,6 @@ def test_there_is_a_run_of_each_kind():
     plans = [read(HERE / version / "runs" / name / "plan.json") for version, name in PRIVATE]
     statements = [read(HERE / version / "runs" / name / "statement.json") for version, name in PRIVATE]
     assert {plan["sampling"] for plan in plans} == {"Poisson", "FullBatch"}
-    assert {one["selection"]["score_noise"] for one in statements if "selection" in one} == {None, 3.0}
     assert any(one["circumstances"]["search"] for one in statements)
     assert any(one["circumstances"]["steps_taken"] for one in statements)
     assert any(not one["circumstances"]["seeded"] for one in statements)
@@ -137,10 +136,6 @@ def test_its_statement_is_the_same_after_it_was_read(copies, version, name):
     assert json.loads(json.dumps(found.statement.to_dict())) == statement
     assert found.accuracy == read(run / "evaluation.json")["accuracy"]
     assert found.steps == statement["steps_taken"]
-    if "selection" in statement:
-        selection = PrivateSelection.from_dict(statement["selection"])
-        assert json.dumps(selection.to_dict()) == json.dumps(statement["selection"])
-        assert f"selection {selection.fingerprint[:16]}" in statement["sentence"]
 
 
 @pytest.mark.parametrize(("version", "name"), PUBLIC)
@@ -167,7 +162,7 @@ def test_its_model_says_the_same(copies, at, version, name):
 def test_pages_can_be_written_again(copy):
     for name, option, page in (
         ("cached", "--json", "report.html"),
-        ("selected", "--public", "report-public.html"),
+        ("poisson", "--public", "report-public.html"),
         ("public", "--json", "report.html"),
     ):
         run = copy / "runs" / name
@@ -254,7 +249,6 @@ AGAIN = [
     ("cut", None),
     ("cut-public", "pretrain runs/cut-public"),
     ("cut-public", None),
-    ("cut-search", None),
 ]
 
 
@@ -263,13 +257,9 @@ AGAIN = [
 )
 @pytest.mark.parametrize("copy", VERSIONS, indirect=True)
 def test_an_unfinished_run_goes_on_or_is_refused_but_never_begins_anew(copy, name, line):
-    """Its steps are paid: a run that began anew would pay them again, by another key, and a search draw another K."""
+    """Its steps are paid: a run that began anew would pay them again, by another key."""
     arguments = write.command(name, write.UNFINISHED[name][0]) if line is None else line.split()
-    places = sorted(
-        path.parent
-        for path in (copy / "runs").rglob("dice.key")
-        if name == path.parent.name or path.parents[1].name == f".{name}.search"
-    )
+    places = sorted(path.parent for path in (copy / "runs").rglob("dice.key") if name == path.parent.name)
     assert places
     for place in places:
         settings = read(place / "settings.json")
@@ -287,7 +277,7 @@ def test_an_unfinished_run_goes_on_or_is_refused_but_never_begins_anew(copy, nam
         return
     run = copy / "runs" / name
     identity = read(run / "settings.json")["run"]
-    assert identity in opened or name == "cut-search", "another run stands there"
+    assert identity in opened, "another run stands there"
     assert ledger_of(run).startswith(opened.get(identity, b"")), "the ledger does not go on"
     steps = [row["step"] for row in directory.RunDirectory(run).rows()]
     assert steps == sorted(set(steps))

@@ -18,7 +18,6 @@ import contextlib
 import hashlib
 import io
 import json
-import math
 import os
 import secrets
 import shlex
@@ -40,8 +39,8 @@ from sfumato.cli import main
 from sfumato.data import Records, Views, hold_out, image_generator, own_codes
 from sfumato.data.identity import fingerprint, record_users
 from sfumato.gradients import tuner
-from sfumato.privacy import CandidateCount, Entry, FixedClipping, PrivateSelection
-from sfumato.randomness import Choice, LogUniform, Uniform, draw_settings, noisy_score, number_of_candidates
+from sfumato.privacy import Entry, FixedClipping
+from sfumato.randomness import Choice, LogUniform, Uniform, draw_settings
 from sfumato.runs import checkpoint, pins
 
 GOLDEN = Path(__file__).parent / "fixtures" / "golden.json"
@@ -59,8 +58,6 @@ RUNS = {
     "features": "features digits --backbone public --device cpu --threads 1",
     "head": f"train features:features {COMMON} --steps 3 --noise-multiplier 4 --delta 1e-5 --batch-size 64 "
     "--learning-rate 0.5 --model head,norm=10 --keep 0",
-    "selection": f"{PRIVATE.replace('train', 'sweep', 1)} --batch-size 32 --model linear --search private "
-    "--candidates 3 --shape 1 --score-noise 3 --vary learning-rate=log:0.1..2 ema=0,0.9",
 }
 
 
@@ -90,24 +87,16 @@ def draws() -> dict[str, Any]:
     noisy = Noise(Gaussian(noise_multiplier=1.5), max_norm=2.0, key=KEY).add(total, step=4)
     shown = Views(count=3, shift=2, flip=True).draw(KEY.generator("views", 0), 2, size=8)
     space = {"a": Choice(values=(1, 4, 16)), "b": Uniform(low=0, high=1), "c": LogUniform(low=0.1, high=10)}
-    laws = (
-        CandidateCount(mean=10),
-        CandidateCount(mean=10, shape=1),
-        CandidateCount(mean=3, shape=-0.5),
-        CandidateCount(mean=10, shape=math.inf),
-    )
     return {
         "Poisson": [Sampler(drawn(40, 8), KEY, records=40).draw(step).tolist() for step in range(4)],
         "full batch": Sampler(drawn(5, 5), KEY, records=5).draw(2).tolist(),
         "noise": {name: value.tolist() for name, value in noisy.items()},
         "views": [shown.down.tolist(), shown.right.tolist(), shown.mirrored.tolist()],
         "window": image_generator(SECRET, EIGHT_PIXELS[0]).random(2).tolist(),
-        "number of candidates": [number_of_candidates(law, KEY) for law in laws],
         "settings": [
             {name: float(f"{value:.12g}") for name, value in draw_settings(number, space, KEY).items()}
             for number in range(3)
         ],
-        "scores": [noisy_score(50, 3.0, number, KEY) for number in range(4)],
     }
 
 
@@ -138,7 +127,7 @@ def drawn(examples: int, batch_size: int) -> PrivacyPlan:
 
 
 def promises() -> dict[str, Any]:
-    """Plans, selections and ledgers: what they are called, and how they are written."""
+    """Plans and ledgers: what they are called, and how they are written."""
     plan = PrivacyPlan(
         population=50_000,
         participation=Poisson(batch_size=4096),
@@ -158,21 +147,12 @@ def promises() -> dict[str, Any]:
         replace(plan, population=1438, participation=FullBatch(), steps=60),
         replace(plan, population=60_000, participation=FullBatch(), clipping=FixedClipping(2)),
     ]
-    selections = [
-        PrivateSelection(plan=plan, draws=law, score_noise=noise)
-        for law, noise in (
-            (CandidateCount(mean=10), None),
-            (CandidateCount(mean=5, shape=1), 3),
-            (CandidateCount(mean=10, shape=math.inf), 2.5),
-        )
-    ]
     entries = [Entry.after(None, "begin", {"plan": plan.to_dict(), "é": [1, 2.5, None, True]})]
     for step in range(2):
         body = {"step": step, "plan": plan.fingerprint, "release": hashed(bytes([step]))}
         entries.append(Entry.after(entries[-1], "release", body))
     return {
         "plans": [[one.to_dict(), one.fingerprint] for one in plans],
-        "selections": [[one.to_dict(), one.fingerprint] for one in selections],
         "ledger": [entry.line().decode() for entry in entries],
     }
 
@@ -267,8 +247,6 @@ def trained(names: Iterable[str] = RUNS) -> dict[str, Any]:
             with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
                 assert main([*shlex.split(RUNS[name]), "--output", name, "--json"]) == 0, RUNS[name]
             found[name] = of_run(Path(name))
-            if name == "selection":
-                found[name] |= {part: json.loads(told.getvalue())[part] for part in ("settings", "score")}
     finally:
         patch.undo()
         torch.set_num_threads(before)
@@ -283,8 +261,8 @@ def whatever_is_rounded(from_seed: Callable[[int, str], RunKey]) -> Callable[[ty
 
     def keyed(_: type, seed: int, context: str = "") -> RunKey:
         if context.startswith("["):
-            plan, _, _, _, settings, candidate, *_ = json.loads(context)
-            context = json.dumps([plan, settings, candidate])
+            plan, _, _, _, settings, sixth, *_ = json.loads(context)
+            context = json.dumps([plan, settings, sixth])
         return from_seed(seed, context)
 
     return keyed

@@ -120,10 +120,6 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
             "train csv:TABLE LABELS QUICK --drift 5 --drift-groups nodule --participation drifting --batch-size 50",
             "a drift between classes needs one class per record",
         ),
-        (
-            "sweep csv:TABLE LABELS --epsilon 8 --search private --vary learning_rate=0.1,0.2",
-            "a private selection needs one class per record",
-        ),
         ("embed csv:TABLE LABELS --epsilon 8", "a training of embeddings needs one class per record"),
     ],
 )

@@ -78,10 +78,6 @@ def test_an_unfinished_run_goes_on(call, table, workplace, monkeypatch):
         ("train {} --report-epsilon 1", "needs one class for each record"),
         ("train {} --loss sigmoid", "loss is sigmoid, but each record of the source has words to predict"),
         ("train digits --task next-word --words words.txt", "says something of texts"),
-        (
-            "sweep {} --vary learning-rate=0.1,1 --search private --validation 0.3",
-            "a private selection needs one class",
-        ),
     ],
 )
 def test_what_is_refused(call, table, command, match):

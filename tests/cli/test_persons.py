@@ -159,8 +159,3 @@ def test_persons_who_are_trained_on_are_not_scored_on(call, people, monkeypatch)
     told = call(f"sweep {people} {options} --score-on features:public --output s", status=1)
     assert "30 of the 30 training users also have test records" in told
     assert not Path("s").exists()
-
-
-def test_a_private_selection_for_persons_is_refused(call, people):
-    told = call(f"sweep {people} --unit user --vary learning_rate=0.1,0.5 --search private --output s", status=1)
-    assert "a private selection protects single examples, got unit user" in told

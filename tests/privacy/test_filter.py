@@ -14,10 +14,8 @@ from scipy.stats import norm
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import (
     BandedToeplitz,
-    CandidateCount,
     FixedOrder,
     PrivacyFilter,
-    PrivateSelection,
     Tree,
     TruncatedPoisson,
     User,
@@ -112,20 +110,6 @@ def test_planned_runs_are_composed_by_their_losses_and_no_other_is_admitted():
         PrivacyFilter.for_total(epsilon=together - 0.01, delta=1e-5, accounting="planned", plans=plans)
     with pytest.raises(SfumatoError, match="no plans are given"):
         PrivacyFilter.for_total(epsilon=3, delta=1e-5, accounting="planned")
-
-
-@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, math.inf])
-def test_a_private_selection_costs_what_its_theorem_has_at_the_order(eight, shape):
-    """With the curve of all orders the conversion at delta is that of the selection itself."""
-    selection = PrivateSelection(plan=full(4.0), draws=CandidateCount(mean=10, shape=shape), score_noise=None)
-    at = [2.0, 3.87, 8.0, 12.0, 20.0]
-    curve = [selection.renyi(order) for order in at]
-    assert min(rdp.compute_epsilon([a], [cost], 1e-5)[0] for a, cost in zip(at, curve, strict=True)) == pytest.approx(
-        selection.epsilon(), rel=0.1
-    )
-    assert eight.cost(selection) == curve[1] > eight.cost(full(4.0))
-    loud = replace(selection, score_noise=0.5)  # whose scores cost more than its training
-    assert eight.cost(loud) > eight.cost(selection)
 
 
 def test_pure_releases_cost_what_randomized_response_does(eight):

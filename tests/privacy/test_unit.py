@@ -12,11 +12,9 @@ from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import (
     BandedToeplitz,
     BufferedToeplitz,
-    CandidateCount,
     CyclicPoisson,
     Example,
     FixedOrder,
-    PrivateSelection,
     Tree,
     TruncatedPoisson,
     User,
@@ -141,14 +139,6 @@ def test_losses_of_users_compose_however_they_are_drawn_and_not_with_those_of_ex
     assert both.epsilon(1e-4) == pytest.approx(users.epsilon(steps=400), rel=1e-6)
     with pytest.raises(SfumatoError, match=r"\(user, add-or-remove\) and \(example, add-or-remove\) do not compose"):
         users.loss.composed_with(plan(Example()).loss)
-
-
-def test_noisy_scores_count_records_and_are_refused_for_users():
-    users = plan(mechanism=Gaussian(noise_multiplier=3.0))
-    public = PrivateSelection(plan=users, draws=CandidateCount(mean=5), score_noise=None)
-    assert public.epsilon() > users.epsilon()
-    with pytest.raises(SfumatoError, match="counts correct labels per record, but the plan's unit is a user"):
-        PrivateSelection(plan=users, draws=CandidateCount(mean=5), score_noise=20.0)
 
 
 @pytest.mark.parametrize(

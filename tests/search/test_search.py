@@ -15,7 +15,7 @@ import torch
 from sfumato import SfumatoError, search, verify
 from sfumato.data import SourceSpec
 from sfumato.experiment import Experiment
-from sfumato.privacy import CandidateCount, PrivacyPlan, Search
+from sfumato.privacy import PrivacyPlan, Search
 from sfumato.randomness import Choice, LogUniform
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import search_context, workers
@@ -88,48 +88,6 @@ def test_an_uncovered_search_counts_all_runs_and_those_behind_them(tmp_path):
         search.open_search(PRIVATE, RATES, directory=tmp_path / "t")
 
 
-def test_a_private_selection_releases_one_run(tmp_path):
-    place, space = tmp_path / "won", {"learning_rate": LogUniform(low=0.1, high=2), "ema": Choice(values=(0.0, 0.9))}
-    draws, asked = CandidateCount(mean=2, shape=1), {"directory": place, "score_noise": 3.0}
-    foreseen = search.private_selection(PRIVATE, space, draws=draws, dry_run=True, **asked)
-    assert (foreseen.run, list(tmp_path.iterdir())) == (None, [])
-    won = search.private_selection(PRIVATE, space, draws=draws, **asked)
-    assert won.selection == foreseen.selection
-    assert list(tmp_path.iterdir()) == [place]
-    assert won.run is not None
-    assert won.run.statement.selection == won.selection
-    assert won.settings is not None
-    assert set(won.settings) == set(space)
-    assert won.selection.epsilon() > won.selection.plan.epsilon()
-    assert verify(place).holds
-    with pytest.raises(SfumatoError, match="is finished; give another"):
-        search.private_selection(PRIVATE, space, draws=draws, **asked)
-
-
-def test_a_winner_s_statement_names_what_is_behind_any_candidate(tmp_path, monkeypatch):
-    """The choice among them depends on each, so the weights that one began with stand behind the winner."""
-    monkeypatch.setattr(
-        "sfumato.search.search_context.origins",
-        lambda source, settings: ("public run",) if settings.descent.learning_rate == 0.5 else ("timm",),
-    )
-    won = search.private_selection(
-        PRIVATE, RATES, draws=CandidateCount(mean=2, shape=1), directory=tmp_path, score_noise=3.0
-    )
-    assert won.run is not None
-    assert won.run.statement.circumstances.origins == ("public run", "timm")
-    assert verify(tmp_path).holds
-
-
-def test_the_budget_of_a_private_selection_is_that_of_the_whole_search(tmp_path):
-    budget = replace(PRIVATE, experiment=replace(EXPERIMENT, noise_multiplier=None, epsilon=4.0, batch_size=None))
-    space = {"learning_rate": Choice(values=(0.1, 0.5))}
-    selection = search.private_selection(budget, space, directory=tmp_path / "won", dry_run=True).selection
-    assert 3.9 < selection.epsilon() <= 4.0
-    assert selection.plan.epsilon() < 4.0
-    assert selection.plan.expected_batch_size == selection.plan.population, "by rule: full batches of so few records"
-    assert selection.score_noise is not None
-
-
 def test_single_changes_stand_beside_no_change(tmp_path):
     compared = search.one_at_a_time(
         PUBLIC, {"optimizer": Choice(values=("adam",)), "max_norm": Choice(values=(0.1,))}, directory=tmp_path / "f"
@@ -176,7 +134,7 @@ def test_what_a_search_shares_goes_to_other_processes():
 
 def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="has not begun"):
-        workers._trial(0, {}, tmp_path)
+        workers._trial({}, tmp_path)
     assert not RunDirectory(tmp_path / "0").exists
 
 
@@ -188,40 +146,6 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
             "cannot vary zoom",
         ),
         (lambda place: search.open_search(PUBLIC, RATES, directory=place, search="secret"), "search must be one of"),
-        (
-            lambda place: search.private_selection(PUBLIC, {"steps": Choice(values=(1, 2))}, directory=place),
-            "cannot vary steps: all of its candidates have the same plan",
-        ),
-        (
-            lambda place: search.private_selection(
-                PUBLIC, {"mechanism": Choice(values=("gaussian", "blt"))}, directory=place
-            ),
-            "cannot vary mechanism: all of its candidates have the same plan",
-        ),
-        (
-            lambda place: search.private_selection(
-                replace(PUBLIC, experiment=replace(EXPERIMENT, mechanism="blt")), RATES, directory=place
-            ),
-            "a private selection needs independent Gaussian noise.*got mechanism blt",
-        ),
-        (
-            lambda place: search.private_selection(
-                replace(PUBLIC, experiment=replace(EXPERIMENT, adjacency="zero-out")), RATES, directory=place
-            ),
-            "got adjacency zero-out",
-        ),
-        (
-            lambda place: search.private_selection(
-                replace(PUBLIC, experiment=replace(EXPERIMENT, accountant="rdp")), RATES, directory=place
-            ),
-            "a private selection always plans by Renyi DP",
-        ),
-        (
-            lambda place: search.private_selection(
-                PUBLIC, RATES, directory=place, score_noise=3.0, scoring=search.Scoring(score_on="digits")
-            ),
-            "score_on and score_noise are both given",
-        ),
         (
             lambda place: search.one_at_a_time(PUBLIC, {"ema": LogUniform(low=0.1, high=0.9)}, directory=place),
             "ema varies over a range",

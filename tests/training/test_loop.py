@@ -169,7 +169,6 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
         ("settings_commitment", {"source": replace(source, features="0" * 64)}),
         ("settings_commitment", {"settings": replace(settings, learning_rate=0.25)}),
         ("settings_commitment", {"transform": replace(job.transform, mean=(0.25,))}),
-        ("settings_commitment", {"candidate": True}),
         ("settings_commitment", {"parts": (*job.parts, ByTime(clock=Clock(start="0", period="1"), times=None))}),
     ]:
         assert differs_in(resume._opening(replace(job, **change), identity, job.functions)) == [part], change

@@ -154,7 +154,7 @@ def _private(
     """The job with a plan: virtual clients or whitening."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
     whitens = clients.method == WHITEN
-    asked = RunRequest(source=source, plan=plan, settings=settings, candidate=False, options=options)
+    asked = RunRequest(source=source, plan=plan, settings=settings, options=options)
     parts = for_backbone(parts_of(asked), clients)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Privacy guarantees: plan, sampling rules, noise mechanisms, theorems, selection, ledger, statement. No torch here."""
+"""Privacy guarantees: plan, sampling rules, noise mechanisms, theorems, ledger, statement. No torch here."""
 
 import lazy_loader
 

@@ -1,4 +1,3 @@
-from .candidate_count import CandidateCount as CandidateCount
 from .choice import PrivateChoice as PrivateChoice
 from .clipping import FixedClipping as FixedClipping
 from .clipping import QuantileClipping as QuantileClipping
@@ -22,8 +21,6 @@ from .participation import TruncatedPoisson as TruncatedPoisson
 from .plan import PrivacyPlan as PrivacyPlan
 from .planning.user_rule import UserRule as UserRule
 from .planning.user_rule import user_rule as user_rule
-from .selection import PrivateSelection as PrivateSelection
-from .selection import least_score_noise as least_score_noise
 from .statements.circumstances import Circumstances as Circumstances
 from .statements.circumstances import Search as Search
 from .statements.curve import gaussian_true_positive_rates as gaussian_true_positive_rates

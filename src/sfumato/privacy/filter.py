@@ -12,13 +12,10 @@ from typing import Any
 from sfumato._checks import SfumatoError, fraction, one_of, positive
 from sfumato.privacy import calibration
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
-from sfumato.privacy.theorems.selection import renyi_of_pure
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency
 
-Use = PrivacyPlan | PrivateSelection
 RENYI, GAUSSIAN, PLANNED = ACCOUNTINGS = ("renyi", "gaussian", "planned")
 """How plans add up: by Renyi divergences at one order, by the squares of mu, or as one list fixed in advance."""
 
@@ -116,21 +113,21 @@ class PrivacyFilter:
             most *= 1 - 1e-12
         return most
 
-    def cost(self, use: Use, figures: float | None = None) -> float:
-        """The share of `limit` that a plan, or a whole private selection, uses, including the figures it publishes.
+    def cost(self, plan: PrivacyPlan, figures: float | None = None) -> float:
+        """The share of `limit` that a plan uses, including the figures that its run publishes.
 
-        Errors: `SfumatoError` for another unit or adjacency, for a use without a cost by this accounting, and for an
+        Errors: `SfumatoError` for another unit or adjacency, for a plan without a cost by this accounting, and for an
         infinite cost.
         """
-        self.check(use)
+        self.check(plan)
         if self.accounting == PLANNED:
-            if isinstance(use, PrivateSelection) or figures is not None:
+            if figures is not None:
                 raise SfumatoError(
-                    "a planned budget counts plans only, but this is a private selection or publishes figures",
+                    "a planned budget counts plans only, but this run publishes figures",
                     "leave that out, or set a budget with accounting renyi",
                 )
             return 1.0
-        cost = self._renyi(use) if self.accounting == RENYI else self._squared_mu(use)
+        cost = self._renyi(plan) if self.accounting == RENYI else self._squared_mu(plan)
         if figures is not None:
             cost = max(cost, self.cost_of_pure(figures))
         if not math.isfinite(cost):
@@ -148,9 +145,8 @@ class PrivacyFilter:
         # G_mu through (p, p), p = 1 / (1 + e^epsilon), lies below the two chords that make up an (epsilon, 0) curve.
         return float(2 * ndtri(expit(-epsilon))) ** 2
 
-    def check(self, use: Use) -> None:
+    def check(self, plan: PrivacyPlan) -> None:
         """Refuse a plan of another unit, or of an adjacency that implies nothing for this one."""
-        plan = use.plan if isinstance(use, PrivateSelection) else use
         if plan.unit.name != self.unit:
             raise SfumatoError(
                 f"the budget is for each single {self.unit}, but the plan for each single {plan.unit.name}: the two do "
@@ -163,26 +159,21 @@ class PrivacyFilter:
                 f"give `adjacency={self.adjacency}`, or set a budget for zero-out, which admits both",
             )
 
-    def _renyi(self, use: Use) -> float:
-        """The divergence at the order. Where that of a selection is not known there, the divergence at the next whole
-        order, which is no smaller: Renyi divergences increase with the order."""
+    def _renyi(self, plan: PrivacyPlan) -> float:
         assert self.order is not None
-        if isinstance(use, PrivateSelection):
-            cost = use.renyi(self.order)
-            return cost if math.isfinite(cost) else use.renyi(float(math.ceil(self.order)))
-        if "rdp" not in use.loss.accountants:
+        if "rdp" not in plan.loss.accountants:
             raise SfumatoError(
-                f"the budget counts Renyi divergences, and none is known for a plan by the {use.theorem.name}",
+                f"the budget counts Renyi divergences, and none is known for a plan by the {plan.theorem.name}",
                 "use participation poisson without truncation and sample whole units, or set a budget with accounting "
                 "planned",
             )
-        return float(use.loss.renyi([self.order])[0])
+        return float(plan.loss.renyi([self.order])[0])
 
-    def _squared_mu(self, use: Use) -> float:
-        parts = () if isinstance(use, PrivateSelection) else use.loss.parts
+    def _squared_mu(self, plan: PrivacyPlan) -> float:
+        parts = plan.loss.parts
         if not parts or not all(isinstance(part, OneGaussian) for part in parts):
             raise SfumatoError(
-                f"the budget adds up exact Gaussian releases, but this is {use.theorem.name}",
+                f"the budget adds up exact Gaussian releases, but this is {plan.theorem.name}",
                 "use participation full-batch or fixed-order, or set a budget with accounting renyi",
             )
         return math.fsum(part.precision for part in parts if isinstance(part, OneGaussian))
@@ -193,13 +184,13 @@ class PrivacyFilter:
         """Whether releases with these costs stay within the total."""
         return math.fsum(costs) <= self.limit
 
-    def is_planned(self, use: Use, earlier: Sequence[Use]) -> bool:
+    def is_planned(self, plan: PrivacyPlan, earlier: Sequence[PrivacyPlan]) -> bool:
         """Whether the list of plans still has this one. Always true for other accountings."""
         if self.accounting != PLANNED:
             return True
-        remaining = Counter(plan.fingerprint for plan in self.plans)
-        remaining.subtract(plan.fingerprint for plan in earlier)
-        return remaining[use.fingerprint] > 0
+        remaining = Counter(one.fingerprint for one in self.plans)
+        remaining.subtract(one.fingerprint for one in earlier)
+        return remaining[plan.fingerprint] > 0
 
     def epsilon_of(self, cost: float) -> float:
         """Epsilon at delta of releases with this total cost, if that total had been fixed in advance."""
@@ -290,3 +281,18 @@ def best_order(epsilon: float, delta: float) -> float:
 def _most_renyi(order: float, epsilon: float, delta: float) -> float:
     """rho with rho + log(1 - 1 / a) - log(delta a) / (a - 1) = epsilon."""
     return epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)
+
+
+def renyi_of_pure(epsilon: float, order: float) -> float:
+    """The largest Renyi divergence of this order of an (epsilon, 0)-differentially private release.
+
+    **Guarantee.** It is that of randomized response with two answers: for a given pair of neighbours, any
+    (epsilon, 0)-private release is a function of it (Kairouz, Oh and Viswanath 2015).
+    """
+    import dp_accounting
+    from dp_accounting import rdp
+    from scipy.special import expit
+
+    accountant = rdp.RdpAccountant([order], neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp_accounting.RandomizedResponseDpEvent(2 * expit(-epsilon), 2))
+    return float(accountant.rdp[0])

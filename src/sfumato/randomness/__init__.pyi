@@ -12,5 +12,3 @@ from .search import LogUniform as LogUniform
 from .search import Space as Space
 from .search import Uniform as Uniform
 from .search import draw_settings as draw_settings
-from .search import noisy_score as noisy_score
-from .search import number_of_candidates as number_of_candidates

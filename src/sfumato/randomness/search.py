@@ -1,4 +1,4 @@
-"""The randomness of a search: the number of candidates, the settings of each from a fixed space, and noisy scores."""
+"""The randomness of a search: the settings of each of its runs, drawn from a fixed space."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError, number, positive
-from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.randomness.keys import RunKey
 
 
@@ -71,19 +70,6 @@ Dimension = Choice | Uniform | LogUniform
 Space = Mapping[str, Dimension]
 
 
-def number_of_candidates(draws: CandidateCount, key: RunKey) -> int:
-    """K, by the inverse of its distribution function at a uniform number. Always the same for one key.
-
-    **Guarantee.** K follows `draws` to within 1e-12 in total variation (float64 sums, a uniform number of 53 bits),
-    independently of the data and of every other draw. A search that is resumed after a kill has the same K. K is a
-    secret of the search, like the key: see `PrivateSelection`.
-
-    >>> number_of_candidates(CandidateCount(mean=10), RunKey.from_seed(0))
-    1
-    """
-    return draws.quantile(key.generator("number of candidates", 0).random())
-
-
 def draw_settings(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
     """The settings of one candidate, counted from 0: {name: value}, one value from each dimension of the space.
 
@@ -102,26 +88,6 @@ def draw_settings(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
                 f"the space of {name!r} is not a rule to draw from: {dimension!r}", "use Choice, Uniform or LogUniform"
             )
     return {name: rule.value(key.generator("candidate's settings", candidate, name)) for name, rule in space.items()}
-
-
-def noisy_score(right: int, noise: float, candidate: int, key: RunKey) -> int:
-    """A candidate's number of correct labels plus Gaussian noise, rounded to a whole number.
-
-    Args:
-        right: how many records of the validation part the candidate labels correctly. Private.
-        noise: the selection's `score_noise`, in correct labels.
-        candidate: its index, from 0.
-        key: the search's key.
-
-    **Guarantee.** `right + N(0, noise^2)`, drawn in float64, independent across candidates, then rounded, which is
-    post-processing. One record changes `right` by at most 1 (add-or-remove). A candidate gets the same noise in every
-    call.
-    """
-    _counted(candidate)
-    positive("noise", noise, remedy="give the score_noise of the selection")
-    if isinstance(right, bool) or not isinstance(right, int) or right < 0:
-        raise SfumatoError(f"right must be a number of records, got {right!r}", "count them; a mean is no count")
-    return round(right + noise * float(key.generator("score", candidate).standard_normal()))
 
 
 def _counted(candidate: int) -> None:

@@ -94,7 +94,7 @@ def kept_hashes(run: RunDirectory) -> dict[int, str]:
     if not recorded:
         raise SfumatoError(
             f"the run in {run.path} kept no weights besides its model",
-            "train with `keep`, such as 20; by rule a model above 16 MiB or a candidate of a search keeps none",
+            "train with `keep`, such as 20; by rule a model above 16 MiB keeps none",
         )
     return recorded
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
-from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement, ledger
+from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import Record, same
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
@@ -140,13 +140,8 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
         lost = ledger.lost_steps(entries, last["steps_taken"])
         facts = replace(facts, steps_taken=last["steps_taken"] if early else None, steps_lost=len(lost))
         facts = replace(facts, steps_copied=ledger.copied_steps(entries))
-        selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
-        _require(
-            selection is None or selection.plan == plan,
-            f"its selection was made among runs of another plan than {names.PLAN}",
-        )
         workers = ProcessCounts.from_entries(entries)
-        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers)
+        promised = Statement(plan=plan, circumstances=facts, computed=workers)
         odd = sorted({name for name, _ in _fields(written) ^ _fields(promised.to_dict())})
         _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
     with _checking(checks, "statement and model are the files that the ledger ends with"):

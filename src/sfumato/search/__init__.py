@@ -1,4 +1,4 @@
-"""Searches: several trainings that are compared, selected from, or repeated; and their joint cost."""
+"""Searches: several trainings that are compared or repeated; and their joint cost."""
 
 import lazy_loader
 

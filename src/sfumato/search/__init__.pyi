@@ -6,6 +6,4 @@ from .kept_runs import open_search as open_search
 from .repeated import Repeated as Repeated
 from .repeated import repeat as repeat
 from .search_context import Scoring as Scoring
-from .selection import Selected as Selected
-from .selection import private_selection as private_selection
 from .trial import Trial as Trial

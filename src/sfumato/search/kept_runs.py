@@ -143,8 +143,8 @@ def open_search(
         trial: the training that each run changes.
         space: {field of the experiment: rule}; a grid of the listed values, unless `candidates` are drawn.
         directory: the directory of the runs, sweep.json and sweep.svg.
-        search: "public", which refuses private data, or "uncovered". `search.private_selection` has one promise for
-        all. candidates: the number of different settings to draw at random from the space.
+        search: "public", which refuses private data, or "uncovered".
+        candidates: the number of different settings to draw at random from the space.
         scoring: the records that the runs are scored on.
         processes: the number of runs at once. With several, a script needs `if __name__ == "__main__":`.
         dry_run: report the planned runs and their cost, and spend nothing.
@@ -158,8 +158,8 @@ def open_search(
     place = Path(directory)
     spaces.check(space, trial.searchable_fields)
     shared = SearchContext.from_trial(trial, scoring, processes)
-    changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     check_changes(shared, probe_changes(space))
+    changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     held = read_data(shared, search)
     check_values(shared, held, space)
     plans = [decide_run(shared, held, change).plan for change in changes]
@@ -290,9 +290,7 @@ def read_data(shared: SearchContext, search: str) -> SearchData:
     """The data. Refuses a public search on private data."""
     held = read(shared)
     if search == "public" and not held.source.public:
-        raise SfumatoError(
-            f"{shared.trial.spec.spec} is private, but the search is public", "give `search=private` or uncovered"
-        )
+        raise SfumatoError(f"{shared.trial.spec.spec} is private, but the search is public", "give `search=uncovered`")
     return held
 
 

@@ -247,7 +247,7 @@ def _dry_run(
         rows.append(row_of(job, run))
         public = job.source.public
         if not plans:
-            others = [use for use in uses_so_far(job).plans if composition.unit_of(use) == job.plan.unit.name]
+            others = [use for use in uses_so_far(job).plans if use.unit.name == job.plan.unit.name]
         if not run.exists:  # a run that has begun is already among the owner's uses
             others.append(job.plan)
         plans.append(job.plan)
@@ -313,7 +313,7 @@ def _row(run: Run | PublicRun) -> dict[str, Any]:
     }
 
 
-def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> dict[str, Any]:
+def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[PrivacyPlan]) -> dict[str, Any]:
     """The joint cost of runs with these plans, alone and with the owner's other known runs on these data."""
     (epsilon, delta), adjacency = composition.joint_cost(plans), composition.adjacency_of(plans)
     more = len(known) > len(plans)
@@ -326,7 +326,7 @@ def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> d
     }
 
 
-def known_uses(run: Run) -> list[composition.Use]:
+def known_uses(run: Run) -> list[PrivacyPlan]:
     """The owner's known runs on this run's data, including this run; empty for public data."""
     if run.statement.circumstances.data_public:
         return []
@@ -334,7 +334,7 @@ def known_uses(run: Run) -> list[composition.Use]:
     return [
         use
         for use in uses.earlier_uses(DataIdentity.from_record(record)).plans
-        if composition.unit_of(use) == run.statement.plan.unit.name
+        if use.unit.name == run.statement.plan.unit.name
     ]
 
 

@@ -15,7 +15,7 @@ from sfumato.data import Part, Source, SourceSpec, find_known, hold_out, own_cod
 from sfumato.experiment import users
 from sfumato.observers.notebook import default_progress
 from sfumato.observers.progress import Progress
-from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
+from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, Space, owner_key
 from sfumato.runs.directory import RunDirectory
@@ -23,9 +23,8 @@ from sfumato.runs.owner import budgets, sentences, uses
 from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.search.trial import refuse_embeddings
 from sfumato.training.job import PrivateJob
-from sfumato.training.preparation.building import origins
 from sfumato.training.preparation.prepare import check_machine, default_threads
-from sfumato.training.preparation.start import Start, recorded_performance
+from sfumato.training.preparation.start import Start
 from sfumato.training.preparation.trial import AnyTrial
 
 
@@ -50,17 +49,13 @@ class SearchContext:
         trial: the unchanged trial.
         scoring: the records that the runs are scored on.
         search: the search that the runs' statements name, if no promise covers it.
-        selection: the private selection, if the runs are its candidates.
         fingerprint: the fingerprint of the search's data. Every process must find the same data.
-        origins: the origins of the initial weights of all candidates of the selection.
     """
 
     trial: AnyTrial
     scoring: Scoring
     search: Search | None = None
-    selection: PrivateSelection | None = None
     fingerprint: str | None = None
-    origins: tuple[str, ...] = ()
 
     @classmethod
     def from_trial(cls, trial: AnyTrial, scoring: Scoring, processes: int) -> SearchContext:
@@ -180,33 +175,18 @@ def with_source(shared: SearchContext, held: SearchData, spec: str) -> SearchDat
 
 
 def decide_run(shared: SearchContext, held: SearchData, change: Mapping[str, Any]) -> Any:
-    """The `plan` and `settings` of one run. In a private selection all runs have the selection's plan."""
+    """The `plan` and `settings` of one run."""
     trial = shared.trial_with(change)
     experiment = trial.experiment
     if experiment.delta is None:  # the delta of a run on all records, since the promise covers both parts
         experiment = replace(experiment, delta=default_delta(held.units))
-    if shared.selection is None:
-        return replace(trial, experiment=experiment).decide_private(held.source)
-    plan = shared.selection.plan  # the plan of the whole search's budget
-    experiment = replace(experiment, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
-    return replace(experiment, batch_size=plan.expected_batch_size).decide(held.source)._replace(plan=plan)
+    return replace(trial, experiment=experiment).decide_private(held.source)
 
 
-def job_for(
-    shared: SearchContext, held: SearchData, number: int, change: Mapping[str, Any], run: RunDirectory
-) -> PrivateJob:
+def job_for(shared: SearchContext, held: SearchData, change: Mapping[str, Any], run: RunDirectory) -> PrivateJob:
     """The job of one run of the search, to start or to resume."""
-    selected = shared.selection is not None
-    start = Start.for_run(
-        run,
-        machine=shared.trial.machine,
-        request=held.request,
-        search=shared.search,
-        candidate=number if selected else None,
-        origins=shared.origins,
-    )
-    source = held.source if selected else replace(held.source, test=held.validation)
-    budget = None if selected else shared.trial.options.get("budget")
+    start = Start.for_run(run, machine=shared.trial.machine, request=held.request, search=shared.search)
+    source, budget = replace(held.source, test=held.validation), shared.trial.options.get("budget")
     return shared.trial_with(change).prepare_job(decide_run(shared, held, change), source, start, budget=budget, keep=0)
 
 
@@ -244,24 +224,11 @@ def report_overlaps(shared: SearchContext, source: Source, progress: Progress | 
             default_progress(progress).report(note)
 
 
-def search_name(place: Path) -> str:
-    """The search's name on the owner's lists: that of its winner. `place` is the directory of the candidates."""
-    return RunDirectory(place.with_name(place.name.removeprefix(".").removesuffix(".search"))).short_name
-
-
-def check_values(shared: SearchContext, held: SearchData, space: Space) -> tuple[str, ...]:
-    """Refuse values that no run can be trained with, before anything is spent.
-
-    Returns:
-        The origins of the initial weights of all runs, as in statements.
-    """
+def check_values(shared: SearchContext, held: SearchData, space: Space) -> None:
+    """Refuse values that no run can be trained with, before anything is spent."""
     check_trial(shared.trial)
-    found: set[str] = set()
     for change in probe_changes(space):
-        one = decide_run(shared, held, change)
-        check_trainable(shared, held, change, one)
-        found.update(origins(held.source, one.settings))
-    return tuple(sorted(found))
+        check_trainable(shared, held, change, decide_run(shared, held, change))
 
 
 def check_trainable(shared: SearchContext, held: SearchData, change: Mapping[str, Any], decided: Any) -> None:
@@ -269,9 +236,6 @@ def check_trainable(shared: SearchContext, held: SearchData, change: Mapping[str
     shared.trial_with(change).check_trainable(decided, replace(held.source, test=held.validation))
 
 
-def check_trial(trial: AnyTrial, run: RunDirectory | None = None) -> None:
-    """Refuse an unsuitable machine, so that its errors do not count as a candidate that cannot be trained."""
-    recorded = recorded_performance(run) if run is not None else None
-    check_machine(
-        replace(trial.machine, device=trial.device or (recorded.device if recorded else _devices.select(None)))
-    )
+def check_trial(trial: AnyTrial) -> None:
+    """Refuse an unsuitable machine, before anything is spent."""
+    check_machine(replace(trial.machine, device=trial.device or _devices.select(None)))

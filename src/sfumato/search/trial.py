@@ -90,8 +90,7 @@ class Trial(AnyTrial):
         check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
 
     def refuse_figures(self) -> None:
-        """Refuse to publish the figures of several runs, which would cost epsilon for each run, or of candidates, which
-        must stay secret."""
+        """Refuse to publish the figures of several runs, which would cost epsilon for each run."""
         if (epsilon := self.options.get("report_epsilon")) is not None:
             raise SfumatoError(
                 f"`report_epsilon` is {epsilon:g}, but there are several runs, and the figures of each would cost it",

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import multiprocessing
 import multiprocessing.connection
 import os
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.data import Part
-from sfumato.evaluation import accuracy
-from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.observers.progress import Progress
-from sfumato.privacy import Ledger
 from sfumato.report import figure_of
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, remove_temporary
-from sfumato.search.search_context import SearchContext, SearchData, check_trial, job_for, read, with_source
+from sfumato.runs.directory import RunDirectory
+from sfumato.search.search_context import SearchContext, SearchData, job_for, read, with_source
 from sfumato.search.space import line_of
 from sfumato.training import run as runs
-from sfumato.training.job import PrivateJob
-from sfumato.training.loop import Outcome
 from sfumato.training.preparation import resume
 
 _WORKER: Worker | SfumatoError | None = None
@@ -54,62 +43,15 @@ class Worker:
             self._others[spec] = with_source(self.shared, self.held, spec)
         return self._others[spec]
 
-    def run_trial(self, number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
-        """Train, resume or read one run. Returns its figures as plain data.
-
-        A candidate of a private selection that cannot be trained counts as the worst: its `right` is None.
-        """
-        held, run = self.data_for(change), RunDirectory(place)
-        if self.shared.selection is not None:
-            check_trial(self.shared.trial, run)
-            with without_warnings():
-                try:
-                    job = job_for(self.shared, held, number, change, run)
-                except SfumatoError:
-                    return {"right": None}
-                return {"right": count_correct(job, train_candidate(job, run), held.validation)}
-        job = job_for(self.shared, held, number, change, run)
+    def run_trial(self, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+        """Train, resume or read one run. Returns its figures as plain data."""
+        run = RunDirectory(place)
+        job = job_for(self.shared, self.data_for(change), change, run)
         if run.finished:
             resume.compare(job, run, resuming=False)
         else:
             runs.execute(job, run)
         return figures(run)
-
-
-def train_candidate(job: PrivateJob, run: RunDirectory) -> Outcome:
-    """Start or resume a candidate and take all of its steps. It is not concluded, since nothing of it may be released.
-
-    **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger, with its own randomness.
-    """
-    if not run.exists:
-        resume.begin(job, run)
-    else:
-        resume.compare(job, run)
-    with Ledger(run / names.LEDGER) as ledger:
-        remove_temporary(run.path)
-        return runs.take_remaining_steps(job, run, ledger)[0]
-
-
-def count_correct(job: PrivateJob, outcome: Outcome, validation: Part) -> int:
-    """The number of validation records that the candidate classifies correctly. Private: use it with noise or on
-    public data.
-
-    Outputs that are not finite count as wrong.
-
-    **Guarantee.** Each record is classified by itself (`per_example_outputs`), so adding or removing one validation
-    record moves the count by at most 1.
-    """
-    module = copy.deepcopy(job.module).eval()
-    module.load_state_dict(outcome.weights)
-    right = 0
-    with unchanged_outputs(module, torch.zeros(1, *job.source.shape, device=job.device)):
-        for start in range(0, len(validation), accuracy.BATCH):
-            part = slice(start, start + accuracy.BATCH)
-            images = job.transform(torch.from_numpy(validation.take(part)).to(job.device))
-            outputs = per_example_outputs(module, images).cpu()
-            known = torch.from_numpy(validation.labels[part])
-            right += int(((outputs.argmax(1) == known) & outputs.isfinite().all(1)).sum())
-    return right
 
 
 def train_all(
@@ -157,12 +99,12 @@ def run_all(
     if processes == 1:
         worker = Worker(shared, held or read(shared))
         for number, (change, place) in listed:
-            yield number, worker.run_trial(number, change, place)
+            yield number, worker.run_trial(change, place)
         return
     context = multiprocessing.get_context("spawn")
     known: dict[str, Any] = {"initializer": _begin, "initargs": (shared, context.Value("i", 0))}
     with ProcessPoolExecutor(processes, mp_context=context, **known) as pool:
-        jobs = {pool.submit(_trial, number, change, place): number for number, (change, place) in listed}
+        jobs = {pool.submit(_trial, change, place): number for number, (change, place) in listed}
         try:
             for job in as_completed(jobs):
                 yield jobs[job], job.result()
@@ -191,11 +133,11 @@ def _begin(shared: SearchContext, started: Synchronized[int]) -> None:
         _WORKER = error
 
 
-def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def _trial(change: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """One run, in a process that `_begin` has prepared."""
     if not isinstance(_WORKER, Worker):
         raise _WORKER or RuntimeError("the process has not begun")
-    return _WORKER.run_trial(number, change, place)
+    return _WORKER.run_trial(change, place)
 
 
 def _end_with_parent() -> None:
@@ -209,14 +151,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-@contextlib.contextmanager
-def without_warnings() -> Iterator[None]:
-    """Suppress a candidate's warnings: one for each candidate would reveal their number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def figures(run: RunDirectory) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def register_fit(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
         if earlier and not paid:
             common = max(len(codes & fit.codes) for fit in earlier)
             uses = [plan, *(fit.plan for fit in earlier)]
-            same_unit = [use for use in uses if composition.unit_of(use) == composition.unit_of(plan)]
+            same_unit = [use for use in uses if use.unit.name == plan.unit.name]
             epsilon, delta = composition.joint_cost(same_unit)
             raise SfumatoError(
                 f"{len(earlier)} earlier fit{'s' if len(earlier) > 1 else ''} of this process used up to {common:,} of "

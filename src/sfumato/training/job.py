@@ -76,11 +76,6 @@ class Job:
         return self.settings.views
 
     @property
-    def is_scored(self) -> bool:
-        """Whether it is evaluated on the test split during training."""
-        return True
-
-    @property
     def step_facts(self) -> dict[str, Any]:
         """Plain data of the parts that determine the steps: recorded, and pinned like the settings."""
         return {name: value for part in self.parts for name, value in part.pins.items()}
@@ -133,8 +128,6 @@ class PrivateJob(Job):
         plan: the plan of all releases.
         circumstances: facts for the statement besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
-        candidate: whether the run is a candidate of a private selection. It is then not evaluated during training, and
-            the owner's list of uses counts the search in place of the run.
         notes: messages about defaults chosen for this machine, reported before the run begins.
     """
 
@@ -142,7 +135,6 @@ class PrivateJob(Job):
     plan: PrivacyPlan
     circumstances: Circumstances
     input_shape: Shape
-    candidate: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -185,16 +177,11 @@ class PrivateJob(Job):
             return None
         return int(user_graph_of(self.source.train).records_per_user.max(initial=0))
 
-    @property
-    def is_scored(self) -> bool:
-        """Whether it is evaluated on the test split during training: a candidate is not."""
-        return not self.candidate
-
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
         return super().record(run) | {
             "most_of_one_user": self.max_user_records,
-            "candidate": self.candidate,
+            "candidate": False,
             "assignment": self.source.assignment,
             "places": list(self.source.places),
             **self.key_facts,

@@ -290,11 +290,8 @@ def take_remaining_steps(
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
     copy: bool = False,
-) -> tuple[Outcome, Measure | None]:
-    """Takes all remaining steps with the run's own key, ledger and checkpoint. Returns the outcome and the scorer.
-
-    A candidate of a private selection is not evaluated: its scorer is None.
-    """
+) -> tuple[Outcome, Measure]:
+    """Takes all remaining steps with the run's own key, ledger and checkpoint. Returns the outcome and the scorer."""
     progress, paid, kept = progress or NoProgress(), 0, ()
     if isinstance(job, PrivateJob):
         if ledger is None:
@@ -316,7 +313,7 @@ def take_remaining_steps(
     salted = isinstance(job, PrivateJob) and not job.circumstances.seeded and checkpoint.step < job.steps
     key = resume.open_key(key, ledger, run, salted=salted, copy=copy, workers=workers)
     steps = job.kind.steps(job, key, progress)
-    scorer = job.kind.scorer(job, progress) if job.is_scored else None
+    scorer = job.kind.scorer(job, progress)
     shown = ProgressObserver(progress, "training without privacy" if ledger is None else "training")
     looking_on = (MetricsFile(run), shown, *observers)
     known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
@@ -347,8 +344,8 @@ def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, ou
     found = uses_so_far(job)
     used = found.plans
     known |= {"kind": job.source.kind, "uses": len(used), "seeded": found.seeded}
-    own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
-    others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
+    own = [use for use in used if use.unit.name == job.plan.unit.name]
+    others = [use for use in used if use.unit.name != job.plan.unit.name]
     return Run(
         **known,
         joint_cost=composition.joint_cost(own) if len(own) > 1 else None,

@@ -175,8 +175,6 @@ def test_a_search_of_a_row_ends_with_a_recipe_of_its_own(rows: str, call):
     call(f"sweep {rows} --epsilon 1 --output s")
     call("train s/best.toml --output best")
     assert json.loads(Path("best/plan.json").read_text())["noise_multiplier"] == 8.0
-    told = call(f"sweep {rows} --epsilon 1 --private --search private --output p", status=1)
-    assert "--epsilon and --noise-multiplier are both given, on the command line or by a recipe" in told
 
 
 SIZED = """

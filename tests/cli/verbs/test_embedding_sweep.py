@@ -80,7 +80,6 @@ def _noted(command: str, capsys) -> str:
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        ("--search private", "a private selection counts correct answers, which embeddings don't give"),
         ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),

@@ -19,7 +19,6 @@ from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Sta
 from sfumato.privacy import (
     BandedToeplitz,
     BufferedToeplitz,
-    CandidateCount,
     Circumstances,
     ClippedWithoutNoise,
     CyclicPoisson,
@@ -29,7 +28,6 @@ from sfumato.privacy import (
     NoGuarantee,
     NoisyTable,
     NoPrivateData,
-    PrivateSelection,
     QuantileClipping,
     Search,
     Tree,
@@ -108,16 +106,6 @@ STATEMENTS = {
         plan=plan(), circumstances=EVERYTHING, computed=ProcessCounts(processes=2, machines=1)
     ),
     "by a seed": Statement(plan=plan(), circumstances=Circumstances(seeded=True)),
-    "a search by a seed": Statement(
-        plan=plan(),
-        circumstances=Circumstances(seeded=True),
-        selection=PrivateSelection(plan=plan(), draws=CandidateCount(mean=5, shape=float("inf")), score_noise=None),
-    ),
-    "a search": Statement(
-        plan=plan(),
-        circumstances=Circumstances(),
-        selection=PrivateSelection(plan=plan(), draws=CandidateCount(mean=5, shape=float("inf")), score_noise=20.0),
-    ),
 }
 NO_PROMISES = {
     "nothing": NoGuarantee(published=True),

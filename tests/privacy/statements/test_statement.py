@@ -15,12 +15,10 @@ from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
     BandedToeplitz,
     BufferedToeplitz,
-    CandidateCount,
     Circumstances,
     CyclicPoisson,
     FixedOrder,
     NoisyTable,
-    PrivateSelection,
     Search,
     Tree,
     TruncatedPoisson,
@@ -44,11 +42,6 @@ EARLIER = "Earlier runs on the same data, and choices made by looking at them. T
 
 def statement(**facts) -> Statement:
     return Statement(plan=PLAN, circumstances=Circumstances(**facts))
-
-
-def selected(score_noise: float | None = None, shape: float = 0.0, **facts) -> Statement:
-    selection = PrivateSelection(plan=PLAN, draws=CandidateCount(mean=10, shape=shape), score_noise=score_noise)
-    return Statement(plan=PLAN, circumstances=Circumstances(**facts), selection=selection)
 
 
 def test_the_sentence_can_be_checked_from_its_own_words():
@@ -183,10 +176,10 @@ def test_its_data_have_no_figure_where_a_promise_would_have_one():
 
 
 def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
-    for data in (statement(seeded=True).to_dict(), selected(seeded=True).to_dict()):
-        text = json.dumps(data)
-        assert not re.search("knows? (or guesses )?(the|its|their) seeds?|not know", text)
-        assert "at most" not in " ".join(data["plain"])
+    data = statement(seeded=True).to_dict()
+    text = json.dumps(data)
+    assert not re.search("knows? (or guesses )?(the|its|their) seeds?|not know", text)
+    assert "at most" not in " ".join(data["plain"])
 
 
 @pytest.mark.parametrize(
@@ -261,11 +254,10 @@ def test_a_large_delta_counts_in_the_bound_on_tests():
     assert f"at most {percent_up(bound)} of" in Statement(plan=plan, circumstances=Circumstances()).plain[2]
 
 
-@pytest.mark.parametrize("promised", [lambda: statement(), lambda: selected()], ids=["plan", "selection"])
-def test_a_test_with_1_percent_false_alarms_has_one_figure_everywhere(promised):
+def test_a_test_with_1_percent_false_alarms_has_one_figure_everywhere():
     """It is a bound by every (epsilon, delta) of the curve, so it is at most that of the stated pair."""
-    said, rate = promised(), 0.01
-    bound = true_positive_rates(said.selection or said.plan, [rate])[0]
+    said, rate = statement(), 0.01
+    bound = true_positive_rates(said.plan, [rate])[0]
     pair = math.exp(said.epsilon) * rate + said.plan.delta, 1 - math.exp(-said.epsilon) * (1 - said.plan.delta - rate)
     assert bound <= min(pair) + 1e-6
     assert f"finds it in at most {percent_up(bound)} of the cases." in said.plain[2]
@@ -283,77 +275,10 @@ def test_unknown_facts_are_refused():
         Circumstances.from_dict(without)
 
 
-# -- a model that won a search -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [0.0, 1.0, math.inf])
-def test_a_selected_model_s_epsilon_is_the_whole_search_s(shape):
-    won = selected(shape=shape)
-    data = won.to_dict()
-    assert data["epsilon"] >= won.epsilon == won.selection.epsilon() > PLAN.epsilon()
-    assert data["epsilon_rdp"] == data["epsilon"]
-    assert data["accountant"] == "Renyi differential privacy (RDP)"
-    assert "Papernot and Steinke 2021" in data["citation"]
-    assert data["theorem"] == "private selection over the Poisson-subsampled Gaussian mechanism"
-    assert data["selection"]["plan"] == data["plan"]
-    for text in (won.sentence, *won.plain):
-        assert rounded_up(PLAN.epsilon()) not in text
-    assert rounded_up(won.epsilon) in won.sentence
-    assert f"(epsilon {rounded_up(won.epsilon)})" in won.plain[1]
-
-
-def test_a_selected_model_s_sentence_can_be_checked_from_its_own_words():
-    for part in (
-        "each single training example under add-or-remove adjacency, its selection included: the best of K candidates",
-        "K secret and drawn by the logarithmic law of mean 10, each trained by 50 steps of the Poisson-subsampled",
-        "noise multiplier 2, and scored on public data, accounted by Renyi differential privacy (RDP) with N = 1000",
-        f"plan {PLAN.fingerprint[:16]}, selection {selected().selection.fingerprint[:16]}.",
-    ):
-        assert part in selected().sentence
-    assert "drawn by the geometric law" in selected(shape=1).sentence
-    assert "drawn by the Poisson law" in selected(shape=math.inf).sentence
-    assert "drawn by the truncated negative binomial (shape 0.5) law" in selected(shape=0.5).sentence
-
-
-def test_noisy_scores_are_named_and_their_data_are_covered():
-    noisy = selected(score_noise=20.0)
-    assert "each single example of the training and validation parts" in noisy.sentence
-    assert (
-        "scored by its right answers on a private validation part plus noise of standard deviation 20" in noisy.sentence
-    )
-    assert noisy.plain[0].startswith("For every single example of the training and validation parts:")
-    assert "Exact figures of the validation part" in "\n".join(noisy.not_covered)
-    assert "validation part" not in "\n".join([selected().sentence, *selected().plain, *selected().not_covered])
-    assert "were scored. They are taken as public" in "\n".join(selected().not_covered)
-    assert "taken as public" not in "\n".join(noisy.not_covered)
-
-
-def test_the_search_that_is_covered_is_not_called_uncovered():
-    assert EARLIER in statement().not_covered
-    lines = selected().not_covered
-    assert EARLIER not in lines
-    assert any("outside the search that this model won" in line for line in lines)
-    assert any("The other candidates of the search" in line and "settings, scores, number" in line for line in lines)
-    assert "as long as nobody learns anything about the others" in selected().plain[-1]
-
-
-def test_a_seed_voids_the_promise_of_a_selection_too():
-    assert selected(seeded=True).sentence.startswith("This run is an experiment: its randomness follows from a seed")
-    assert "Its plan, run under a secret key, would be (" in selected(seeded=True).sentence
-    assert selected(seeded=True).to_dict()["epsilon"] is None
-
-
-def test_figures_of_a_selected_model_or_of_persons_are_refused():
+def test_figures_of_persons_are_refused():
     persons = replace(PLAN, unit=User(at_most=None, drawn="users"))
-    for refused in ({"selection": selected().selection, "plan": PLAN}, {"plan": persons}):
-        with pytest.raises(SfumatoError, match="no theorem here covers them"):
-            Statement(circumstances=Circumstances(figures=FIGURES), **refused)
-
-
-def test_a_selection_among_runs_of_another_plan_is_refused():
-    other = PrivateSelection(plan=replace(PLAN, steps=49), draws=CandidateCount(mean=10), score_noise=None)
-    with pytest.raises(SfumatoError, match="selection was made among runs of plan"):
-        Statement(plan=PLAN, circumstances=Circumstances(), selection=other)
+    with pytest.raises(SfumatoError, match="no theorem here covers them"):
+        Statement(plan=persons, circumstances=Circumstances(figures=FIGURES))
 
 
 # -- a search that is not covered --------------------------------------------------------------------------------------

@@ -9,12 +9,10 @@ import pytest
 
 from sfumato import SfumatoError
 from sfumato.privacy import (
-    CandidateCount,
     FullBatch,
     Gaussian,
     Poisson,
     PrivacyPlan,
-    PrivateSelection,
     TruncatedPoisson,
 )
 
@@ -76,8 +74,6 @@ def test_it_has_no_renyi_divergence():
     assert UNCUT.loss.accountants == ("pld", "rdp")
     with pytest.raises(SfumatoError, match="no Renyi divergence is known"):
         plan(4352).epsilon(accountant="rdp")
-    with pytest.raises(SfumatoError, match="no Renyi divergence is known"):
-        PrivateSelection(plan=plan(4352), draws=CandidateCount(mean=10), score_noise=None).epsilon()
 
 
 def test_the_plan_holds_its_cut():

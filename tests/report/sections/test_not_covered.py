@@ -9,12 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato.privacy import (
-    CandidateCount,
     Circumstances,
     NoGuarantee,
     NoisyTable,
     PrivacyPlan,
-    PrivateSelection,
     Search,
     Statement,
     User,
@@ -50,11 +48,10 @@ EVERYTHING = Circumstances(
     own_code=("loss", "optimizer", "preparation of the data"),
     noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),
 )
-SELECTED = [PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=noise) for noise in (None, 4.0)]
 STATEMENTS = [
     Statement(plan=PLAN, circumstances=EVERYTHING),
     Statement(plan=PERSONS, circumstances=Circumstances()),
-    *(Statement(plan=PLAN, circumstances=replace(EVERYTHING, figures=None), selection=one) for one in SELECTED),
+    Statement(plan=PLAN, circumstances=replace(EVERYTHING, figures=None)),
 ]
 OF_NONE = NoGuarantee(published=True, origins=("private run", "filtered data"), filtered=True)
 

@@ -8,7 +8,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, PrivacyPlan
-from sfumato.privacy import CandidateCount, FixedOrder, PrivateSelection
+from sfumato.privacy import FixedOrder
 from sfumato.runs.owner import composition, sentences
 
 
@@ -38,23 +38,11 @@ def test_together_is_more_than_each_and_less_than_the_sum(plan):
     assert max(part.epsilon() for part in parts) < epsilon < sum(part.epsilon() for part in parts)
 
 
-def test_selections_and_runs_share_one_delta_equally(plan):
-    """Basic composition: the deltas of the parts add up to the delta that the owner is told."""
-    public = PrivateSelection(plan=plan(30), draws=CandidateCount(mean=5), score_noise=None)
-    noisy = PrivateSelection(plan=plan(20, sigma=3.0), draws=CandidateCount(mean=10), score_noise=25.0)
-    share = 1e-5 / 3
-    expected = public.epsilon(share) + noisy.epsilon(share) + plan(150).epsilon(share)
-    assert composition.joint_cost([public, plan(50), noisy, plan(100)]) == (pytest.approx(expected, rel=1e-3), 1e-5)
-    assert composition.joint_cost([public, noisy]) == (pytest.approx(public.epsilon(5e-6) + noisy.epsilon(5e-6)), 1e-5)
-
-
 def test_what_the_owner_is_told_holds_at_the_largest_delta(plan):
     strict = replace(plan(30), delta=1e-7)
     both = plan(80).epsilon(1e-5)
     for order in ([strict, plan(50)], [plan(50), strict]):
         assert composition.joint_cost(order) == (pytest.approx(both, rel=1e-3), 1e-5)
-    chosen = PrivateSelection(plan=strict, draws=CandidateCount(mean=5), score_noise=None)
-    assert composition.joint_cost([chosen, plan(50)])[1] == composition.joint_cost([plan(50), chosen])[1] == 1e-5
 
 
 def test_many_different_plans_are_still_bounded(plan):

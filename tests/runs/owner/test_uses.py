@@ -11,7 +11,7 @@ import pytest
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key, record_use
 from sfumato.data import hold_out
-from sfumato.privacy import CandidateCount, PrivateChoice, PrivateSelection, User
+from sfumato.privacy import PrivateChoice, User
 from sfumato.runs.owner import codes, sentences, uses
 from sfumato.runs.owner.data_identity import DataIdentity
 
@@ -114,12 +114,11 @@ def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
     sfumato.set_budget("faces", epsilon=80, delta=1e-5)
     record(("a",), "run1", 50, "folder:/a", name="runs/1", seeded=True)
     record(("a",), "run1", 50, "folder:/b", name="runs/1", seeded=True)
-    selection = PrivateSelection(plan=plan(1), draws=CandidateCount(mean=2), score_noise=None)
-    uses.record(DataIdentity(("a",)), selection, run="run2", budget="faces")
+    uses.record(DataIdentity(("a",)), plan(1), run="run2", budget="faces")
     uses.record_choice(DataIdentity(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
     found = uses.uses_report(DataIdentity(("a",)))
     known = [(one["kind"], one["seeded"], one["budgets"]) for one in found["uses"]]
-    assert known == [("run", True, []), ("search", False, ["faces"]), ("choice", False, [])]
+    assert known == [("run", True, []), ("run", False, ["faces"]), ("choice", False, [])]
     assert [(one["runs"], one["seeded"]) for one in found["together"]] == [(2, 1)]
     assert (found["by_numbers"], found["disagreements"]) == (1, [])
     json.dumps(found)

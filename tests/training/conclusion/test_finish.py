@@ -6,16 +6,13 @@ import pytest
 
 from sfumato import PrivacyPlan, Statement
 from sfumato.privacy import (
-    CandidateCount,
     Circumstances,
     CyclicPoisson,
     DriftingPoisson,
     FixedOrder,
     Participation,
-    PrivateSelection,
     TruncatedPoisson,
     User,
-    true_positive_rates,
 )
 from sfumato.report import RATES
 from sfumato.report.plots.drawing import _environment
@@ -25,17 +22,6 @@ from sfumato.training.conclusion.run_report import _attack
 @pytest.fixture(autouse=True)
 def no_curves() -> None:
     """Here they are computed."""
-
-
-def test_the_attacker_of_a_selected_model_may_have_seen_the_choice():
-    plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, epsilon=1.0, delta=1e-5)
-    selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=10), score_noise=None)
-    alone, chosen = (
-        _attack(Statement(plan=plan, circumstances=Circumstances(), selection=one)) for one in (None, selection)
-    )
-    assert alone.detections == pytest.approx(true_positive_rates(plan, RATES))
-    assert chosen.detections == pytest.approx(true_positive_rates(selection, RATES))
-    assert all(more > less for more, less in zip(chosen.detections[:40], alone.detections, strict=False))
 
 
 def test_page_statement_and_card_have_one_figure_for_a_test_with_1_percent_false_alarms():
@@ -65,7 +51,7 @@ def test_every_rule_has_an_attacker(participation: Participation):
     adjacency = "zero-out" if isinstance(participation, TruncatedPoisson) else "add-or-remove"
     known = {"examples": 200, "batch_size": 40, "steps": 4, "noise_multiplier": 8.0, "delta": 1e-5}
     plan = PrivacyPlan.calibrate(**known, participation=participation, adjacency=adjacency)
-    found = _attack(Statement(plan=plan, circumstances=Circumstances(), selection=None))
+    found = _attack(Statement(plan=plan, circumstances=Circumstances()))
     assert found.detections == sorted(found.detections)
     assert all(rate < share <= 1 for rate, share in list(zip(RATES, found.detections, strict=True))[:-1])
 
@@ -73,6 +59,6 @@ def test_every_rule_has_an_attacker(participation: Participation):
 def test_users_of_many_records_have_an_attacker():
     known = {"examples": 200, "batch_size": 20, "steps": 4, "noise_multiplier": 8.0, "delta": 1e-5}
     plan = PrivacyPlan.calibrate(**known, unit=User(drawn="examples", at_most=4, users=60))
-    found = _attack(Statement(plan=plan, circumstances=Circumstances(), selection=None))
+    found = _attack(Statement(plan=plan, circumstances=Circumstances()))
     assert found.subject.startswith("person, with up to 4")
     assert found.detections == sorted(found.detections)

@@ -241,8 +241,6 @@ def test_plans_that_canaries_would_move_others_in_are_refused(spots, small_plan)
     ):
         with pytest.raises(SfumatoError, match="Poisson sampling or full batches"):
             part_of_audit.Audit.from_request(_asked(spots, plan))
-    with pytest.raises(SfumatoError, match="candidate of a private selection"):
-        part_of_audit.Audit.from_request(_asked(spots, small_plan, candidate=True))
 
 
 def test_canaries_that_are_private_records_are_refused(digits, tmp_path):
@@ -271,9 +269,9 @@ def _stop(*_):
     raise StopError
 
 
-def _asked(source, plan, *, candidate=False, **options) -> RunRequest:
+def _asked(source, plan, **options) -> RunRequest:
     options = options or {"audit": CANARIES}
-    return RunRequest(source=source, plan=plan, settings=_settings(None), candidate=candidate, options=options)
+    return RunRequest(source=source, plan=plan, settings=_settings(None), options=options)
 
 
 def _settings(run):

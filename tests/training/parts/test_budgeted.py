@@ -12,7 +12,7 @@ from sfumato import PrivacyPlan, SfumatoError, embed, open_source, read_budget, 
 from sfumato.data import SourceSpec
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import CandidateCount, Gaussian, Ledger, Poisson
+from sfumato.privacy import Gaussian, Ledger, Poisson
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -172,7 +172,6 @@ def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, tri
             None, private, plan, directory=tmp_path / "run", settings=replace(SETTINGS, seed=1), budget="faces"
         ),
         lambda: search.open_search(seeded, space, directory=tmp_path / "open", search="uncovered"),
-        lambda: search.private_selection(seeded, space, directory=tmp_path / "won"),
     ]
     for begin in begun:
         with pytest.raises(SfumatoError, match="seed is 1, but a seeded run has no guarantee, so it cannot count in"):
@@ -216,15 +215,6 @@ def test_each_run_of_an_uncovered_search_is_reserved(trial, tmp_path):
     with pytest.raises(SfumatoError, match="the budget little has 100% left, and 6 runs need"):
         search.open_search(little, six, directory=tmp_path / "more", search="uncovered")
     assert not (tmp_path / "more" / "1").exists()
-
-
-def test_a_private_selection_is_reserved_as_a_whole_and_its_candidates_are_not(trial, tmp_path):
-    given = {"directory": tmp_path / "won", "draws": CandidateCount(mean=1.5)}
-    space = {"learning_rate": Choice(values=(0.1, 0.5))}
-    found = search.private_selection(trial, space, **given)
-    (only,) = read_budget("faces").reservations
-    assert (only.use, only.name) == (found.selection, f"{tmp_path.name}/won")
-    assert only.cost == read_budget("faces").filter.cost(found.selection)
 
 
 def test_embeddings_are_reserved_for_each_person(tmp_path, stopped_at):

@@ -161,7 +161,7 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
 
 def test_the_larger_images_of_records_that_are_left_out_are_left_out_too(plan, choices, archives):
     source = open_source(f"npz:{archives / 'private.npz'}", owner_key=owner_key(), size=6, zoom=1.3)
-    asked = RunRequest(source=source, plan=plan, settings=choices, candidate=False, options={})
+    asked = RunRequest(source=source, plan=plan, settings=choices, options={})
     part = PublicNormalisation.from_request(asked)
     assert part is not None
     kept = part.exclude_records(source)

@@ -145,7 +145,7 @@ def test_the_exact_number_of_test_records_is_nowhere_given_away(finished, privat
     assert finished.published.records.value == whole
     # What is counted, and how, is the same for any number of test records.
     fewer = replace(private, test=private.test.select(np.arange(exact) < 100))
-    tables = [published.plan_table(2.5, source, plan, candidate=False, calibrated=False) for source in (private, fewer)]
+    tables = [published.plan_table(2.5, source, plan, calibrated=False) for source in (private, fewer)]
     assert tables[0] == tables[1] == finished.published.table
 
 
@@ -419,12 +419,10 @@ def _without(path):
 
 
 def test_what_no_theorem_covers_is_refused(private, plan, arrays):
-    given = {"candidate": False, "calibrated": False}
+    given = {"calibrated": False}
     persons = replace(plan, unit=User(at_most=None, drawn="users"))
     with pytest.raises(SfumatoError, match="protects users"):
         published.plan_table(1.0, private, persons, **given)
-    with pytest.raises(SfumatoError, match="candidate of a private selection"):
-        prepare(None, private, plan, SETTINGS, candidate=1, report_epsilon=1.0, threads=1)
     with pytest.raises(SfumatoError, match="the data are public"):
         published.plan_table(1.0, replace(private, public=True), plan, **given)
     for wrong in (0.0, -1.0, math.nan):
@@ -440,7 +438,6 @@ def test_several_runs_publish_nothing(arrays, tmp_path):
         lambda: search.repeat(trial, epsilons=(1.0, 3.0), directory=tmp_path / "b"),
         lambda: search.open_search(trial, space, directory=tmp_path / "c"),
         lambda: search.one_at_a_time(trial, space, directory=tmp_path / "d"),
-        lambda: search.private_selection(trial, space, directory=tmp_path / "e"),
     )
     for call in calls:
         with pytest.raises(SfumatoError, match="the figures of each would cost it"):

@@ -134,7 +134,7 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("embed {}", "does not name the user of each image"),
         ("sweep {} --search uncovered --vary optimizer=sgd,adamm", "did you mean adam"),
         ("sweep {} --search uncovered --one-at-a-time --vary schedule=cosin", "did you mean cosine"),
-        ("sweep {} --search private --vary momentum=0.5,1", "momentum must be below 1"),
+        ("sweep {} --search uncovered --vary momentum=0.5,1", "momentum must be below 1"),
     ],
 )
 def test_from_every_verb(folder, command, words, capsys):

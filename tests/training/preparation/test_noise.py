@@ -25,7 +25,7 @@ from sfumato import (
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import STEP
-from sfumato.privacy import Circumstances, FixedOrder, Statement
+from sfumato.privacy import Circumstances, FixedOrder
 from sfumato.privacy.mechanism import Tree
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.randomness.noise.secure import SecureNoise, grid_of, rounded_gaussians, scale_of
@@ -172,11 +172,3 @@ def test_what_cannot_have_it_is_refused_before_anything_is_spent(tmp_path, spots
     with pytest.raises(SfumatoError, match="noise is secure, but training without privacy has no noise"):
         PublicTraining(settings=Settings(model="linear", learning_rate=1.0, noise="secure"), steps=2, batch_size=4)
     assert not (tmp_path / "run").exists()
-
-
-def test_scores_with_floating_point_noise_are_named(run):
-    from sfumato.privacy import CandidateCount, PrivateSelection
-
-    selection = PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=4.0)
-    lines = Statement(plan=PLAN, circumstances=run.statement.circumstances, selection=selection).not_covered
-    assert "Floating-point artefacts of the noise on the candidates' scores." in lines

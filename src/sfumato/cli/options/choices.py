@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NOT_IN_RECIPES = (
     *("what", "json", "copy", "verbose", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
-    *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation"),
+    *("vary", "one_at_a_time", "search", "candidates", "validation"),
     *("score_on", "processes"),
 )
 

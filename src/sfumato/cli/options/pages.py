@@ -29,7 +29,7 @@ GROUPS = {
             "client_examples client_loss client_head client_temperature shuffle_buffer reconstruction_steps "
             "calibrate_on prevalence training_prevalence operating_point"
         ),
-        "search": "vary one_at_a_time search candidates shape score_noise validation score_on last decay",
+        "search": "vary one_at_a_time search candidates validation score_on last decay",
     }.items()
 }
 """Groups and options in the order of the help pages. Options without a group belong to `RUN`."""

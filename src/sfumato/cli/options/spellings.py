@@ -105,10 +105,8 @@ Vary = Annotated[
     tuple[tuple[str, ...], ...],
     Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; repeatable", repeatable=True),
 ]
-ModeOfSearch = Annotated[str | None, Spelling("public|private|uncovered", "default: public for public data")]
-Candidates = Annotated[int | None, Spelling("NUMBER", "default: the whole grid; private: 10")]
-Shape = Annotated[float | None, Spelling("ETA", "default: 1")]
-ScoreNoise = Annotated[float | None, Spelling("NUMBER", "default: the smallest that adds nothing to epsilon")]
+ModeOfSearch = Annotated[str | None, Spelling("public|uncovered", "default: public for public data")]
+Candidates = Annotated[int | None, Spelling("NUMBER", "default: the whole grid")]
 Share = Annotated[float | None, Spelling("SHARE", "default: 0.1")]
 SourceText = Annotated[str | None, Spelling("SOURCE")]
 Processes = Annotated[int | None, Spelling("NUMBER", "default: 1")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +15,7 @@ from sfumato.report import figure_of
 from sfumato.search.space import line_of, plain
 
 if TYPE_CHECKING:
-    from sfumato.privacy import PrivateSelection
-    from sfumato.search import Comparison, Ranking, Repeated, Selected
+    from sfumato.search import Comparison, Ranking, Repeated
 
 SEEDED = "These runs are experiments: their randomness follows from seeds, so they have no privacy guarantee."
 UNCOVERED = "The best run was chosen without noise: no guarantee covers this choice."
@@ -106,54 +104,6 @@ def costs(found: Ranking | Comparison) -> Iterator[str]:
             "The scores have no noise."
         )
     yield ""
-
-
-def announce_selection(selection: PrivateSelection, *, json: bool) -> None:
-    """Print the guarantee of a private selection."""
-    draws, plan = selection.draws, selection.plan
-    data: dict[str, Any] = {
-        "epsilon": selection.epsilon(),
-        "delta": plan.delta,
-        "epsilon_of_one_run": plan.epsilon(),
-        "epsilon_of_as_many_released": selection.epsilon_of_all(math.ceil(draws.mean)),
-        "noise_multiplier": plan.noise_multiplier,
-        "steps": plan.steps,
-        "batch_size": plan.expected_batch_size,
-        "score_noise": selection.score_noise,
-        "law": draws.law,
-        "mean": draws.mean,
-        "candidates_in_95_of_100_searches": draws.quantile(0.95),
-    }
-    few = Note(
-        "note: so few runs cost less if all of them are planned in advance and released (--search uncovered shows "
-        "their cost)"
-    )
-    cheaper = data["epsilon_of_as_many_released"] <= data["epsilon"]
-    console.show(data, Facts(data), few if cheaper else None, console.dry_run_note("search"), json=json)
-
-
-def show_selected(found: Selected, *, json: bool) -> None:
-    """Print the winner of a private selection."""
-    run, settings = found.run, found.settings
-    if run is None or settings is None:
-        console.result("The search drew no candidates, so nothing is released. The guarantee includes this case.")
-        return
-    noisy = ", noise included" if found.selection.score_noise is not None else ""
-    data = {"search": "private", "settings": settings, "score": found.score, "accuracy": run.accuracy}
-    data |= {**run.statement.figures, "run": str(run.directory), "statement": run.statement.sentence}
-    secret = Note("the number of candidates is not stored: the guarantee requires that it stays secret")
-    console.show(
-        data,
-        "",
-        f"the winner     {line_of(settings)}",
-        f"its score      {found.score} correct predictions on the validation part{noisy}",
-        "",
-        run.statement.sentence,
-        "",
-        Note(f"sfumato verify {run.directory}   checks the statement against the record"),
-        secret if run.statement.promises else None,
-        json=json,
-    )
 
 
 # -- one training several times ----------------------------------------------------------------------------------------

@@ -16,13 +16,10 @@ from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
     from sfumato.cli.verbs.embed import Embed
-    from sfumato.privacy import CandidateCount
     from sfumato.search import Ranking
 
-MODES = ("public", "private", "uncovered")
+MODES = ("public", "uncovered")
 BEST = "best.toml"
-FREE = ("output", "json", "dry_run", "processes", "threads", "device", "micro_batch")
-"""Options that may change when a search is resumed. A candidate that has begun keeps its device and threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +27,8 @@ class Sweep(PrivateChoices):
     """Search for settings on a validation part, and show the privacy cost.
 
     SOURCE or RECIPE and options are as in sfumato train; --vary, or the recipe's table [sweep], lists what varies. On
-    public data a search costs nothing. On private data it is either a private selection (--search private): a random
-    number of candidates, of which only the best is released, with one guarantee for all; or uncovered (--search
-    uncovered): each run's statement says so and gives the joint cost of all runs. Repeat the command to resume an
-    interrupted search.
+    public data a search costs nothing. On private data it is uncovered (--search uncovered): each run's statement says
+    so and gives the joint cost of all runs. Repeat the command to resume an interrupted search.
     """
 
     what: spellings.SourceOrRecipe
@@ -45,20 +40,15 @@ class Sweep(PrivateChoices):
     one_at_a_time: bool = False
     """Change one option at a time from the defaults, and show the effect of each. source may vary too."""
     search: spellings.ModeOfSearch = None
-    """How the search treats privacy: public data, private selection, or uncovered by the guarantee."""
+    """How the search treats privacy: public data, or uncovered by the guarantee."""
     candidates: spellings.Candidates = None
-    """Number of settings to draw at random. In a private selection, the mean of their random number."""
-    shape: spellings.Shape = None
-    """Private selection: shape of the distribution of the number of candidates. 0 is logarithmic, 1 geometric."""
-    score_noise: spellings.ScoreNoise = None
-    """Private selection: standard deviation of the noise added to a candidate's number of correct predictions."""
+    """Number of settings to draw at random."""
     validation: spellings.Share = None
     """Share of the training part that is held out for scoring."""
     score_on: spellings.SourceText = None
     """Score on the test part of this public source instead."""
     budget: spellings.BudgetName = None
-    """Reserve each run's plan, or the whole private selection, in this budget before its first step. See sfumato
-    budget."""
+    """Reserve each run's plan in this budget before its first step. See sfumato budget."""
     processes: spellings.Processes = None
     """Number of runs at once on this machine."""
     dry_run: bool = False
@@ -76,7 +66,7 @@ class Sweep(PrivateChoices):
         given = [text for together in self.vary for text in together]
         rules = space.read(given, self.what, varied, trust_code=self.trust_code)
         mode = chosen.mode()
-        kind = "factors" if self.one_at_a_time else "selected" if mode == "private" else "sweep"
+        kind = "factors" if self.one_at_a_time else "sweep"
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")
         of_many = "epsilon" in rules and not self.one_at_a_time  # the epsilon of the options is then unused
         share = {} if chosen.validation is None else {"validation": chosen.validation}
@@ -95,15 +85,6 @@ class Sweep(PrivateChoices):
             if kind == "factors":
                 compared = search.one_at_a_time(trial, rules, search=mode, **how)
                 search_output.show_comparison(compared, mode, json=chosen.json)
-            elif kind == "selected":
-                law, options = chosen.draws(), chosen.options()
-                won = search.private_selection(
-                    trial, rules, draws=law, score_noise=chosen.score_noise, options=options, **how
-                )
-                if chosen.dry_run and won.run is None:
-                    search_output.announce_selection(won.selection, json=chosen.json)
-                else:
-                    search_output.show_selected(won, json=chosen.json)
             else:
                 found = search.open_search(trial, rules, search=mode, candidates=chosen.candidates, **how)
                 if chosen.dry_run:
@@ -127,24 +108,6 @@ class Sweep(PrivateChoices):
     def _with_source_of(self, embed: Embed) -> Sweep:
         """This search with the source of the embedding training."""
         return replace(self, source=embed.source, public=embed.public, private=embed.private)
-
-    def draws(self) -> CandidateCount:
-        """The distribution of the number of candidates."""
-        from sfumato.privacy import CandidateCount
-        from sfumato.search.selection import DRAWS
-
-        shape = DRAWS.shape if self.shape is None else self.shape
-        try:
-            return CandidateCount(mean=self.candidates or DRAWS.mean, shape=shape)
-        except SfumatoError as error:
-            raise SfumatoError(error.problem.replace("mean must", "candidates must"), error.remedy) from None
-
-    def options(self) -> dict[str, str]:
-        """The given options that must be the same when a private selection is resumed."""
-        given = self.given
-        if self.vary:  # one list, even if --vary was repeated
-            given["vary"] = tuple(text for together in self.vary for text in together)
-        return {name: repr(value) for name, value in given.items() if name not in FREE}
 
     def best_recipe(self, found: Ranking, embed: Embed | None = None) -> str:
         """The best settings as a recipe for the whole training part.
@@ -186,23 +149,12 @@ class Sweep(PrivateChoices):
         if self.search is None and not public:
             raise SfumatoError(
                 "a search on private data costs privacy, but --search is not given",
-                "give --search private (one guarantee for the search, only the winner is released) or --search "
-                "uncovered (each statement says that the search is not covered); or --public for public data",
+                "give --search uncovered (each statement says that the search is not covered), or --public for public "
+                "data",
             )
         mode = one_of("search", self.search or "public", MODES)
         if mode == "public" and not public:
             raise SfumatoError("--search is public, but the data are private", "give --public for public data")
-        if self.one_at_a_time and (mode == "private" or self.candidates is not None):
-            raise SfumatoError(
-                "--one-at-a-time shows all of its runs, which a private selection must not",
-                "leave it out, or give --search uncovered and no --candidates",
-            )
-        if mode != "private" and (self.shape is not None or self.score_noise is not None):
-            raise SfumatoError(
-                "--shape and --score-noise are for a private selection", "leave them out, or give --search private"
-            )
-        if mode == "private" and self.score_on is not None:
-            unused = [name for name in ("score_noise", "validation") if getattr(self, name) is not None]
-            if unused:
-                raise SfumatoError(f"--score-on does not use {', '.join(unused)}, but both are given", "leave one out")
+        if self.one_at_a_time and self.candidates is not None:
+            raise SfumatoError("--one-at-a-time tries each listed value, and --candidates draws some", "leave one out")
         return mode

@@ -99,8 +99,7 @@ class Circumstances:
         origins: the sources of the initial weights or of the features: some of `ORIGINS`.
         filtered: the training data were chosen by looking at private data without noise.
         steps_taken: the number of the plan's steps that were taken, if the run ended early.
-        search: the search that the run's settings came from, if no theorem covers it: neither a private selection nor
-            a search on public data.
+        search: the search that the run's settings came from, unless the search was on public data.
         published: the training data are a published collection, so no owner has to declare them public.
         kept: the steps after which the weights are released too, besides the model.
         public_examples: the number of public examples whose statistics normalise the model.

@@ -23,20 +23,16 @@ _MOST_EPSILON = 700.0
 
 
 class Promise(Protocol):
-    """Releases with a guarantee: the steps of a `PrivacyPlan`, or the best candidate of a `PrivateSelection`."""
+    """Releases with a guarantee: a `PrivacyPlan`."""
 
     @property
-    def loss(self) -> Loss | None:
-        """The privacy loss; None if only single pairs of epsilon and delta are known."""
+    def loss(self) -> Loss:
+        """The privacy loss."""
         ...
 
     @property
     def delta(self) -> float:
         """The delta at which its statement gives epsilon."""
-        ...
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """Epsilon at delta."""
         ...
 
 
@@ -46,7 +42,7 @@ def true_positive_rates(promise: Promise, false_alarms: Sequence[float], *, grid
     TPR(a) = min over eps >= 0 of min(e^eps a + delta(eps), 1 - e^-eps (1 - delta(eps) - a)).
 
     Args:
-        promise: the releases: the steps of a plan, or the best candidate of a private selection.
+        promise: the plan of the releases.
         false_alarms: the false-positive rates, each strictly between 0 and 1.
         grid: that of the epsilon which decides where the curve is evaluated.
 
@@ -119,13 +115,9 @@ def reconstruction_rates(promise: Promise, guesses: Sequence[float]) -> list[flo
 
 @functools.lru_cache(maxsize=16)
 def curve(promise: Promise, grid: float = FINE_GRID) -> tuple[Any, Any]:
-    """Pairs (eps, delta) that all hold, as two arrays of one length. For a plan, epsilon is increasing."""
+    """Pairs (eps, delta) that all hold, as two arrays of one length. Epsilon is increasing."""
     import numpy as np
 
-    if promise.loss is None:
-        deltas = np.geomspace(1e-7, 0.5, 20)
-        epsilons = np.array([promise.epsilon(float(delta)) for delta in deltas])
-        return np.minimum(epsilons, _MOST_EPSILON), np.where(epsilons > _MOST_EPSILON, 1.0, deltas)
     usual = min(2 * promise.loss.epsilon(promise.delta, grid=grid), _MOST_EPSILON)
     epsilons = np.unique([*np.linspace(0.0, usual, 400), *np.geomspace(1e-3, _MOST_EPSILON, 200), *EPSILONS])
     return epsilons, promise.loss.deltas(epsilons.tolist(), grid=COARSE_GRID)
@@ -156,16 +148,11 @@ def curve_fields(promise: Promise) -> dict[str, Any]:
 
 def _pairs(promise: Promise) -> list[tuple[float, float]]:
     epsilons, deltas = curve(promise)
-    if promise.loss is None:
-        pairs = zip(epsilons.tolist(), deltas.tolist(), strict=True)
-        return [(ceiling(epsilon, 3), up_to_digits(delta)) for epsilon, delta in pairs if delta < 1]
     delta_at = dict(zip(epsilons.tolist(), deltas, strict=True))
     return [(epsilon, max(up_to_digits(delta_at[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
 
 
 def _mu(promise: Promise) -> dict[str, float] | None:
-    if promise.loss is None:
-        return None
     mu, spared = dominating_gaussian(promise)
     if not math.isfinite(mu):
         return None
@@ -178,7 +165,7 @@ def dominating_gaussian(plan: Promise, *, grid: float = FINE_GRID) -> tuple[floa
     **Guarantee.** See `dominating_mu`. Gaussian steps without sampling are one Gaussian release, so their mu is exact
     and holds without exception.
     """
-    parts = plan.loss.parts if plan.loss is not None else ()
+    parts = plan.loss.parts
     if len(parts) == 1 and isinstance(part := parts[0], OneGaussian):
         return math.sqrt(part.precision), 0.0
     spared = float(f"{EXCEPT_WITH * plan.delta:.6g}")

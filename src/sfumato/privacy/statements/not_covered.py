@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import (
     FACT_NAMES,
     FILTERED,
@@ -16,23 +15,20 @@ from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.wording import Wording
 
 
-def not_covered(
-    words: Wording, facts: Circumstances, selection: PrivateSelection | None, computed: ProcessCounts | None
-) -> list[str]:
+def not_covered(words: Wording, facts: Circumstances, computed: ProcessCounts | None) -> list[str]:
     """The lines, the most serious first.
 
     Args:
         words: the words that depend on the plan's unit.
         facts: the circumstances that the statement must mention.
-        selection: the search that the run won, if a theorem covers it.
         computed: who has seen sums before the noise.
     """
     lines = _data_lines(facts)
     lines += [
-        *_earlier_run_lines(selection),
+        "Earlier runs on the same data, and choices made by looking at them. Their epsilons add up.",
         "Side channels: running time, memory use, crashes, and anything else of the run that can be observed.",
         *words.not_covered,
-        *_floating_point_lines(facts, selection),
+        *_floating_point_lines(facts),
         "An attacker who can break the random number generator (HMAC-SHA512"
         f"{'' if facts.noise_grid is None else ', SHAKE-256'} and Philox with a {facts.key_bits}-bit key).",
         "The record is consistent, but its author could have written a different one.",
@@ -131,7 +127,7 @@ def _share_lines(facts: Circumstances) -> list[str]:
     ]
 
 
-def _floating_point_lines(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
+def _floating_point_lines(facts: Circumstances) -> list[str]:
     """Lines about floating-point numbers."""
     lines = []
     if facts.rounds and (facts.noise_grid is None or not facts.noise_grid.alone):
@@ -147,23 +143,7 @@ def _floating_point_lines(facts: Circumstances, selection: PrivateSelection | No
             "Floating-point artefacts inside a sum. Several gradients are computed and added before they are rounded "
             "to the grid of the noise, and the last bits of each may depend on the others."
         )
-    if selection is not None and selection.score_noise is not None:
-        lines.append("Floating-point artefacts of the noise on the candidates' scores.")
     return lines
-
-
-def _earlier_run_lines(selection: PrivateSelection | None) -> list[str]:
-    if selection is None:
-        return ["Earlier runs on the same data, and choices made by looking at them. Their epsilons add up."]
-    lines = [
-        "Runs on the same data outside the search that this model won, and choices made by looking at them. Their "
-        "epsilons add up.",
-        "The other candidates of the search: their settings, scores, number and running time, and which of them won. "
-        "The guarantee holds as long as none of this is shown.",
-    ]
-    if selection.score_noise is None:
-        return [*lines, "The data on which the candidates were scored. They are taken as public."]
-    return [*lines, "Exact figures of the validation part. Only the winner's noisy score is covered."]
 
 
 def _search_line(search: Search) -> str:

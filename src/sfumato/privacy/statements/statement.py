@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import Circumstances
 from sfumato.privacy.statements.curve import curve_fields
 from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
@@ -17,7 +16,6 @@ from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.wording import Wording, release_fields, wording
-from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 
 FORMAT = 1
@@ -39,33 +37,25 @@ class Statement(StatementBase):
     Args:
         plan: the plan of the run's training.
         circumstances: everything else that the statement must mention.
-        selection: the search that the run won, if a theorem covers that search. Its plan is this plan.
         computed: who has seen sums before the noise, if several processes took the steps. The model file holds the
             statement without it, because the model is the same whoever computed it.
         further: more plain lines, for an aggregate of models whose choice depended on private records.
 
     **Guarantee.** The epsilon is that of the whole plan, even for a run that ended early, with the steps that copies of
-    the run may have taken (`spent`), or that of the whole selection if there was one; it is rounded up. A seeded run
+    the run may have taken (`spent`); it is rounded up. A seeded run
     promises nothing: its figures are reported as those of its plan. The statement names the plan and its steps, and
     never a time, a path, a ledger's head or anything else that depends on the private data.
     """
 
     plan: PrivacyPlan
     circumstances: Circumstances
-    selection: PrivateSelection | None = None
     computed: ProcessCounts | None = None
     further: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.selection is not None and self.selection.plan != self.plan:
+        if self.circumstances.figures is not None and self.plan.users is not None:
             raise SfumatoError(
-                f"selection was made among runs of plan {self.selection.plan.fingerprint[:16]}, "
-                f"but this run has plan {self.plan.fingerprint[:16]}",
-                "give the selection whose candidates were trained with this plan",
-            )
-        if self.circumstances.figures is not None and (self.selection is not None or self.plan.users is not None):
-            raise SfumatoError(
-                "figures cannot be published with a model that was chosen by a search or that promises for persons",
+                "figures cannot be published with a model that promises for persons",
                 "leave them out: no theorem here covers them",
             )
 
@@ -81,13 +71,13 @@ class Statement(StatementBase):
 
     @property
     def epsilon(self) -> float:
-        """Epsilon at the plan's delta, of the selection if there was one. It is promised only if the run `promises`."""
-        return self.spent.epsilon() if self.selection is None else self.selection.epsilon()
+        """Epsilon at the plan's delta. It is promised only if the run `promises`."""
+        return self.spent.epsilon()
 
     @property
-    def theorem(self) -> Theorem | Selection:
+    def theorem(self) -> Theorem:
         """The theorem that proves the promise."""
-        return self.plan.theorem if self.selection is None else self.selection.theorem
+        return self.plan.theorem
 
     @property
     def sentence(self) -> str:
@@ -101,16 +91,12 @@ class Statement(StatementBase):
             f"{plan.steps} step{'s' if plan.steps > 1 else ''}{more} of the {plan.theorem.name}, {participation}, "
             f"{plan.clipping.description}{words.moved}, {noise}"
         )
-        included, fingerprint = "", f"plan {plan.fingerprint[:16]}"
-        if self.selection is not None:
-            steps, included = _best_of(self.selection, steps), ", its selection included"
-            fingerprint += f", selection {self.selection.fingerprint[:16]}"
         opening = "This model is" if self.promises else f"{EXPERIMENT} Its plan, run under a secret key, would be"
         beyond = f" {words.published}" if plan.delta > 1 / plan.units else ""
         return (
             f"{opening} ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
-            f"{self.covered} under {plan.adjacency} adjacency{included}: {steps}, accounted by {self.theorem.tight} "
-            f"with N = {words.count}; {fingerprint}.{beyond}{self._figures_sentence}"
+            f"{self.covered} under {plan.adjacency} adjacency: {steps}, accounted by {self.theorem.tight} "
+            f"with N = {words.count}; plan {plan.fingerprint[:16]}.{beyond}{self._figures_sentence}"
         )
 
     @property
@@ -145,8 +131,7 @@ class Statement(StatementBase):
     @property
     def covered(self) -> str:
         """What the promise covers, after "each single"."""
-        noisy = self.selection is not None and self.selection.score_noise is not None
-        return "example of the training and validation parts" if noisy else self.wording.single
+        return self.wording.single
 
     @property
     def plain(self) -> list[str]:
@@ -161,7 +146,7 @@ class Statement(StatementBase):
             f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
             f"factor of {_factor(epsilon)}, and beyond that by at most {plan.delta!r} (epsilon {rounded_up(epsilon)}).",
             f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
-            f"{percent_up(curve_fields(self.selection or plan)['true_positives']['0.01'])} of the cases.",
+            f"{percent_up(curve_fields(plan)['true_positives']['0.01'])} of the cases.",
             *self.remarks,
             *self.further,
         ]
@@ -181,11 +166,6 @@ class Statement(StatementBase):
         if (grid := self.circumstances.noise_grid) is not None:
             lines.append(
                 f"The guarantee also holds for the numbers that a computer uses: the noise is {grid.description}."
-            )
-        if self.selection is not None:
-            lines.append(
-                "This model is the best of a random number of candidates. The guarantee covers this choice and "
-                "the training of all candidates, as long as nobody learns anything about the others."
             )
         if (kept := self.circumstances.kept) != ():
             lines.append(f"The {len(kept)} saved checkpoints are covered too. Averaging them costs no privacy.")
@@ -228,12 +208,12 @@ class Statement(StatementBase):
     @property
     def not_covered(self) -> list[str]:
         """One line for each thing that is not covered and could reveal private data."""
-        return not_covered(self.wording, self.circumstances, self.selection, self.computed)
+        return not_covered(self.wording, self.circumstances, self.computed)
 
     @property
     def figures(self) -> dict[str, Any]:
         """Whether anything is promised, with its figures. For a seeded run, the plan's figures are under `planned`."""
-        by_rdp = self.spent.epsilon_rdp if self.selection is None else self.epsilon
+        by_rdp = self.spent.epsilon_rdp
         bounds = {
             "epsilon": ceiling(self.epsilon, 6),
             "epsilon_rdp": None if by_rdp is None else ceiling(by_rdp, 6),
@@ -244,7 +224,7 @@ class Statement(StatementBase):
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon rounded up to six decimals."""
-        plan, facts, selection = self.plan, self.circumstances, self.selection
+        plan, facts = self.plan, self.circumstances
         data = {
             "format": FORMAT,
             "promises": self.promises,
@@ -272,14 +252,12 @@ class Statement(StatementBase):
                 "adjacency": "add-or-remove",
                 "epsilon_of_any_example": ceiling(max(self.epsilon, facts.figures.epsilon), 6),
             }
-        if selection is not None:
-            data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
-        beyond = curve_fields(selection or self.spent) if self.promises else {}
+        beyond = curve_fields(self.spent) if self.promises else {}
         return data | {"format": FORMAT, **beyond, **release_fields(plan, facts)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The statement that `to_dict` wrote. Reads plan, circumstances and selection, and derives everything else.
+        """The statement that `to_dict` wrote. Reads plan and circumstances, and derives everything else.
 
         >>> from sfumato.privacy import Circumstances, PrivacyPlan
         >>> plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, epsilon=1.0, delta=1e-5)
@@ -296,22 +274,10 @@ class Statement(StatementBase):
             return cls(
                 plan=PrivacyPlan.from_dict(data["plan"]),
                 circumstances=Circumstances.from_dict(data["circumstances"]),
-                selection=PrivateSelection.from_dict(data["selection"]) if "selection" in data else None,
                 computed=ProcessCounts.from_dict(data["computed"]) if "computed" in data else None,
             )
         except (AttributeError, KeyError, TypeError):
             raise SfumatoError("the statement has no plan or no circumstances", "restore it from a copy") from None
-
-
-def _best_of(selection: PrivateSelection, steps: str) -> str:
-    draws, noise = selection.draws, selection.score_noise
-    scored = "on public data"
-    if noise is not None:
-        scored = f"by its right answers on a private validation part plus noise of standard deviation {noise:g}"
-    return (
-        f"the best of K candidates, K secret and drawn by the {draws.law} law of mean {draws.mean:g}, each trained by "
-        f"{steps}, and scored {scored}"
-    )
 
 
 def _factor(epsilon: float) -> str:

@@ -25,7 +25,7 @@ _DECLARED_BY = {
     "size": "--size",
     "channels": "--channels",
 }
-_PLANNED = "fix the number of runs in advance; sfumato sweep --search private covers a whole search"
+_PLANNED = "fix the number of runs in advance, or search on public data"
 _UNFILTERED = "filter the private set instead of the public one: sfumato dedup does so record by record"
 _PUBLIC_WEIGHTS = "start from weights of sfumato pretrain or timm that were trained on public data only"
 _TRUSTED = "compute on one machine, or use a private network or a VPN"
@@ -34,9 +34,6 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("The sums before their noise", MENDABLE, _TRUSTED),
     ("The search for these settings", MENDABLE, _PLANNED),
     ("Earlier runs on the same data", MENDABLE, _PLANNED),
-    ("Runs on the same data outside the search", MENDABLE, _PLANNED),
-    ("The other candidates of the search", MENDABLE, "do not show the search's other runs, or delete them"),
-    ("Exact figures of the validation part", MENDABLE, "keep them to yourself"),
     ("Accuracy, losses and images", MENDABLE, "publish only the report of sfumato report RUN --public"),
     ("Exact accuracy, losses and images", MENDABLE, "publish only the report of sfumato report RUN --public"),
     ("Figures that other runs publish", MENDABLE, "publish the figures of one run only"),
@@ -60,7 +57,6 @@ _LINES: tuple[tuple[str, str, str], ...] = (
         "--unit user protects persons, who are identified by --user-from",
     ),
     ("One person under two names", MENDABLE, "use one name for each person in the data"),
-    ("The data on which the candidates were scored", INHERENT, ""),
     (r"The \d+ examples whose statistics", INHERENT, ""),
     ("Identity: ", INHERENT, ""),
     ("A single record by itself", INHERENT, ""),

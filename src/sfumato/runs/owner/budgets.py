@@ -14,7 +14,6 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.runs.owner import store
-from sfumato.runs.owner.composition import Use
 from sfumato.runs.owner.data_identity import check_name, same_people
 from sfumato.runs.owner.lines import BudgetSet, DataUse
 from sfumato.runs.owner.store import Store
@@ -40,8 +39,8 @@ class Account:
         return self.totals[-1].filter
 
     @property
-    def uses(self) -> list[Use]:
-        """The plan or private selection of each reservation."""
+    def uses(self) -> list[PrivacyPlan]:
+        """The plan of each reservation."""
         return [one.use for one in self.reservations if not isinstance(one.use, PrivateChoice)]
 
     @property
@@ -72,7 +71,7 @@ class Account:
 
     def epsilon_in_advance(self) -> float | None:
         """Epsilon of the same plans had all of them been fixed in advance. The difference is the price of choosing them
-        one after the other. None if there is no run, or if one of them is a selection or publishes figures."""
+        one after the other. None if there is no run, or if one of them publishes figures."""
         plans = [one.use for one in self.reservations if isinstance(one.use, PrivacyPlan)]
         if not plans or len(plans) < len(self.reservations) or any(one.figures for one in self.reservations):
             return None
@@ -281,7 +280,7 @@ def refuse_seeded(name: str | None, seed: int | None) -> None:
         )
 
 
-def refuse_over_budget(name: str, many: Sequence[Use]) -> None:
+def refuse_over_budget(name: str, many: Sequence[PrivacyPlan]) -> None:
     """Refuse several plans that do not all fit into the remainder. Reserves nothing."""
     account = read_budget(name)
     costs = [cost_of(account, use, None) for use in many]
@@ -293,7 +292,7 @@ def refuse_over_budget(name: str, many: Sequence[Use]) -> None:
         )
 
 
-def cost_of(account: Account, use: Use, figures: float | None) -> float:
+def cost_of(account: Account, use: PrivacyPlan, figures: float | None) -> float:
     """The part of the budget's limit that a use takes. Errors name the budget."""
     try:
         return account.filter.cost(use, figures)

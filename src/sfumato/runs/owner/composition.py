@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sfumato.privacy import PrivacyPlan, PrivateSelection
+from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Adjacency
 
 CONVOLVED = 8
 """The most different plans that are composed by convolution."""
-
-Use = PrivacyPlan | PrivateSelection
 
 
 class JointCost(NamedTuple):
@@ -31,43 +29,28 @@ class JointCost(NamedTuple):
     delta: float
 
 
-def joint_costs(many: Sequence[Use]) -> list[JointCost]:
+def joint_costs(many: Sequence[PrivacyPlan]) -> list[JointCost]:
     """The joint cost of all runs, for each unit separately, starting with the unit of the first run."""
-    units = dict.fromkeys(map(unit_of, many))
-    parts = {unit: [use for use in many if unit_of(use) == unit] for unit in units}
+    units = dict.fromkeys(plan.unit.name for plan in many)
+    parts = {unit: [plan for plan in many if plan.unit.name == unit] for unit in units}
     return [JointCost(unit, len(part), *joint_cost(part)) for unit, part in parts.items()]
 
 
-def unit_of(use: Use) -> str:
-    """The unit of a use's promise: "example" or "user"."""
-    return _plan_of(use).unit.name
-
-
-def _plan_of(use: Use) -> PrivacyPlan:
-    return use.plan if isinstance(use, PrivateSelection) else use
-
-
-def joint_cost(many: Sequence[Use]) -> tuple[float, float]:
+def joint_cost(many: Sequence[PrivacyPlan]) -> tuple[float, float]:
     """(epsilon, delta) of all runs together, at the largest of their deltas. All must have the same unit.
 
-    **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that
-    the plans were fixed before the first run (`Loss`). Private selections are added by basic composition, each at an
-    equal share of delta. Plans of different adjacencies are composed for zero-out, for which each of them holds. Data
-    that were both changed and moved are not recognised, so the number of runs is a lower bound.
+    **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that the
+    plans were fixed before the first run (`Loss`). Plans of different adjacencies are composed for zero-out, for which
+    each of them holds. Data that were both changed and moved are not recognised, so the number of runs is a lower
+    bound.
     """
-    selections = [use for use in many if isinstance(use, PrivateSelection)]
-    runs = [use for use in many if isinstance(use, PrivacyPlan)]
-    delta = max(plan.delta for plan in (*runs, *(selection.plan for selection in selections)))
-    if not selections:
-        return _composed(runs, delta), delta
-    share = delta / (len(selections) + bool(runs))
-    epsilon = math.fsum(selection.epsilon(share) for selection in selections)
-    return epsilon + (_composed(runs, share) if runs else 0.0), delta
+    delta = max(plan.delta for plan in many)
+    return _composed(many, delta), delta
 
 
-def adjacency_of(many: Sequence[Use]) -> Adjacency:
+def adjacency_of(many: Sequence[PrivacyPlan]) -> Adjacency:
     """The adjacency for which `joint_cost` holds: the one that all uses share, or zero-out if they differ."""
-    found: set[Adjacency] = {_plan_of(use).adjacency for use in many}
+    found: set[Adjacency] = {plan.adjacency for plan in many}
     return found.pop() if len(found) == 1 else "zero-out"
 
 

@@ -41,8 +41,7 @@ class DataIdentity:
 
     @classmethod
     def from_source(cls, source: Source) -> DataIdentity:
-        """The keys of a source. The codes include the records held out for scoring, since the promise of a private
-        selection covers the scores that it releases."""
+        """The keys of a source. The codes include the records held out for scoring."""
 
         def codes() -> np.ndarray:
             parts = [part for part in (source.train, source.held_out) if part is not None]

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice, PrivateSelection
+from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
 from sfumato.privacy.unit import Example
 
-RUN, SEARCH, CHOICE = "run", "search", "choice"
+RUN, CHOICE = "run", "choice"
 BUDGET, CODES, OPENING = "budget", "codes", "opening"
 
-Release = PrivacyPlan | PrivateSelection | PrivateChoice
+Release = PrivacyPlan | PrivateChoice
 
 
 def now() -> str:
@@ -30,7 +30,7 @@ class Dated:
 
 @dataclass(frozen=True, kw_only=True)
 class DataUse(Dated):
-    """A use of private data that is about to start: a run, a private search, or a choice by test images.
+    """A use of private data that is about to start: a run, or a choice by test images.
 
     Under a budget the line also reserves the whole plan.
 
@@ -60,15 +60,13 @@ class DataUse(Dated):
 
     @property
     def kind(self) -> str:
-        """The kind of use: "run", "search" or "choice"."""
-        return {PrivacyPlan: RUN, PrivateSelection: SEARCH, PrivateChoice: CHOICE}[type(self.use)]
+        """The kind of use: "run" or "choice"."""
+        return CHOICE if isinstance(self.use, PrivateChoice) else RUN
 
     @property
     def plan(self) -> PrivacyPlan | None:
-        """The plan of each training; None for a choice."""
-        if isinstance(self.use, PrivateChoice):
-            return None
-        return self.use.plan if isinstance(self.use, PrivateSelection) else self.use
+        """The plan of the training; None for a choice."""
+        return None if isinstance(self.use, PrivateChoice) else self.use
 
     @property
     def unit(self) -> str:
@@ -183,6 +181,5 @@ def from_dict(data: Mapping[str, Any]) -> Line:
 
 _RELEASES = {
     RUN: PrivacyPlan.from_dict,
-    SEARCH: PrivateSelection.from_dict,
     CHOICE: lambda data: PrivateChoice(**data),
 }

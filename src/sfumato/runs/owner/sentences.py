@@ -14,7 +14,7 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
 from sfumato.runs.owner.budgets import percent, runs_text
-from sfumato.runs.owner.composition import JointCost, Use, adjacency_of, joint_cost, joint_costs, unit_of
+from sfumato.runs.owner.composition import JointCost, adjacency_of, joint_cost, joint_costs
 from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.runs.owner.uses import EarlierUses, earlier_uses
 
@@ -24,7 +24,7 @@ _NAMED = 3
 
 def notes_before(
     data: DataIdentity,
-    coming: Use,
+    coming: PrivacyPlan,
     *,
     seeded: bool,
     budget: str | None = None,
@@ -69,7 +69,7 @@ def disagreements() -> Iterator[str]:
         )
 
 
-def _budget_notes(name: str, found: EarlierUses, coming: Use, figures: float | None, run: str) -> Iterator[str]:
+def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None, run: str) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
     account, same = budgets.read_budget(name), set(found.data.data_digests)
     account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
@@ -90,7 +90,7 @@ def _budget_notes(name: str, found: EarlierUses, coming: Use, figures: float | N
             "and neither total covers both"
         )
     counted = {one.run for one in account.reservations}.union(*others.values())
-    apart = [use for one, use in found.runs.items() if one not in counted and unit_of(use) == account.filter.unit]
+    apart = [use for one, use in found.runs.items() if one not in counted and use.unit.name == account.filter.unit]
     if apart:
         epsilon, delta = joint_cost(apart)
         is_or_are, comes = ("is", "comes") if len(apart) == 1 else ("are", "come")
@@ -163,7 +163,7 @@ def seeded_suffix(count: int) -> str:
     return f"; {count} runs were seeded and have no guarantee"
 
 
-def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
+def earlier_runs_note(earlier: Sequence[PrivacyPlan], coming: PrivacyPlan, seeded: int = 0) -> str:
     """A note about the earlier runs on the same data and the joint cost with the coming run.
 
     Args:
@@ -173,7 +173,7 @@ def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> s
     count, like = len(earlier), own.runs - 1
     note = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
     if like:
-        under = adjacency_of([use for use in (*earlier, coming) if unit_of(use) == own.unit])
+        under = adjacency_of([use for use in (*earlier, coming) if use.unit.name == own.unit])
         which = f", {like} of them with a guarantee for each single {own.unit}" if others else ""
         note += (
             f"{which}; together with this one they cost epsilon {rounded_up(own.epsilon)} at delta {own.delta!r} under "
@@ -189,15 +189,15 @@ def earlier_runs_note(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> s
     )
 
 
-def joint_cost_sentences(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list[str]:
+def joint_cost_sentences(used: Sequence[PrivacyPlan], plan: PrivacyPlan, seeded: int = 0) -> list[str]:
     """The joint cost of all runs on the same data, for each unit separately; empty for a single run.
 
     Args:
         used: all uses, including that of `plan`.
         seeded: the number of seeded runs among them.
     """
-    own = [use for use in used if unit_of(use) == plan.unit.name]
-    others = joint_costs([use for use in used if unit_of(use) != plan.unit.name])
+    own = [use for use in used if use.unit.name == plan.unit.name]
+    others = joint_costs([use for use in used if use.unit.name != plan.unit.name])
     of_others = [f"On the same data {other_unit_text(other)}." for other in others]
     if len(own) < 2:
         return of_others

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy import PrivateChoice
+from sfumato.privacy import PrivacyPlan, PrivateChoice
 from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.composition import Use, joint_costs, unit_of
+from sfumato.runs.owner.composition import joint_costs
 from sfumato.runs.owner.data_identity import DataIdentity, same_people
 from sfumato.runs.owner.lines import CHOICE, DataUse
 
 
 def record(
     data: DataIdentity,
-    use: Use,
+    use: PrivacyPlan,
     *,
     run: str,
     name: str = "",
@@ -27,7 +27,7 @@ def record(
     budget: str | None = None,
     seeded: bool = False,
 ) -> None:
-    """Record that a run or a private selection on these data is about to take its first step.
+    """Record that a run on these data is about to take its first step.
 
     Args:
         data: the data. Their codes are stored too, so that a part of them is recognised later.
@@ -52,7 +52,7 @@ def record(
         data=data.data_digests,
         places=data.places,
         name=name,
-        users="" if unit_of(use) == Example.name else data.users,
+        users="" if use.unit.name == Example.name else data.users,
         figures=figures,
         seeded=seeded,
         budget=budget,
@@ -94,7 +94,7 @@ class EarlierUses:
     Args:
         data: the data.
         lines: the lines about them, in order.
-        runs: the plan or private selection of each run, by identity.
+        runs: the plan of each run, by identity.
         other_assignments: the number of those runs for users that put other records together. Their losses compose for
             a person who is one user in each run.
         seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
@@ -104,15 +104,15 @@ class EarlierUses:
 
     data: DataIdentity
     lines: tuple[DataUse, ...] = ()
-    runs: dict[str, Use] = field(default_factory=dict)
+    runs: dict[str, PrivacyPlan] = field(default_factory=dict)
     other_assignments: int = 0
     seeded: int = 0
     figures: tuple[float, ...] = ()
     others: tuple[DataUse, ...] = ()
 
     @property
-    def plans(self) -> list[Use]:
-        """The plan or selection of each run in `runs`, oldest first."""
+    def plans(self) -> list[PrivacyPlan]:
+        """The plan of each run in `runs`, oldest first."""
         return list(self.runs.values())
 
 
@@ -130,7 +130,7 @@ def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
     """
     used = [one for one in store.read().lines if isinstance(one, DataUse) and one.run != but]
     found = data.matching(used)
-    runs, users, figures, seeded = dict[str, Use](), dict[str, list[str]](), dict[str, float](), set()
+    runs, users, figures, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), dict[str, float](), set()
     for line, known in found:
         if line.test_epsilon is not None:  # a later line with a smaller epsilon takes nothing back
             figures[line.run] = max(line.test_epsilon, figures.get(line.run, 0.0))
@@ -159,7 +159,7 @@ def uses_report(data: DataIdentity) -> dict[str, Any]:
     """All recorded uses of these data, or of what was read from their places, as plain data.
 
     Returns:
-        `uses`: each run, private search, or choice by test images, oldest first; `together`: their joint cost, for each
+        `uses`: each run, or choice by test images, oldest first; `together`: their joint cost, for each
         unit separately; `other_assignments`: see `EarlierUses`; `by_numbers`: the number of runs, on any data,
         whose data are known by their numbers alone; `disagreements`: losses in the owner's lists, because of which the
         sums are too small. Epsilons are rounded up to six decimals.
@@ -173,7 +173,7 @@ def uses_report(data: DataIdentity) -> dict[str, Any]:
     sums = []
     for one in joint_costs(found.plans):
         seeded = sum(
-            any(line.seeded for line in runs[run]) for run, use in found.runs.items() if unit_of(use) == one.unit
+            any(line.seeded for line in runs[run]) for run, use in found.runs.items() if use.unit.name == one.unit
         )
         sums.append(one._asdict() | {"epsilon": ceiling(one.epsilon, 6), "seeded": seeded})
     every = [*found.lines, *found.others]

@@ -20,7 +20,7 @@ from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
-from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, PrivateSelection, Statement, reconstruction_rates
+from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.process_counts import ProcessCounts
@@ -53,20 +53,13 @@ def conclude(
     outcome: Outcome,
     *,
     scorer: Measure | None = None,
-    selection: PrivateSelection | None = None,
 ) -> Statement | NoGuarantee:
     """Writes the files of the finished run. If it is killed and called again, it writes the same bytes.
 
     Args:
         ledger: of a private run.
         scorer: evaluates the run; by default the scorer of its kind.
-        selection: the private selection that chose this run; the statement then covers the selection.
     """
-    if isinstance(job, PrivateJob) and job.candidate and selection is None:
-        raise SfumatoError(
-            f"the run in {run.path} is a candidate of a private selection, and only covered by the selection",
-            "give the command of the search again",
-        )
     released = models.refreshed_weights(job.module, outcome.weights)
     scorer = scorer or job.kind.scorer(job, NoProgress())
     trained = Trained(
@@ -85,7 +78,7 @@ def conclude(
         raise TypeError("a private run cannot be concluded without a ledger")
     else:
         conclusion = _conclusion(job, run, ledger, trained)
-        carried = Statement(plan=job.plan, circumstances=conclusion.circumstances, selection=selection)
+        carried = Statement(plan=job.plan, circumstances=conclusion.circumstances)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
     reading, further = (None, {}) if conclusion is None else (conclusion.reading, conclusion.evaluation)
     if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
@@ -243,7 +236,7 @@ def assessment_of(run: RunDirectory) -> str:
         heading=Heading.read(run).private,
         joint_costs=[] if facts.statement["circumstances"]["data_public"] else joint_cost_lines(record, plan),
         kept_files=[name for name in _PRIVATE if (run / name).exists()],
-        reconstruction=reconstruction_rates(stated.selection or stated.spent, GUESSES),
+        reconstruction=reconstruction_rates(stated.spent, GUESSES),
         signed=(run / names.SIGNATURE).exists(),
     )
 

@@ -95,8 +95,6 @@ def _parameters(statement: Statement, written: Mapping[str, Any]) -> list[str]:
 def _tuning(statement: Statement) -> list[str]:
     """What is on record of choices that depended on the private data."""
     facts, lines = statement.circumstances, []
-    if statement.selection is not None:
-        lines.append("The settings are those of the best candidate of a private selection, which the guarantee covers.")
     if (search := facts.search) is not None:
         lines.append(
             f"The settings came from a search of {search.runs} runs on the same data, which the guarantee does not "

@@ -127,7 +127,7 @@ def _guarantee_facts(
 def _attack(promised: Statement) -> Attack:
     """The most that an attacker can find out."""
     return Attack(
-        detections=true_positive_rates(promised.selection or promised.spent, RATES),
+        detections=true_positive_rates(promised.spent, RATES),
         delta=promised.plan.delta,
         subject=promised.covered,
         others=promised.wording.others,

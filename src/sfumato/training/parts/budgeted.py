@@ -34,9 +34,7 @@ class Budgeted(Part):
 
     @classmethod
     def from_request(cls, request: RunRequest) -> Budgeted | None:
-        """The requested budget. A candidate has none, since its search is counted."""
-        if request.candidate:
-            return None
+        """The requested budget."""
         known = {"seed": request.settings.seed, "figures": request.options.get("report_epsilon")}
         return budget_part(request.options.get("budget"), request.source, request.plan, **known)
 

@@ -118,11 +118,11 @@ def check_count(count: int | None) -> None:
 def refuse_unsound(count: int, request: RunRequest) -> None:
     """Refuse canary records where the audit's bounds do not hold.
 
-    Errors: `SfumatoError` for candidates of a private selection, features, participations in which additional records
+    Errors: `SfumatoError` for features, participations in which additional records
     affect the others, and noise that is not independent between steps.
     """
     given, plan = f"audit is {count}", request.plan
-    refuse_unsound_directions(given, plan, candidate=request.candidate)
+    refuse_unsound_directions(given, plan)
     if request.source.cache is not None:
         raise SfumatoError(
             f"{given}, but canaries cannot be made for a source of features",
@@ -189,7 +189,7 @@ class Directions(Part):
         count = request.options.get("audit")
         if count is None or request.options.get("audit_source") != SOURCE:
             return None
-        refuse_unsound_directions(f"audit is {count}", request.plan, candidate=request.candidate)
+        refuse_unsound_directions(f"audit is {count}", request.plan)
         return cls(count=count, plan=request.plan)
 
     def with_model(self, module: nn.Module, transform: Preparation) -> Directions:
@@ -305,14 +305,12 @@ class Directions(Part):
         return total
 
 
-def refuse_unsound_directions(given: str, plan: PrivacyPlan, *, candidate: bool = False) -> None:
+def refuse_unsound_directions(given: str, plan: PrivacyPlan) -> None:
     """Refuse canaries in a run for which the audit's bounds do not hold.
 
-    Errors: `SfumatoError` for candidates of a private selection, for participations in which additional records affect
-    the others, and for noise that is not independent between steps.
+    Errors: `SfumatoError` for participations in which additional records affect the others, and for noise that is not
+    independent between steps.
     """
-    if candidate:
-        raise SfumatoError(f"{given}, but the run is a candidate of a private selection", "leave it out of a search")
     if plan.participation.name not in DRAWN_APART or not plan.mechanism.independent:
         raise SfumatoError(
             f"{given}, but the plan has {plan.participation.name} participation with {plan.mechanism.name} noise",

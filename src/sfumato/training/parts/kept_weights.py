@@ -147,8 +147,8 @@ class KeptWeights(Part):
 
     @classmethod
     def from_request(cls, request: RunRequest) -> KeptWeights:
-        """The requested number; a candidate of a selection keeps none."""
-        return cls(requested=0 if request.candidate else request.options.get("keep"), total=request.plan.steps)
+        """The requested number."""
+        return cls(requested=request.options.get("keep"), total=request.plan.steps)
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:

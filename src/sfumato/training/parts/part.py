@@ -112,11 +112,9 @@ class RunRequest(RunSetup):
     """Facts of a run before its model is built.
 
     Args:
-        candidate: whether it is a candidate of a private selection.
         options: the options of the parts, by name.
     """
 
-    candidate: bool
     options: Mapping[str, Any]
 
 

@@ -59,7 +59,6 @@ class PublishedFigures(Part):
             request.options.get("report_epsilon"),
             request.source,
             request.plan,
-            candidate=request.candidate,
             calibrated=request.options.get("calibrate_on") is not None,
         )
         rule = check_rule(request.options, request.source.classes)
@@ -143,11 +142,9 @@ class PublishedFigures(Part):
             conclusion.reading = replace(conclusion.reading, shares=shares)
 
 
-def check(epsilon: float, *, candidate: bool = False, protects_users: bool, public: bool) -> None:
+def check(epsilon: float, *, protects_users: bool, public: bool) -> None:
     """Refuse figures that no theorem covers or that need none, for any data; see `plan_table`."""
     given = f"`report_epsilon` is {epsilon!r}"
-    if candidate:
-        raise SfumatoError(f"{given}, but the run is a candidate of a private selection", "leave it out of a search")
     if protects_users:
         raise SfumatoError(
             f"{given}, but the run protects users, who may have any number of test records",
@@ -185,14 +182,11 @@ def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str
     return rule
 
 
-def plan_table(
-    epsilon: float | None, source: Source, plan: PrivacyPlan, *, candidate: bool, calibrated: bool
-) -> NoisyTable | None:
+def plan_table(epsilon: float | None, source: Source, plan: PrivacyPlan, *, calibrated: bool) -> NoisyTable | None:
     """The table to release at this epsilon; None without one.
 
     Args:
         epsilon: the cost for each record of the test split.
-        candidate: whether the run is a candidate of a private selection.
         calibrated: whether a temperature is fitted on public data, so that none is chosen here.
 
     **Guarantee.** The table depends on epsilon, the classes, the number of training examples and the share of the test
@@ -205,7 +199,7 @@ def plan_table(
     """
     if epsilon is None:
         return None
-    check(epsilon, candidate=candidate, protects_users=plan.users is not None, public=source.public)
+    check(epsilon, protects_users=plan.users is not None, public=source.public)
     source.require_classes(f"report_epsilon {epsilon:g}")
     refuse_read_groups(source.declared)
     share = source.test_fraction

@@ -75,8 +75,7 @@ def prepare(
     options, others = split(choices)
     start, own = Start.given(start, others), own if isinstance(own, CustomCode) else CustomCode(model=own)
     users.check(source, plan)
-    candidate = start.context.candidate
-    asked = RunRequest(source=source, plan=plan, settings=settings, candidate=candidate is not None, options=options)
+    asked = RunRequest(source=source, plan=plan, settings=settings, options=options)
     parts = parts_of(asked)
     refuse_trained_on(source, pretraining_digests(source, settings))
     for part in parts:
@@ -92,7 +91,8 @@ def prepare(
     def keyed_by(weights: str) -> tuple[Any, ...]:
         keyed = {name: value for part in parts for name, value in part.key_facts.items()}
         of_data = (source.fingerprint, source.features)
-        return (plan.fingerprint, *of_data, weights, settings.to_dict(), candidate, precision, keyed)
+        # A seed's key is a function of every entry and its place, the empty one included.
+        return (plan.fingerprint, *of_data, weights, settings.to_dict(), None, precision, keyed)
 
     known = common_setup(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
     module, device = known["module"], known["performance"].device
@@ -102,7 +102,7 @@ def prepare(
     micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
     known |= private_setup(known, plan, gradient, parts, start, alone=micro_batch == 1, own_code=tuple(own.names))
     known["performance"] = replace(known["performance"], micro_batch=micro_batch, methods=gradient.methods)
-    job = PrivateJob(**known, input_shape=shape, trunk=trunk, candidate=candidate is not None, notes=notes)
+    job = PrivateJob(**known, input_shape=shape, trunk=trunk, notes=notes)
     check(job)
     return job
 
@@ -276,7 +276,7 @@ def private_setup(
         "test_public": source.public,
         "seeded": settings.seed is not None,
         "key_bits": known["key"].bits,
-        "origins": tuple(sorted({*origins(source, settings), *context.origins})),
+        "origins": origins(source, settings),
         "filtered": source.filtered,
         "search": context.search,
         "published": source.published and source.public,

@@ -61,11 +61,8 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
 
 
 def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
-    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes.
-
-    A candidate of a search has no line of its own: its search has one.
-    """
-    if job.source.public or job.candidate:
+    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes."""
+    if job.source.public:
         return
     figures = job.circumstances.figures
     uses.record(
@@ -101,11 +98,6 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = 
     if recorded.get("kind") != present.get("kind"):
         what, verb = ("a private run", "train") if isinstance(job, PublicJob) else ("a public one", "pretrain")
         raise SfumatoError(f"{run.path} holds {what}", f"resume it with sfumato {verb}, or give another `directory`")
-    if recorded.get("candidate", False) != present.get("candidate", False):
-        raise SfumatoError(
-            f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
-            "give the command of the search again, or another `directory`",
-        )
     if resuming:
         compare_draws(recorded, present, where=where)
     pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
@@ -274,7 +266,8 @@ def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> di
     Args:
         functions: as recorded (`Job.functions`).
     """
-    decided = (job.settings.to_dict(), job.transform.to_dict(), dict(functions), job.source.features, job.candidate)
+    # An unfinished run goes on only if every entry is at its place, the constant one included.
+    decided = (job.settings.to_dict(), job.transform.to_dict(), dict(functions), job.source.features, False)
     decided += (job.key_facts, job.step_facts, job.performance.precision)
     return commitment.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
 

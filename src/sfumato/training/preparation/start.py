@@ -5,7 +5,7 @@ Also repeats a step that ran out of memory with smaller micro-batches, before an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -120,14 +120,10 @@ class Context:
     Args:
         request: the user's request, for the record.
         search: the search that the run is part of, if the search has no guarantee.
-        candidate: the run's number among the candidates of a private selection; None for all other runs.
-        origins: of the initial weights of all candidates, since the choice among them depends on each.
     """
 
     request: Mapping[str, Any] = field(default_factory=dict)
     search: Search | None = None
-    candidate: int | None = None
-    origins: Collection[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
