@@ -48,14 +48,16 @@ def test_a_budget_from_its_first_run_to_its_last(private, call):
 
 def test_a_source_names_the_budgets_that_count_its_runs(call, arrays, plan, capsys):
     assert main(["budget", "name:none"]) == 0
-    assert "no budget counts a run on name:none; --budget NAME of a run" in capsys.readouterr().err
+    assert "no budget counts a run on name:none; --budget NAME counts one" in capsys.readouterr().err
     assert json.loads(call("budget name:none --json"))["budgets"] == []
     call("budget spots --epsilon 20 --delta 1e-3")
     sfumato.record_use(sfumato.open_source(arrays, owner_key=sfumato.owner_key()), plan, budget="spots")
     assert call(f"budget {arrays}").startswith("budget spots: ")
     (found,) = json.loads(call(f"budget {arrays} --json"))["budgets"]
     assert found["budget"] == "spots"
-    assert "is a source and no budget's name; give a name, such as faces" in call(f"budget {arrays} --epsilon 3", status=1)
+    assert "is a source and no budget's name; give a name, such as faces" in call(
+        f"budget {arrays} --epsilon 3", status=1
+    )
 
 
 def test_a_run_that_ends_early_or_goes_on_is_counted_once(private, call, monkeypatch):
