@@ -28,10 +28,10 @@ from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
-from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, ledger, loss
+from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, loss
 from sfumato.privacy.statements import curve, statement
 from sfumato.privacy.theorems import selection
-from sfumato.runs import pins
+from sfumato.runs import openings, pins
 from sfumato.training import loop
 from tests.forks import Forks, begun
 
@@ -81,7 +81,7 @@ def one_secret() -> Iterator[None]:
     """Runs without a seed that draw alike: the secrets of their keys, and the salts of their openings, are these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunKey, "fresh", classmethod(lambda cls: cls.from_seed(3)))
-        patch.setattr(ledger, "secrets", SimpleNamespace(token_hex=lambda size: "5a" * size))
+        patch.setattr(openings, "secrets", SimpleNamespace(token_hex=lambda size: "5a" * size))
         yield
 
 

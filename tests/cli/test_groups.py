@@ -32,7 +32,7 @@ def test_published_figures_of_groups_have_noise_and_exact_ones_are_the_owner_s(c
     command = f"train {table} {quick} --groups-from sex female male other --report-epsilon 3 --output run --json"
     found = json.loads(call(command).splitlines()[-1])["published"]["groups"]
     assert list(found) == list(COUNTS)
-    assert found["other"]["accuracy"][0] is None, "two images drown in the noise"
+    assert found["other"]["records"][0] < COUNTS["other"] + 15, "two images drown in the noise"
     for name in ("female", "male"):
         value, low, high = found[name]["accuracy"]
         assert low <= value <= high

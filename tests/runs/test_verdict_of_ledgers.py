@@ -43,7 +43,7 @@ def site(directory):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A site's run of two rounds of three steps, of which the second one was lost, by two processes: a line of each
-    kind but figures."""
+    kind but figures and copies."""
     place = tmp_path_factory.mktemp("sites") / "run"
     turn = next(iter(site(place)))
     turn.receive(weights_of(0))
@@ -67,7 +67,7 @@ def finished(tmp_path_factory):
     end = lines.pop()[1] | {"statement": file_hash(place / names.STATEMENT)}
     write(place, [begin, ("workers", workers), *lines, ("end", end)])
     assert sfumato.verify(place).holds
-    assert {kind for kind, _ in lines_of(place)} == KINDS.keys() - {"figures"}
+    assert {kind for kind, _ in lines_of(place)} == KINDS.keys() - {"figures", "copy"}
     return place
 
 

@@ -616,7 +616,8 @@ def test_a_run_that_began_without_a_check_value_goes_no_further(unfinished, caps
     with Ledger(unfinished / "ledger.jsonl") as written:
         for entry in entries:
             written.append(entry.kind, {name: value for name, value in entry.body.items() if name != "key_check"})
-    assert "but the ledger's is missing" in refusal(capsys, ["train", str(unfinished)])
+    said = refusal(capsys, ["train", str(unfinished)])
+    assert "line 1 of the ledger, begin, cannot stand there with its key_check" in said
 
 
 def test_a_ledger_that_lost_lines_is_refused(unfinished, capsys):

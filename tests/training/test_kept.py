@@ -64,7 +64,7 @@ def test_they_are_the_weights_after_their_steps_and_the_record_names_them(source
     assert not (tmp_path / "shorter" / "kept").exists()
     assert shorter.statement.circumstances.kept == ()
     assert verify(tmp_path / "run").holds
-    assert "after 6 of them" in " ".join(run.statement.plain)
+    assert "saved checkpoints are covered too" in " ".join(run.statement.plain)
     assert load(tmp_path / "run").classes == source.classes
 
 

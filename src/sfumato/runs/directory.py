@@ -167,7 +167,7 @@ class RunDirectory:
         with write_errors(self.path), contextlib.ExitStack() as stack:
             make_directory(self.path.parent)
             with contextlib.suppress(OSError):  # Windows opens no folders, and some file systems have no locks
-                stack.callback(os.close, folder := os.open(self.path.parent, os.O_RDONLY))
+                stack.callback(os.close, folder := open_bytes(self.path.parent, os.O_RDONLY))
                 lock(folder, wait=True)
                 self._sweep_strays()
             if self.exists:

@@ -18,7 +18,7 @@ def letters(workplace) -> str:
     """A private archive in which class J has three images."""
     generator, labels = np.random.default_rng(0), np.array([0] * 200 + [1] * 200 + [2] * 3)
     images = generator.integers(0, 60, (403, 8, 8), dtype=np.uint8) + 60 * labels[:, None, None].astype(np.uint8)
-    parts = {"x_train": images, "y_train": labels, "x_test": images[:40], "y_test": labels[:40]}
+    parts = {"x_train": images, "y_train": labels, "x_test": images[:40] ^ 1, "y_test": labels[:40]}
     np.savez("letters.npz", **parts, classes=np.array(["A", "B", "J"]))
     return "npz:letters.npz"
 

@@ -136,7 +136,7 @@ def test_a_filtered_public_set_is_named_in_every_statement_that_comes_of_it(call
     for run in ("direct", "on-features"):
         private = json.loads(Path(f"{run}/statement.json").read_text())
         assert private["circumstances"]["filtered"]
-        assert "The choice of the training data: they were filtered" in private["not_covered"][0]
+        assert "The choice of the training data. They were filtered" in private["not_covered"][0]
         call(f"verify {run}")
     call(f"train {sets[1]} {QUICK.replace('--model linear', '')} --pretrained direct --output after")
     after = json.loads(Path("after/statement.json").read_text())

@@ -214,7 +214,7 @@ def test_bad_choices_are_refused(people, capsys, options, refusal):
 def test_few_people_get_features_and_no_epsilon_is_claimed(people, capsys):
     assert main(shlex.split(f"embed {people} --epsilon 8 --device cpu --threads 1 --dry-run")) == 0
     printed, said = capsys.readouterr()
-    assert "method untrained (14 people; no private data are used; at epsilon 8 a linear map is worth" in said
+    assert "method untrained (by rule: 14 people; no private data are used; at epsilon 8 a linear map is worth" in said
     assert "from 41 people on, a network from 100,000" in said
     assert "no private data are used" in printed
     assert "none (nothing is trained)" in printed

@@ -65,7 +65,7 @@ def test_an_uncovered_search_ranks_by_recall_and_its_best_says_so(people, call, 
     call("embed best")
     statement = json.loads(Path("best/statement.json").read_text())
     assert statement["circumstances"]["search"]["runs"] == 3
-    assert any("search for these settings: 3 runs on the same data" in one for one in statement["not_covered"])
+    assert any("search for these settings. It has 3 runs on the same data" in one for one in statement["not_covered"])
     assert len([*Path("best/kept").iterdir()]) == 2
 
 

@@ -170,7 +170,7 @@ def test_a_search_that_is_not_covered_says_so_in_every_statement(call, spots):
         plan = PrivacyPlan.from_dict(statement["plan"])
         together = plan.epsilon(steps=2 * plan.steps, delta=plan.delta)
         assert statement["circumstances"]["search"]["epsilon"] == pytest.approx(together, rel=1e-3)
-        assert statement["not_covered"][0].startswith("The search for these settings: 2 runs")
+        assert statement["not_covered"][0].startswith("The search for these settings. It has 2 runs")
         call(f"verify s/{number}")
     call(f"sweep {spots} {QUICK} --vary learning-rate=0.1,0.5 --output t --search public", status=1)
 
@@ -187,7 +187,7 @@ def test_the_run_with_the_best_settings_tells_of_the_search_that_found_them(call
     assert search["runs"] == 3
     assert search["epsilon"] == pytest.approx(told["epsilon_of_all"] + plan.epsilon())
     assert search["delta"] == pytest.approx(told["delta"] + plan.delta)
-    assert statement["not_covered"][0].startswith("The search for these settings: 3 runs")
+    assert statement["not_covered"][0].startswith("The search for these settings. It has 3 runs")
     call("verify best")
     assert "No epsilon covers the choice among them" in statement["not_covered"][0]
     call("train s/best.toml --source digits --output other")

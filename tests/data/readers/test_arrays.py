@@ -90,7 +90,7 @@ def test_archives_of_medmnist_are_read_as_they_are_but_for_their_validation_part
         ({"x_test": np.zeros((10, 8, 8, 4), np.uint8)}, r"x_test of .* has the shape \(10, 8, 8, 4\)"),
         ({"x_test": np.zeros((10, 8, 8, 3), np.uint16)}, "x_test of .* has 16-bit pixels"),
         ({"x_test": np.zeros((10, 8, 8, 3), np.int32)}, "x_test of .* is int32"),
-        ({"y_test": np.zeros(10)}, "y_test of .* is float64"),
+        ({"y_test": np.zeros(10, np.complex64)}, "y_test of .* is complex64"),
     ],
 )
 def test_shapes_and_types_are_refused_before_anything_is_unpacked(change, match, tmp_path, key, monkeypatch):

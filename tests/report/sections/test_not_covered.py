@@ -44,6 +44,7 @@ EVERYTHING = Circumstances(
     audit=100,
     audit_directions=True,
     steps_lost=2,
+    steps_copied=3,
     rounds=3,
     own_loop=True,
     own_code=("loss", "optimizer", "preparation of the data"),

@@ -326,7 +326,7 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
     [
         ("max_nrm", "did you mean max_norm"),
         ("epsilo", "did you mean epsilon"),
-        ("anything", "give one of batch_size, budget, capture, data,"),
+        ("anything", "give one of batch_size, budget, capture, copy, data,"),
     ],
 )
 def test_unknown_arguments_are_answered(data, tmp_path, name, remedy):

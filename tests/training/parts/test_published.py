@@ -314,6 +314,7 @@ def test_a_killed_run_publishes_the_same_bytes(finished, private, plan, tmp_path
     class StopError(Exception):
         pass
 
+    monkeypatch.setitem(ledgers.KINDS["opening"], "salt", ledgers._SALT)  # `one_secret` has one for all openings
     with killed_at(4):
         trained(private, plan, tmp_path / "run")
 
@@ -328,7 +329,7 @@ def test_a_killed_run_publishes_the_same_bytes(finished, private, plan, tmp_path
     trained(private, plan, tmp_path / "run")
     for name in (names.FIGURES, names.MODEL, names.STATEMENT):
         assert (tmp_path / "run" / name).read_bytes() == (finished.directory / name).read_bytes(), name
-    assert "opening, cannot stand there with its salt" in verify(tmp_path / "run").line  # that of `one_secret`
+    assert verify(tmp_path / "run").holds
 
 
 def test_a_run_whose_figures_were_published_early_takes_no_further_step(

@@ -58,10 +58,10 @@ def record(run):
 
 def test_a_step_is_taken_again_in_smaller_pieces(short_of_memory, tmp_path):
     run = tmp_path / "run"
-    sums = short_of_memory(6, ERRORS["torch's"], after=9)  # some pieces of the second step went well
+    sums = short_of_memory(6, ERRORS["torch's"], after=12)  # some pieces of the second step went well
     assert main([*COMMAND.split(), "--output", str(run)]) == 0
-    assert max(sums[:9]) == 12
-    assert max(sums[11:]) == 6
+    assert max(sums[:12]) == 12
+    assert max(sums[14:]) == 6
     assert record(run)["performance"]["micro_batch"] == 6
     assert record(run)[MICRO_BATCH_AT_FIRST] == 12
     kinds = [entry.body.get("step") for entry in ledger.read(run / "ledger.jsonl") if entry.kind == "release"]
@@ -83,7 +83,7 @@ def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
             raise StopError
 
     with monkeypatch.context() as patch:
-        short_of_memory(3, MemoryError(), after=9)
+        short_of_memory(3, MemoryError(), after=12)
         patch.setattr(start, "_pin", stopping)
         with pytest.raises(StopError):
             main([*COMMAND.split(), "--output", str(run)])
@@ -97,7 +97,7 @@ def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
 
 def test_the_same_sizes_at_the_same_steps_give_the_same_bytes(short_of_memory, tmp_path, monkeypatch):
     """Whether the checkpoint before the step was there already or not."""
-    sums = short_of_memory(6, MemoryError(), after=9)
+    sums = short_of_memory(6, MemoryError(), after=12)
     for seconds in (-1.0, 1e9):
         sums.clear()
         monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", seconds)
@@ -109,13 +109,13 @@ def test_the_same_sizes_at_the_same_steps_give_the_same_bytes(short_of_memory, t
 @pytest.mark.parametrize("further", ["--micro-batch 1", "--mechanism tree"])
 def test_where_pieces_cannot_be_smaller_it_is_said_in_a_line(further, short_of_memory, tmp_path, capsys):
     words = [*COMMAND.split(), *further.split(), "--output", str(tmp_path / "run")]
-    short_of_memory(6 if "tree" in further else 0, MemoryError(), after=9)
+    short_of_memory(6 if "tree" in further else 0, MemoryError(), after=12)
     assert main(words) == 1
     assert "out of memory in step" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_other_errors_stay_as_they_are(short_of_memory, tmp_path):
-    short_of_memory(0, RuntimeError("something else"), after=9)
+    short_of_memory(0, RuntimeError("something else"), after=12)
     with pytest.raises(RuntimeError, match="something else"):
         main([*COMMAND.split(), "--output", str(tmp_path / "run")])
 

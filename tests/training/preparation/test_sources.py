@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.randomness import owner_key
-from sfumato.training.preparation.sources import copies, from_arrays, notes
+from sfumato.training.preparation.sources import copies, from_arrays
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
 
@@ -35,7 +35,7 @@ def test_images_with_two_labels_are_counted_whichever_part_they_are_in(several):
     labels[67:] = labels[20:23]  # copies with the same label are no fault
     given = np.stack([labels, 1 - labels], 1) if several else labels
     source = from_arrays(images, given, **({"label_columns": ("a", "b")} if several else {}))
-    assert notes(source)[0] == "7 images have copies with another label (a private figure): keep one of each"
+    assert copies(source)[0] == "7 images have copies with another label (a private figure): keep one of each"
     assert len(copies(source)) == 1, "the split keeps copies together"
 
 
@@ -53,5 +53,5 @@ def test_a_copy_in_another_format_is_one(tmp_path):
             folder = tmp_path / part / "ab"[number % 2]
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(IMAGES[number]).save(folder / f"{number}.{ending}")
-    found = notes(open_source(f"folder:{tmp_path}", owner_key=owner_key()))
+    found = copies(open_source(f"folder:{tmp_path}", owner_key=owner_key()))
     assert found[0].startswith("12 of 12 test images are copies of training images")

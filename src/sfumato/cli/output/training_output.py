@@ -220,21 +220,29 @@ def _shift_of(run: Run) -> str | None:
 
 def summary(job: PrivateJob, forecast: str | None) -> Iterator[str]:
     """What is about to be trained: data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
+    from sfumato._devices import is_out_of_memory
     from sfumato.training.preparation.estimate import estimate
 
-    source, plan, known, size = job.source, job.plan, estimate(job), ""
+    parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
+    try:
+        lasting = f"about {duration(max(1.0, estimate(job).seconds))} on {job.performance.device}"
+    except (MemoryError, RuntimeError) as error:  # the steps are taken in smaller pieces then
+        if not is_out_of_memory(error):
+            raise
+        lasting = f"not known: {job.performance.micro_batch} examples at once need more memory than there is"
+    source, plan, size = job.source, job.plan, ""
     what = "images" if source.tokens is None else "texts"
     if source.tokens is None and source.cache is None:
         size = f", {source.size} x {source.size} pixels, {'grey' if source.channels == 1 else 'colour'}"
     labels = "labels" if source.multilabel else "words" if source.next_words else "classes"
     no_promise = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
     yield f"data: {source.examples:,} training {what}, {len(source.classes):,} {labels}{size}"
-    yield f"model: {job.settings.model}, {known.parameters:,} trained weights"
+    yield f"model: {job.settings.model}, {parameters:,} trained weights"
     yield (
         f"epsilon: {no_promise}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
         f"{wording(plan).single.rstrip(',')}"
     )
-    yield f"time: about {duration(max(1.0, known.seconds))} on {job.performance.device}"
+    yield f"time: {lasting}"
     yield from prospects(job, forecast)
 
 
@@ -247,7 +255,8 @@ def prospects(job: PrivateJob, forecast: str | None) -> Iterator[str]:
     if few := sources.unlearnt(job.source, job.plan):
         what = "image" if job.source.tokens is None else "text"
         private = "" if job.source.public else " (private figures)"
-        yield f"will not be learnt: {counted(few, what)}, too few at this noise{private}"
+        named = counted(few, what) if len(few) < len(job.source.classes) else f"each of the {len(few):,} classes"
+        yield f"will not be learnt: {named}, too few at this noise{private}"
 
 
 # -- dry runs ----------------------------------------------------------------------------------------------------------
