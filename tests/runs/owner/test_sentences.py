@@ -25,9 +25,8 @@ def test_embeddings_say_it_beforehand_and_write_it_nowhere(tmp_path, images):
     for name in ("whole", "part"):
         place = tmp_path / "runs" / name
         embed(f"npz:{tmp_path}/{name}.npz", directory=place, model="linear", progress=heard, **quick)
-        assert ("used by 1 run of yours on another data set (runs/whole). No total has both." in heard.said) == (
-            name == "part"
-        )
+        found = "used by 1 run of yours on another data set (runs/whole). No total has both." in heard.said
+        assert found == (name == "part")
         written = (path.read_bytes() for path in place.rglob("*") if path.is_file())
         assert not any(b"on another data set" in content for content in written)
 

@@ -129,8 +129,8 @@ def overlap_notes(found: EarlierUses, budget: str | None = None) -> Iterator[str
     yield (
         f"note: {common.sum():,} of these {len(common):,} records ({share}) {'were' if common.sum() > 1 else 'was'} "
         f"used by {runs_text(len(named))} of yours on {'other data sets' if len(named) > 1 else 'another data set'}"
-        f"{shown}. No total has both. A record that is in all of them pays for all: leave such records out, or give all "
-        "these runs one budget (sfumato budget)"
+        f"{shown}. No total has both. A record that is in all of them pays for all: leave such records out, or give "
+        "all these runs one budget (sfumato budget)"
     )
 
 
@@ -205,8 +205,8 @@ def joint_cost_sentences(used: Sequence[PrivacyPlan], plan: PrivacyPlan, seeded:
     one = "an example that" if plan.users is None else "a person who"
     total = (
         f"At least {len(own)} runs of yours have used these data. Together they are ({rounded_up(epsilon)}, {delta!r})-"
-        f"differentially private under {adjacency_of(own)} adjacency for {one} is in all of them, if all were planned in "
-        f"advance{seeded_suffix(seeded)}. A copy of the data in another place that was also changed is not counted."
+        f"differentially private under {adjacency_of(own)} adjacency for {one} is in all of them, if all were planned "
+        f"in advance{seeded_suffix(seeded)}. A copy of the data in another place that was also changed is not counted."
     )
     return [total, *of_others]
 

@@ -48,7 +48,7 @@ def test_a_budget_from_its_first_run_to_its_last(private, call):
 
 def test_a_source_names_the_budgets_that_count_its_runs(call, arrays, plan, capsys):
     assert main(["budget", "name:none"]) == 0
-    assert "no budget counts a run on name:none; --budget NAME of a run" in capsys.readouterr().err
+    assert "no budget counts a run on name:none; --budget NAME counts one" in capsys.readouterr().err
     assert json.loads(call("budget name:none --json"))["budgets"] == []
     call("budget spots --epsilon 20 --delta 1e-3")
     sfumato.record_use(sfumato.open_source(arrays, owner_key=sfumato.owner_key()), plan, budget="spots")

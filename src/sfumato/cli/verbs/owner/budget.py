@@ -103,9 +103,7 @@ class Budget(PrintsJson):
         counting = dict.fromkeys(name for one in rows for name in one["budgets"])
         found = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
         none = "no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one"
-        none = Note(
-            none if source is None else f"no budget counts a run on {source}; --budget NAME of a run counts it in one"
-        )
+        none = Note(none if source is None else f"no budget counts a run on {source}; --budget NAME counts one")
         data = {"budgets": [one.to_dict() for one in found]}
         console.show(data, *(one.description for one in found), None if found else none, json=self.json)
 
