@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -193,4 +194,4 @@ def test_a_device_s_last_micro_batch_is_filled_up_to_an_eighth_and_means_the_sam
 
 
 def test_a_step_without_participants_reads_nothing():
-    assert list(read_ahead(None, [])) == []  # type: ignore[arg-type]
+    assert list(read_ahead(SimpleNamespace(take=None), [])) == []  # type: ignore[arg-type]
