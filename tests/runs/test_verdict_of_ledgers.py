@@ -15,7 +15,7 @@ from torch import nn
 
 import sfumato
 from sfumato import SfumatoError
-from sfumato.privacy import Statement, ledger
+from sfumato.privacy import PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import KINDS, Entry
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.runs import directory as names
@@ -242,6 +242,18 @@ def test_no_ledger_that_says_something_else_passes(finished, tmp_path):
 @pytest.mark.slow
 def test_nor_does_one_of_2000(finished, tmp_path):
     passing(finished, tmp_path, range(2000))
+
+
+def test_steps_that_the_statement_does_not_name_are_found_before_their_epsilon_is_computed(
+    finished, tmp_path, monkeypatch
+):
+    """That of 18,000 steps would take minutes."""
+    place = shutil.copytree(finished, tmp_path / "run")
+    begin, *lines = lines_of(place)
+    copies = [("copy", {"first": 0, "last": 5, "salt": f"{number:032x}"}) for number in range(3000)]
+    write(place, [begin, *copies, *lines])
+    monkeypatch.setattr(PrivacyPlan, "epsilon", None)
+    assert "plan and ledger give in circumstances" in sfumato.verify(place).line
 
 
 def test_a_site_that_is_not_finished_shows_no_rounds_of_a_changed_ledger(finished, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional
 from sfumato import ClippedGradient, PrivacyPlan, RunKey, SfumatoError, models, train
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.progress import NoProgress
-from sfumato.training.inputs import Inputs, OnFeatures, features, pad_micro_batch
+from sfumato.training.inputs import Inputs, OnFeatures, features, pad_micro_batch, read_ahead
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.scorers import Scorer
 
@@ -190,3 +191,7 @@ def test_a_device_s_last_micro_batch_is_filled_up_to_an_eighth_and_means_the_sam
         assert torch.equal(found.norms[present:].isnan(), torch.ones(len(piece[1]) - present, dtype=torch.bool))
     assert lengths == {4, 8, 12, 16, 20, 24, 28, 32}
     assert pad_micro_batch(inputs, targets, None, None, size=32)[3] is None
+
+
+def test_a_step_without_participants_reads_nothing():
+    assert list(read_ahead(SimpleNamespace(take=None), [])) == []  # type: ignore[arg-type]

@@ -30,11 +30,12 @@ def open_run(run: RunDirectory, ledger: Ledger, *, copy: bool = False) -> None:
     **Guarantee.** Copies of an unfinished run, including restored backups, continue under different salts: they share
     no noise and no participants beyond the steps that were paid before they diverged (`RunKey.for_step`). The salt is
     written into the directory, then on the owner's list, then into the ledger, each safe on disk before the next. So a
-    list that is one opening ahead, with the salt that this directory holds, shows a kill in between, and that opening
-    is completed. If the list has any other opening that the ledger lacks, another copy went on: the run is refused, or
-    all steps that other copies may have taken are in its ledger, and so in its statement (`Statement.spent`), and those
-    that this copy may take are one more use on the owner's list. A list that does not know the run, as on another
-    machine, and a copy that left within one opening, show nothing.
+    list whose last opening the ledger lacks, with a salt that this directory holds, shows a kill in between. A fresh
+    salt takes its place, since a copy that was made in between holds that one too. If the list has any other opening
+    that the ledger lacks, another copy went on: the run is refused, or all steps that other copies may have taken are
+    in its ledger, and so in its statement (`Statement.spent`), and those that this copy may take are one more use on
+    the owner's list. A list that does not know the run, as on another machine, and a copy that left within one opening,
+    show nothing.
 
     Errors: `SfumatoError` for a copy, naming both openings; with `copy`, if the steps cannot be counted or exceed the
     budget.
@@ -48,19 +49,19 @@ def open_run(run: RunDirectory, ledger: Ledger, *, copy: bool = False) -> None:
             listed = [one for one in held.lines if isinstance(one, RunOpened) and one.run == record["run"]]
             last = max((place for place, one in enumerate(listed, 1) if one.salt in known), default=0)
             others = listed[last:]
-            began = run.read_json(names.OPENED)["salt"] if (run / names.OPENED).exists() else salt
-            if began not in known | {one.salt for one in listed[:-1]}:
-                salt = began
-            if others and others[-1].salt == salt:
-                others.pop()  # a kill came between list and ledger
-            else:
-                if others and not copy:
-                    raise _is_copy(run, listed[:last], others[-1])
-                line = RunOpened(run=record["run"], salt=salt, step=paid, copy=bool(others))
-                uses = _counted(held, run, line) if others else []
-                run.write_json(names.OPENED, {"salt": salt}, private=True)
-                for one in (*uses, line):
-                    held.append(one)
+            began = run.read_json(names.OPENED)["salts"] if (run / names.OPENED).exists() else []
+            own = [one for one in began if one not in known]
+            if own and own[-1] not in {one.salt for one in listed}:
+                salt = own.pop()
+            killed = bool(others) and others[-1].salt in own
+            others = [one for one in others if one.salt not in own]
+            if others and not (killed or copy):  # what a killed opening counted is on the list
+                raise _is_copy(run, listed[:last], others[-1])
+            line = RunOpened(run=record["run"], salt=salt, step=paid, copy=bool(others) and not killed)
+            uses = _counted(held, run, line) if line.copy else []
+            run.write_json(names.OPENED, {"salts": [*own, salt]}, private=True)
+            for one in (*uses, line):
+                held.append(one)
     for body in _of_copies(others, paid, ledger):
         ledger.append(COPY, body)
         ledger.notify(

@@ -140,10 +140,12 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
         lost = ledger.lost_steps(entries, last["steps_taken"])
         facts = replace(facts, steps_taken=last["steps_taken"] if early else None, steps_lost=len(lost))
         facts = replace(facts, steps_copied=ledger.copied_steps(entries))
+        differs = f"{names.STATEMENT} differs from what plan and ledger give in"  # said before epsilon takes its time
+        _require(same(written["circumstances"], facts.to_dict()), f"{differs} circumstances")
         workers = ProcessCounts.from_entries(entries)
         promised = Statement(plan=plan, circumstances=facts, computed=workers)
         odd = sorted({name for name, _ in _fields(written) ^ _fields(promised.to_dict())})
-        _require(not odd, f"{names.STATEMENT} differs from what plan and ledger give in {', '.join(odd)}")
+        _require(not odd, f"{differs} {', '.join(odd)}")
     with _checking(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])

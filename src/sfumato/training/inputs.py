@@ -239,10 +239,9 @@ def read_ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) ->
     take = records.buffered_take() if isinstance(records, CachedRecords) else records.take
     with ThreadPoolExecutor(1) as reader:
         coming = [reader.submit(take, rows) for rows in pieces[:1]]
-        for rows in [*pieces[1:], None]:
+        for place in range(len(pieces)):
             found = coming.pop()
-            if rows is not None:
-                coming.append(reader.submit(take, rows))
+            coming += [reader.submit(take, rows) for rows in pieces[place + 1 : place + 2]]
             yield found.result()
 
 

@@ -112,6 +112,16 @@ def test_records_of_other_types_and_shapes_have_other_codes():
     assert len({one.codes.tobytes() for one in found}) == len({one.fingerprint for one in found}) == len(kinds)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("places", [slice(None), slice(1, 4, 2), slice(3, 8, 4)])
+def test_signs_that_change_together_change_the_sum_of_a_record(dtype, places):
+    """Signs are the first bits of numbers, and of the words that are added up."""
+    before = torch.arange(1, 81).reshape(10, 8).to(dtype)
+    after = before.clone()
+    after[:, places] *= -1
+    assert (_sums(before) != _sums(after)).all()
+
+
 @given(st.integers(1, 6), st.lists(st.integers(0, 9), max_size=2), st.sampled_from(DTYPES), st.data())
 def test_the_sum_of_a_record_is_its_own_and_changes_with_each_of_its_bytes(count, shape, dtype, data):
     inputs = torch.randint(0, 2, (count, *shape)).to(dtype)

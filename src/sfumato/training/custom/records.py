@@ -287,17 +287,18 @@ def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:
 
 
 def _sums(*trees: Tree) -> np.ndarray:
-    """uint64 (b,): the sum of each record's 8-byte words, each times an odd number of its place, modulo 2^64.
+    """uint64 (b,): the sum of each record's 4-byte words, each times an odd number of its place, modulo 2^64.
 
-    It tells a change as `_codes` does, ten times as fast, but not of somebody who wants to hide it.
+    It tells a change as `_codes` does, and is faster, but somebody who wants to hide a change can. The factors have 64
+    bits, so that changes of the first bits of words alone, such as signs, do not cancel out.
     """
     total = np.zeros((), np.uint64)
     for place, one in enumerate(tensor for tree in trees for tensor in tree_tensors(tree)):
         content = one.contiguous().reshape(len(one), -1).view(torch.uint8).numpy()
-        if odd := -content.shape[1] % 8:
+        if odd := -content.shape[1] % 4:
             content = np.pad(content, ((0, 0), (0, odd)))
-        factors = np.random.default_rng(place).integers(2**63, size=content.shape[1] // 8, dtype=np.uint64)
-        total = total + content.view(np.uint64) @ (2 * factors + 1)
+        factors = np.random.default_rng(place).integers(2**63, size=content.shape[1] // 4, dtype=np.uint64)
+        total = total + content.view(np.uint32).astype(np.uint64) @ (2 * factors + 1)
     return total
 
 
