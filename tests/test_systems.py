@@ -140,25 +140,6 @@ def test_macos_is_asked_for_the_whole_way_to_the_disk(monkeypatch, file, refusal
     assert asked == [51] if refusal is None else [51, "fsync"]
 
 
-def test_a_file_is_closed_while_windows_renames_it(windows, tmp_path, monkeypatch):
-    opened = []
-    path, to = tmp_path / "a", tmp_path / "b"
-    descriptor = _systems.open_bytes(path, os.O_WRONLY | os.O_CREAT)
-    rename = os.replace
-
-    def replace(source, target):
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(descriptor)
-        opened.append(target)
-        rename(source, target)
-
-    monkeypatch.setattr(os, "replace", replace)
-    again = _systems.rename_open(descriptor, path, to)
-    os.write(again, b"x")
-    os.close(again)
-    assert (opened, to.read_bytes()) == ([to], b"x")
-
-
 def test_modes_are_looked_at_where_there_are_some(tmp_path, monkeypatch):
     path = tmp_path / "key"
     path.write_text("")

@@ -74,14 +74,17 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
         sync_directory(path.parent)
 
 
-def lock_exclusively(descriptor: int, name: str) -> None:
-    """Lock an open file, after waiting for other processes. Closing the file releases the lock.
+def lock_exclusively(descriptor: int, name: str, *, wait: bool = True) -> None:
+    """Lock an open file. Closing the file releases the lock.
 
     Args:
         name: the name of the file in the error message.
+        wait: wait for other processes; otherwise raise `BlockingIOError` if one of them holds the lock.
     """
     try:
-        _systems.lock(descriptor, wait=True)
+        _systems.lock(descriptor, wait=wait)
+    except BlockingIOError:
+        raise
     except OSError as error:
         raise SfumatoError(
             f"{name} is on a file system without locks ({error.strerror}), where two processes could corrupt it",

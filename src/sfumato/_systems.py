@@ -101,16 +101,6 @@ def fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def rename_open(descriptor: int, path: Path, to: Path) -> int:
-    """Rename an open file, replacing any file of that name. Returns its descriptor; Windows requires reopening it."""
-    if not on_windows():
-        os.replace(path, to)
-        return descriptor
-    os.close(descriptor)
-    os.replace(path, to)
-    return open_bytes(to, os.O_WRONLY)
-
-
 def exposed_mode(path: Path) -> int:
     """The mode of a secret file if other users have access to it, otherwise 0. Windows access lists are not checked."""
     mode = 0 if on_windows() else os.stat(path).st_mode & 0o777

@@ -6,13 +6,12 @@ import errno
 import itertools
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato import Ledger, PrivacyPlan, SfumatoError
+from sfumato import Ledger, PrivacyPlan, SfumatoError, _systems
 from sfumato.privacy import ledger as ledgers
 from sfumato.privacy.ledger import KINDS, LOST, OPTIONAL, ORIGIN, Entry, Record, lost_steps, read
 
@@ -140,9 +139,44 @@ def test_missing_and_unwritable_places_are_named(tmp_path):
 
 @pytest.fixture
 def unlocked(monkeypatch):
-    """Neither lock nor lease keeps a second writer away."""
+    """No lock keeps a second writer away."""
     monkeypatch.setattr(Ledger, "_lock", lambda ledger: None)
-    monkeypatch.setattr(ledgers, "Lease", lambda *_: SimpleNamespace(check_held=lambda: None, release=lambda: None))
+
+
+@pytest.mark.parametrize("system", ["none", "refusing"])
+def test_a_run_where_locks_do_nothing_is_refused_by_name(path, monkeypatch, system):
+    class Refusing:
+        LOCK_EX, LOCK_NB = 2, 4
+
+        def flock(self, *given):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    before = path.read_bytes()
+    monkeypatch.setattr(_systems, "fcntl", None if system == "none" else Refusing())
+    with pytest.raises(SfumatoError, match=f"the run in {path.parent} is on a file system without locks") as error:
+        Ledger(path)
+    assert "move its directory" in error.value.remedy
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_that_somebody_else_has_extended_is_left_alone(path):
+    with Ledger(path) as ledger:
+        with path.open("ab") as other:
+            other.write(b"{}\n")
+        with pytest.raises(SfumatoError, match="another process has written to the ledger"):
+            ledger.append("release", {"step": 4})
+
+
+def test_a_line_that_two_have_written_nevertheless_is_one(path, unlocked, monkeypatch):
+    """One of them slept between its look and its line."""
+    with Ledger(path) as first, Ledger(path) as second:
+        second.append("release", {"step": 4})
+        second.append("release", {"step": 5})
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "_require", lambda ledger: None)
+            first.append("release", {"step": 4})
+        second.append("release", {"step": 6})
+    assert [entry.body.get("step") for entry in read(path)] == [None, *range(7)]
 
 
 def test_a_writer_past_the_lock_writes_no_line_after_another_s(path, unlocked):

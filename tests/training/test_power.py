@@ -11,7 +11,7 @@ from benchmarks.shared import disk
 from benchmarks.trust import power
 from sfumato import _files
 from sfumato.cli import main
-from sfumato.privacy import Ledger, lease, ledger
+from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import owner_key
 from sfumato.report.sections import calibrated, learning_curves
 from sfumato.training import loop
@@ -26,7 +26,6 @@ def as_it_was(monkeypatch):
         (calibrated, "inline"),
         (run_report, "true_positive_rates"),
         (loop, "CHECKPOINT_SECONDS"),
-        (lease, "WATCH"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv("SFUMATO_HOME", os.environ.get("SFUMATO_HOME", ""))

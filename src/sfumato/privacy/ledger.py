@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, parse_json, shortened
-from sfumato._files import regular_file, whole_lines
-from sfumato._systems import fsync, lock, open_bytes
-from sfumato.privacy.lease import Lease
+from sfumato._files import lock_exclusively, regular_file, whole_lines
+from sfumato._systems import fsync, open_bytes
 
 if TYPE_CHECKING:
     from sfumato.privacy.plan import PrivacyPlan
 
 ORIGIN = "0" * 64
-LEASE = "ledger.lease"
-"""The lease file beside the ledger: it names the process that may write."""
 RELEASE = "release"
 """In the body of a release entry: the SHA-256 of the values that the step releases."""
 OPENING = "opening"
@@ -266,14 +263,16 @@ def moved(directory: Path) -> SfumatoError:
 
 
 class Ledger:
-    """A ledger open for writing by one process. It holds the system's file lock, and a lease where locks do not work.
+    """A ledger open for writing by one process, which holds the system's file lock.
 
     Args:
-        notify: receives a line when the ledger waits for another holder, or is taken over from one.
+        notify: receives a line about anything unusual.
 
     **Guarantee.** A line is written only while the file ends with the last line that this process knows, whose hash
     covers all lines before it. Each line goes to its own place, and `sync` looks again before the line counts: of two
     writers that looked at the same time, the one whose line was replaced is refused.
+
+    Errors: `SfumatoError` if another process holds the lock, or if the file system has no locks.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
@@ -285,7 +284,6 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str], *, notify: Callable[[str], None] = lambda line: None):
         self.path, self.notify = Path(path), notify
-        self._lease: Lease | None = None
         try:
             self._descriptor = open_bytes(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -294,7 +292,6 @@ class Ledger:
             ) from None
         try:
             self._lock()
-            self._lease = Lease(self.path.with_name(LEASE), notify)
             content = _content(self.path)
             self._entries = list(_entries(content, self.path.name))
             whole = len(whole_lines(content))
@@ -307,13 +304,11 @@ class Ledger:
 
     def _lock(self) -> None:
         try:
-            lock(self._descriptor, wait=False)
+            lock_exclusively(self._descriptor, f"the run in {self.path.parent}", wait=False)
         except BlockingIOError:
             raise SfumatoError(
                 f"another process is writing the run in {self.path.parent}", "wait for it to end, or stop it first"
             ) from None
-        except OSError:
-            pass  # the system or the file system has no locks: the lease decides
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -359,8 +354,6 @@ class Ledger:
         """
         if not self.path.exists():
             raise moved(self.path.parent)
-        if self._lease is not None:
-            self._lease.check_held()
         last = self._entries[-1].line() if self._entries else b""
         with open(self.path, "rb") as file:
             file.seek(self._length - len(last))
@@ -372,9 +365,7 @@ class Ledger:
             )
 
     def close(self) -> None:
-        """Release the file, its lock and its lease."""
-        if self._lease is not None:
-            self._lease.release()
+        """Release the file and its lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

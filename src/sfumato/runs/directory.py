@@ -43,13 +43,12 @@ STEP_AUDIT = "audit-of-step.json"
 RUN_KEY = "dice.key"
 WORKERS = "workers.token"
 """A token by which a worker checks that it sees the leader's directory."""
-LEASE = ledger.LEASE
 OPENED = "opened.json"
 """The salt with which the run was opened last. It is written before the owner's list and the ledger hold it."""
 DONE = "done"
 
 _IDENTITY = re.compile("[0-9a-f]{64}")
-_SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE, OPENED)
+_SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, OPENED)
 """The files that are deleted when a run is finished."""
 
 
