@@ -107,10 +107,15 @@ def test_the_chain_of_the_tests_is_that_of_the_package(finished, tmp_path):
     assert (tmp_path / names.LEDGER).read_bytes() == expected
 
 
+def idle(kind, body):
+    """Whether the line is about a copy that took no step."""
+    return kind == "copy" and body["first"] > body["last"]
+
+
 def meaning(lines):
     """What the lines say besides opaque digests: the set of lines between two releases, in order.
 
-    Openings are left out, and so are weights that came in again within a round.
+    Openings are left out, and so are copies that took no step and weights that came in again within a round.
     """
     gaps, processes, rounds = [set()], [], set()
     for kind, body in lines:
@@ -121,7 +126,7 @@ def meaning(lines):
         }
         if kind == "workers":
             processes.append((body["processes"], body["machines"]))
-        elif kind != "opening" and not (kind == "received" and body["round"] in rounds):
+        elif kind != "opening" and not (kind == "received" and body["round"] in rounds) and not idle(kind, body):
             gaps[-1].add(json.dumps([kind, said], sort_keys=True))
         if kind == "received":
             rounds.add(body["round"])
