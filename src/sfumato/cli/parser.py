@@ -78,7 +78,7 @@ def parse(verb: type, words: Sequence[str], *, program: str = "", description: s
     try:
         found, odd = parser.parse_known_intermixed_args(given)
     except argparse.ArgumentError as error:
-        parser.error(f"{error.argument_name} {error.message}")
+        parser.error(" ".join(filter(None, (error.argument_name, error.message))))
     for word in sorted(odd, key=lambda word: not word.startswith("-")):
         name = word.partition("=")[0]
         if not name.startswith("-"):
