@@ -88,9 +88,7 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
             "give a public source that is read in the same way as the private one",
         )
     if not (source.public or opened.published) and set(opened.data_digests) & set(source.data_digests):
-        raise SfumatoError(
-            f"{named} holds the private data of this run", "give other, public data, or `report_epsilon`"
-        )
+        raise SfumatoError(f"{named} holds the private data of this run", "give other, public data")
     if opened.cache is not None and source.cache is not None:
         one, other = opened.cache.contents, source.cache.contents
         if one.digest != other.digest:

@@ -52,7 +52,7 @@ EVERYTHING = Circumstances(
     public_examples=10,
     public_filtered=True,
     tokens="bytes",
-    figures=NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True),
+    figures=NoisyTable(epsilon=4.0, classes=2),
     calibrated_on_public=True,
     class_prevalence=(("a", 0.5), ("b", 0.5)),
     prevalence=(("a", 0.5), ("b", 0.5)),

@@ -34,7 +34,7 @@ EVERYTHING = Circumstances(
     public_examples=64,
     public_filtered=True,
     tokens="words by a hash",
-    figures=NoisyTable.by_rule(1.0, classes=3, records=500),
+    figures=NoisyTable(epsilon=1.0, classes=3),
     calibrated_on_public=True,
     class_prevalence=(("normal", 0.9), ("odd", 0.1)),
     prevalence=(("normal", 0.5), ("odd", 0.5)),
