@@ -43,14 +43,11 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     part: str = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False
-    """The data are public, so figures measured on them are no secret. digits, torchvision sources and data that the run
-    declares public always are."""
+    """The data are public. digits, torchvision sources and data that the run declares public always are."""
     label_sets: spellings.Path = None
-    """JSON file with several right labels per image, as in ImageNet-ReaL. A prediction is right if it is one of
-    them."""
+    """JSON file with several right labels per image, as in ImageNet-ReaL."""
     user_from: spellings.UserFrom = None
-    """How to find the person behind each image, as in training. A split that differs from the one in training is
-    refused."""
+    """How to find the person behind each image, as in training."""
     groups_from: spellings.GroupColumn = None
     """Column of a table with the group of each record, for accuracy, area under ROC curves and calibration of each
     group. The names of all groups may follow."""
@@ -67,8 +64,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     window: spellings.OwnWindow = None
     """Alternatively, the values that become black and white."""
     positive: spellings.ClassName = None
-    """A class, such as a disease: prints the area under its ROC curve, sensitivity and specificity, with 95% intervals.
-    With several labels, the only one to show."""
+    """Class, such as a disease, whose area under the ROC curve, sensitivity and specificity are printed, with 95%
+    intervals."""
     threshold: spellings.Number = None
     """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
     prevalence: spellings.SharesThere = None

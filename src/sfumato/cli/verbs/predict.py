@@ -36,8 +36,7 @@ class Predict(ModelOptions):
     """Share of each class in the training data, declared, from which scores are shifted. (default: as the model file
     says)"""
     interval: Number = None
-    """Confidence level, such as 0.95: shows how far the randomness of training may have moved the first label's logit,
-    estimated from the run's checkpoints."""
+    """Confidence level, such as 0.95, of an interval for the first label's logit, from the run's checkpoints."""
 
     def run(self) -> int:
         """Predict the labels and print them."""
