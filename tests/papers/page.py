@@ -11,9 +11,9 @@ from pathlib import Path
 
 HEAD = """# The papers, formula by formula
 
-Each row is an equation, an algorithm or a formula that the package runs as printed, or as its authors released it where the row says so.
-`pytest tests/papers` computes each a second time in NumPy and float64, importing nothing of the package, and fails on the planted
-mistakes that the file of the paper lists.
+Each row is an equation, an algorithm or a formula that the package runs as printed, or as its authors released it where
+the row says so. `pytest tests/papers` computes each a second time in NumPy and float64, importing nothing of the
+package, and fails on the planted mistakes that the file of the paper lists.
 """
 
 
