@@ -25,7 +25,6 @@ MORE = {
     "audit-source": "audits.md#canary-users",
     "bit-depth": "guide.md#x-rays-and-other-images-of-16-bits",
     "budget": "budgets.md",
-    "calibrate-on": "figures.md#probabilities",
     "class-prevalence": "figures.md#a-rare-class",
     "crop-area": "concepts.md#views",
     "dpia": "verify.md#for-a-data-protection-officer",

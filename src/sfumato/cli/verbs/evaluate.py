@@ -71,9 +71,6 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     prevalence: spellings.SharesThere = None
     """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
     of every class, which also shifts the scores."""
-    training_prevalence: spellings.Shares = None
-    """Share of each class in the training data, declared, from which scores are shifted. (default: as the model file
-    says)"""
     plot: spellings.Path = None
     """Draw the ROC curve of that class into this .svg file."""
     far: spellings.Number = None
@@ -154,13 +151,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
 
     def _reading(self, loaded: Loaded) -> Reading:
         """How logits become scores: as in the model file, or shifted to the declared class shares."""
-        alone = self._share is not None
-        if alone and self.training_prevalence is not None:
-            raise SfumatoError(
-                "--training-prevalence is given, but --prevalence is a single share, which does not shift scores",
-                "give --prevalence as CLASS=SHARE of every class",
-            )
-        return loaded.reading.with_prevalence(None if alone else self.prevalence, self.training_prevalence)
+        return loaded.reading.with_prevalence(None if self._share is not None else self.prevalence)
 
     @property
     def _share(self) -> float | None:

@@ -63,19 +63,10 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Publish noisy figures of the private test part: accuracy, per-class figures, ROC, calibration. This is the
     epsilon that they cost each test record. A record pays the larger of this and --epsilon, so figures up to --epsilon
     are free."""
-    calibrate_on: SourceText = None
-    """Public source for temperature scaling, so that a score of 80% is right in 80% of cases. Must have the same
-    classes. With --report-epsilon alone, the temperature is chosen from that budget if there are enough images."""
     operating_point: spellings.RuleOfLabels = None
     """For two classes: the score from which an image is assigned to a class, chosen from the counts of --report-epsilon
     at no further cost. shares: scores are shifted until their mean is each class's share; balanced: the mean of both
     classes' recall is largest; or a class and the recall to reach, such as pneumonia=0.95."""
-    prevalence: spellings.Shares = None
-    """Share of each class where the model will be used, declared. Scores are shifted to these shares. Needs
-    --training-prevalence or --class-prevalence."""
-    training_prevalence: spellings.Shares = None
-    """Share of each class in the training data, declared, not counted. Scores are shifted from these shares. (default:
-    --class-prevalence: all alike; or the counts of --report-epsilon)"""
     audit: Whole = None
     """Insert this many canaries (synthetic records with random labels), each with probability one half, and report the
     epsilon that guessing them back proves. Inserted canaries act as label noise."""
