@@ -1,4 +1,4 @@
-"""From logits to scores: the temperature first, then what is added; and what may be declared of which model."""
+"""From logits to scores: what is added, and what may be declared of which model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,16 @@ PLAIN = Reading(classes=CLASSES, loss="softmax")
 
 
 def test_without_anything_logits_stay_as_they_are():
-    assert PLAIN.logits(OUTPUTS) is PLAIN.decision_logits(OUTPUTS) is OUTPUTS
+    assert PLAIN.logits(OUTPUTS) is OUTPUTS
     assert PLAIN.notes == []
     assert PLAIN.to_dict() == PLAIN.as_data == {}
-    tempered = Reading(classes=CLASSES, loss="softmax", temperature=2.0)
-    assert (tempered.logits(OUTPUTS) == OUTPUTS / 2.0).all()
 
 
-def test_the_temperature_comes_first():
-    whole = Reading(classes=CLASSES, loss="softmax", temperature=4.0, shares=TRAINED, prevalence=USED)
+def test_declared_shares_move_the_scores():
+    whole = Reading(classes=CLASSES, loss="softmax", shares=TRAINED, prevalence=USED)
     moved = torch.tensor(logit_offsets((0.26, 0.74), (0.62, 0.38), loss="softmax"))
-    assert torch.allclose(whole.logits(OUTPUTS), OUTPUTS / 4 + moved)
-    assert torch.allclose(whole.decision_logits(OUTPUTS) / 4, whole.logits(OUTPUTS), atol=1e-6)
-    assert torch.allclose(whole.scores(OUTPUTS), probabilities(OUTPUTS / 4 + moved, "softmax"))
+    assert torch.allclose(whole.logits(OUTPUTS), OUTPUTS + moved)
+    assert torch.allclose(whole.scores(OUTPUTS), probabilities(OUTPUTS + moved, "softmax"))
     assert len(whole.notes) == 1
 
 
@@ -43,27 +40,22 @@ def test_what_a_user_declares_is_in_place_of_what_was_kept():
 
 
 def test_shares_that_are_not_known_are_not_guessed():
-    with pytest.raises(SfumatoError, match="does not hold; declare them too: training_prevalence normal=SHARE"):
+    with pytest.raises(SfumatoError, match="does not hold the class shares that its scores are for; train with"):
         PLAIN.with_prevalence(USED)
-    assert PLAIN.with_prevalence(USED, TRAINED).offsets == logit_offsets((0.26, 0.74), (0.62, 0.38), loss="softmax")
-    with pytest.raises(SfumatoError, match="training_prevalence is given without prevalence"):
-        PLAIN.with_prevalence(None, TRAINED)
+    known = Reading(classes=CLASSES, loss="softmax", shares=TRAINED)
+    assert known.with_prevalence(USED).offsets == logit_offsets((0.26, 0.74), (0.62, 0.38), loss="softmax")
     with pytest.raises(SfumatoError, match="prevalence has no share for the class 'normal'"):
-        PLAIN.with_prevalence({"pneumonia": 0.999}, TRAINED)
-    with pytest.raises(SfumatoError, match="training_prevalence names 'cat', which is not a class"):
-        PLAIN.with_prevalence(USED, {"cat": 0.5, "normal": 0.5})
-    several = Reading(classes=CLASSES, loss="multilabel")
+        known.with_prevalence({"pneumonia": 0.999})
+    with pytest.raises(SfumatoError, match="prevalence names 'cat', which is not a class"):
+        known.with_prevalence({"cat": 0.5, "normal": 0.5})
+    several = Reading(classes=CLASSES, loss="multilabel", shares={"normal": 0.5, "pneumonia": 0.5})
     with pytest.raises(SfumatoError, match="this model predicts several labels"):
-        several.with_prevalence(USED, TRAINED)
+        several.with_prevalence(USED)
 
 
 def test_a_file_that_speaks_of_other_classes_is_refused():
-    for given, words in (
-        ({"shares": {"cat": 0.5, "normal": 0.5}}, "shares of other classes"),
-        ({"prevalence": {"normal": 0.5}}, "shares of other classes"),
-    ):
-        with pytest.raises(SfumatoError, match=words):
-            refuse_unreadable(Reading(classes=CLASSES, loss="softmax", **given), Path("model"))
+    with pytest.raises(SfumatoError, match="shares of other classes"):
+        refuse_unreadable(Reading(classes=CLASSES, loss="softmax", shares={"cat": 0.5, "normal": 0.5}), Path("model"))
     refuse_unreadable(PLAIN, Path("model"))
 
 
@@ -71,7 +63,7 @@ def test_a_file_that_speaks_of_other_classes_is_refused():
     ("name", "value"),
     [
         ("shares", {"normal": 1.5, "pneumonia": 0.5}),
-        ("prevalence", [0.5, 0.5]),
+        ("shares", [0.5, 0.5]),
     ],
 )
 def test_a_file_that_says_what_cannot_be_is_refused(name, value):
@@ -81,7 +73,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(name, value):
         "model": "linear", "classes": list(CLASSES), "transform": {}, "test_fraction": 0.2, "channels": 1, "size": 8,
         "loss": "softmax", "trained_on": [], "statement": {"epsilon": 1.0, "origins": [], "filtered": False},
     }  # fmt: skip
-    good = about | {"shares": TRAINED, "prevalence": USED}
+    good = about | {"shares": TRAINED}
     assert parse_description({"sfumato": json.dumps(good)}, "model") == good
     with pytest.raises(SfumatoError, match=f"says of its model that {name} is"):
         parse_description({"sfumato": json.dumps(about | {name: value})}, "model")

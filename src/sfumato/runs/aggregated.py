@@ -137,7 +137,6 @@ def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] 
             "choice": dict(choice or {}),
         }
     }
-    description.pop("temperature", None)  # it was fitted to the run's own model
     paid, promise = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
         promise["plain"] = [*promise["plain"], PAID.format(**paid)]

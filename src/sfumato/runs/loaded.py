@@ -147,16 +147,15 @@ class Loaded:
         found = torch.cat(list(self._outputs(images, batch)) or [torch.zeros(0, self.embedding)])
         return torch.nn.functional.normalize(found, dim=1)
 
-    def with_prevalence(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Loaded:
+    def with_prevalence(self, prevalence: Given | None) -> Loaded:
         """The same model for a site with other, declared class shares. Costs no privacy.
 
         Args:
             prevalence: each class's share at the site, such as {"pneumonia": 0.02, "normal": 0.98}; None for no change.
-            training_prevalence: the shares in the training data, if the model file does not hold them.
 
         Errors: see `Reading.with_prevalence`.
         """
-        return replace(self, reading=self.reading.with_prevalence(prevalence, training_prevalence))
+        return replace(self, reading=self.reading.with_prevalence(prevalence))
 
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
@@ -183,8 +182,7 @@ class Loaded:
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
     def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
-        """Logits (N, classes), on the CPU, as the module gives them, before any temperature; arguments as for
-        `predict`."""
+        """Logits (N, classes), on the CPU, as the module gives them, without any shift; arguments as for `predict`."""
         return torch.cat([*self._outputs(images, batch), torch.zeros(0, len(self.classes))])
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""How a model's logits are read: with a temperature, and shifted to other class shares."""
+"""How a model's logits are read: shifted to other class shares where these are declared."""
 
 from __future__ import annotations
 
@@ -22,49 +22,39 @@ class Reading:
     Args:
         classes: the names of the classes.
         loss: the name of the training loss.
-        temperature: the number by which logits are divided; None for 1.
         shares: the class shares for which the unshifted scores hold; None if unknown.
         prevalence: the declared class shares where the model is used; None for `shares`.
     """
 
     classes: tuple[str, ...]
     loss: str
-    temperature: float | None = None
     shares: Mapping[str, float] | None = None
     prevalence: Mapping[str, float] | None = None
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """The number added to each class's logit after the division by the temperature; zeros for no shift."""
+        """The number added to each class's logit; zeros for no shift."""
         moved = [0.0] * len(self.classes)
         if self.shares is not None and self.prevalence is not None:
             trained, used = (ordered_shares(one, self.classes) for one in (self.shares, self.prevalence))
             moved = list(logit_offsets(trained, used, loss=self.loss))
         return tuple(moved)
 
-    def decision_logits(self, outputs: Tensor) -> Tensor:
-        """Logits (N, classes) on the module's scale whose largest belongs to the predicted class."""
-        if not any(self.offsets):
-            return outputs
-        return outputs + outputs.new_tensor(self.offsets) * (self.temperature or 1.0)
-
     def logits(self, outputs: Tensor) -> Tensor:
         """Logits (N, classes) whose probabilities are the model's scores."""
-        outputs = outputs if self.temperature is None else outputs / self.temperature
         return outputs + outputs.new_tensor(self.offsets) if any(self.offsets) else outputs
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Probabilities (N, classes)."""
         return probabilities(self.logits(outputs), self.loss)
 
-    def with_prevalence(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Reading:
+    def with_prevalence(self, prevalence: Given | None) -> Reading:
         """The reading for a site with these declared class shares.
 
         Shifts for another site are dropped.
 
         Args:
             prevalence: the class shares at the site; None for no change.
-            training_prevalence: the declared shares in the training data, instead of those in the model file.
 
         **Guarantee.** A function of the released model and of the declared shares: it costs no privacy.
 
@@ -72,8 +62,6 @@ class Reading:
         the scores hold are unknown.
         """
         if prevalence is None:
-            if training_prevalence is not None:
-                raise SfumatoError("`training_prevalence` is given without `prevalence`", "give both")
             return self
         if not is_exclusive(self.loss):
             raise SfumatoError(
@@ -81,14 +69,10 @@ class Reading:
                 "leave it out, and give a threshold",
             )
         used = check_shares(prevalence, self.classes, "prevalence")
-        if training_prevalence is not None:
-            known = check_shares(training_prevalence, self.classes, "training_prevalence")
-            return replace(self, shares=known, prevalence=used)
         if self.shares is None:
             raise SfumatoError(
-                "`prevalence` also needs the classes' shares in the training data, which this model file does not hold",
-                f"declare them too: `training_prevalence` {' '.join(f'{name}=SHARE' for name in self.classes[:3])}"
-                + (" ..." if len(self.classes) > 3 else ""),
+                "`prevalence` is given, but the model file does not hold the class shares that its scores are for",
+                "train with `class_prevalence`",
             )
         return replace(self, prevalence=used)
 
@@ -107,17 +91,12 @@ class Reading:
     @classmethod
     def from_dict(cls, about: Mapping[str, Any]) -> Reading:
         """The reading described in a model file."""
-        known = {name: about[name] for name in ("temperature", "shares", "prevalence") if name in about}
-        return cls(classes=tuple(about["classes"]), loss=about.get("loss", "softmax"), **known)
+        shares = about.get("shares")
+        return cls(classes=tuple(about["classes"]), loss=about.get("loss", "softmax"), shares=shares)
 
     def to_dict(self) -> dict[str, Any]:
         """The entries of a model file, besides classes and loss."""
-        known = {
-            "temperature": self.temperature,
-            "shares": None if self.shares is None else dict(self.shares),
-            "prevalence": None if self.prevalence is None else dict(self.prevalence),
-        }
-        return {name: value for name, value in known.items() if value is not None}
+        return {} if self.shares is None else {"shares": dict(self.shares)}
 
 
 def check_shares(given: Given, classes: Sequence[str], name: str) -> dict[str, float]:
@@ -127,9 +106,8 @@ def check_shares(given: Given, classes: Sequence[str], name: str) -> dict[str, f
 
 def refuse_unreadable(reading: Reading, path: object) -> None:
     """Refuse shares of a model file that are not of its own classes."""
-    for shares in (reading.shares, reading.prevalence):
-        if shares is not None and set(shares) != set(reading.classes):
-            raise SfumatoError(f"{path} holds shares of other classes than its own", "restore it from a copy")
+    if reading.shares is not None and set(reading.shares) != set(reading.classes):
+        raise SfumatoError(f"{path} holds shares of other classes than its own", "restore it from a copy")
 
 
 def listed(shares: Mapping[str, float]) -> str:

@@ -331,7 +331,7 @@ def of_persons(source) -> PrivacyPlan:
     return PrivacyPlan(
         mechanism=Gaussian(noise_multiplier=4.0),
         population=source.users,
-        participation=Poisson(batch_size=10),
+        participation=Poisson(batch_size=4),
         steps=2,
         delta=1e-5,
         unit=User(at_most=None, drawn="users"),

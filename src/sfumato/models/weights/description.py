@@ -161,6 +161,4 @@ _RIGHT = {
     "aggregate": _aggregate,
     "normalisation": _spelling,
     "shares": _shares,
-    "prevalence": _shares,
-    "temperature": lambda value: isinstance(value, float) and 1e-6 <= value <= 1e6,
 }

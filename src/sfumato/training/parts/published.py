@@ -82,7 +82,7 @@ class PublishedFigures(Part):
         setup, trained = conclusion.setup, conclusion.trained
         assert isinstance(trained.scorer, Scorer)
         test, outputs = setup.source.test, trained.scorer.per_example_outputs(trained.weights).double().nan_to_num()
-        predicted = conclusion.reading.decision_logits(outputs).argmax(1).numpy()
+        predicted = outputs.argmax(1).numpy()
         chosen = np.ones(len(test), bool) if setup.plan.users is None else one_per_user(test, owner_key())
         figures = release_table(
             self.table,
