@@ -58,8 +58,6 @@ EVERYTHING = Circumstances(
     prevalence=(("a", 0.5), ("b", 0.5)),
     training_prevalence=(("a", 0.5), ("b", 0.5)),
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
-    audit=100,
-    audit_directions=True,
     steps_lost=2,
     steps_copied=3,
     rounds=3,

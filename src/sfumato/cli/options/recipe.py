@@ -40,7 +40,7 @@ def _choices_of_type(words: str) -> tuple[str, ...]:
 
 
 TEXTS = (*_choices_of_type("str"), "normalisation", "source", "output", "device", "precision")
-TEXTS += ("budget", "calibrate_on", "audit_source", "operating_point")
+TEXTS += ("budget", "calibrate_on", "operating_point")
 SWITCHES = (*_choices_of_type("bool"), "private")
 LISTS = (*_choices_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
 SINGLE = re.compile(

@@ -77,12 +77,6 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     training_prevalence: spellings.Shares = None
     """Share of each class in the training data, declared, not counted. Scores are shifted from these shares. (default:
     --class-prevalence: all alike; or the counts of --report-epsilon)"""
-    audit: Whole = None
-    """Insert this many canaries (synthetic records with random labels), each with probability one half, and report the
-    epsilon that guessing them back proves. Inserted canaries act as label noise."""
-    audit_source: SourceText = None
-    """Public source of the images used as canaries, in place of noise. It must not share a record with the private
-    source. directions: random directions in parameter space, added to the sums, in place of images."""
     seeds: Whole = None
     """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread,
     and their joint guarantee."""

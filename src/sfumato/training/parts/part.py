@@ -6,7 +6,7 @@ ledger, step and noise are not parts: the guarantee rests on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -75,10 +75,6 @@ class RunKind:
 
     steps: Callable[[Any, RunKey, Progress], Steps]
     scorer: Callable[[Any, Progress], Measure]
-
-
-Added = Callable[[int], Mapping[str, Tensor]]
-"""Maps a step to a public constant, by parameter name and in units of C, that is added to its sum before the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,14 +196,6 @@ class Part:
         """The part, completed with facts of the built model."""
         return self
 
-    def add_records(self, source: Source, key: RunKey) -> Source:
-        """The source for the steps. Additional records are not evaluated or counted anywhere."""
-        return source
-
-    def added_constant(self, key: RunKey) -> Added | None:
-        """The constant that is added to each step's sum; None for nothing."""
-        return None
-
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
         """Further inputs of the sampler, with one entry for each training record (`PrivateTrainingSteps`)."""
@@ -236,8 +224,3 @@ class Part:
 
     def end(self, conclusion: Conclusion) -> None:
         """Its work after all steps. If it is killed and called again, it has the same result."""
-
-
-def constant_of_parts(parts: Sequence[Part], key: RunKey) -> Added | None:
-    """The constant that a run's parts add to its sums, from at most one of them."""
-    return next((found for part in parts if (found := part.added_constant(key)) is not None), None)
