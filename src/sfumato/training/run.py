@@ -101,9 +101,6 @@ def train(
 
             budget: name of a budget (`set_budget`) in which the whole plan is reserved before step 0.
 
-            calibrate_on: a public source, by its spelling or opened, on which a temperature is fitted; `predict`
-            divides the model's logits by it.
-
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
 
@@ -295,7 +292,6 @@ def take_remaining_steps(
         paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
         resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.verified_key(run, ledger), resume.verified_checkpoint(run, ledger, paid)
-    resume.report_environment(run, job.record(run.identity), checkpoint.step, paid, notify=progress.report)
     if paid:
         progress.report(
             f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "

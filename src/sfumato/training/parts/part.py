@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from torch import Tensor, nn
 
-from sfumato.data import Preparation, Source, SourceSpec
+from sfumato.data import Source, SourceSpec
 from sfumato.experiment.settings import Settings
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
@@ -119,18 +119,12 @@ class Trained:
     """The result of a run's steps.
 
     Args:
-        module: the model, with arbitrary weights.
-        transform: maps stored records to its inputs.
-        device: the model's device.
         step: number of steps taken.
         weights: the released weights.
         outputs: the outputs of the released model on the test split.
         scorer: evaluates the model.
     """
 
-    module: nn.Module
-    transform: Preparation
-    device: str
     step: int
     weights: Mapping[str, Tensor]
     outputs: Tensor
@@ -192,7 +186,7 @@ class Part:
         """The public examples that the model is built with, if any."""
         return None
 
-    def with_model(self, module: nn.Module, transform: Preparation) -> Self:
+    def with_model(self, module: nn.Module) -> Self:
         """The part, completed with facts of the built model."""
         return self
 
