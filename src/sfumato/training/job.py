@@ -42,8 +42,6 @@ class Job:
         steps: number of steps of the whole run.
         transform: maps stored images to the model's inputs.
         key: the run key; replaced by the recorded one when a run is resumed.
-        functions: digests of the model's function, in evaluation and in training mode, and of a custom loss and
-            optimizer. A resumed run reports which of them differ.
         kind: how steps are taken and scored.
         own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
@@ -58,7 +56,6 @@ class Job:
     performance: Performance
     transform: Preparation
     key: RunKey
-    functions: Mapping[str, str]
     kind: RunKind
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
@@ -103,7 +100,6 @@ class Job:
             "performance": self.performance.to_dict(),
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
-            "model": dict(self.functions),
             "code": self.own.names,
             **self.step_facts,
         }
@@ -181,7 +177,6 @@ class PrivateJob(Job):
         """The content of settings.json."""
         return super().record(run) | {
             "most_of_one_user": self.max_user_records,
-            "candidate": False,
             "assignment": self.source.assignment,
             "places": list(self.source.places),
             **self.key_facts,

@@ -208,7 +208,6 @@ def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
         ({"figures": FIGURES}, "Only the noisy counts are covered"),
         ({"figures": FIGURES}, "Figures that other runs publish of the same test images. Their epsilons add up."),
         ({"figures": FIGURES}, "A record in both parts of the data"),
-        ({"calibrated_on_public": True}, "The data on which the temperature was fitted"),
     ],
 )
 def test_what_is_not_covered_is_named(facts, words):

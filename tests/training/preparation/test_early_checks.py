@@ -120,7 +120,6 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("train {} --classes dark light --class-prevalence dark=0.5 bright=0.5", "'bright', which is not a class"),
         ("train {} --examples 50 --batch-size 51", "must not exceed the number of examples, got 51 of 50"),
         ("train {} --unit user --report-epsilon 1 --user-from x", "the run protects users"),
-        ("train {} --calibrate-on folder:nowhere", "does not exist"),
         ("train {} --order time", "no start and period are given"),
         ("train {} --model timm:resnett", "has no model of that name"),
         ("train {} --keep -1", "keep must be at least 1"),

@@ -18,8 +18,8 @@ class ObserverOptions:
     """The observers of a run while it takes its steps."""
 
     tensorboard: bool = False
-    """Also write the figures of metrics.jsonl for TensorBoard, to tensorboard/ in the run directory. On private data
-    they are exact, and for the owner only."""
+    """Also write the figures of metrics.jsonl for TensorBoard, to tensorboard/ in the run directory. For the owner
+    only."""
     track: TrackerName = None
     """Also log these figures to MLflow or Weights & Biases. On private data a remote tracker gets only epsilon and the
     learning rate; a local one gets everything, under names that begin with private."""

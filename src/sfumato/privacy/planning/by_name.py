@@ -130,13 +130,13 @@ class Pair:
     """Correlation of the noise across steps: none (gaussian), tree, banded, or buffered (blt)."""
     participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting")
     """Who takes part in a step: a Poisson sample, all examples (full-batch), fixed batches in turn (fixed-order), a
-    sample of one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or samples whose
-    shares of two groups change over time (drifting)."""
+    sample of one group in turn (cyclic), a Poisson sample cut at a fixed size (truncated), or of two groups with
+    changing shares (drifting)."""
     adjacency: Adjacency | None = choice(
         None, "add-or-remove|zero-out", "add-or-remove, where the participation allows it", given_as="str"
     )
-    """Which data sets count as neighbours: those that differ by one record (add-or-remove), or by one record's
-    contribution being replaced by zero (zero-out)."""
+    """Which data sets are neighbours: those that differ by one record (add-or-remove), or by one record's contribution
+    set to zero (zero-out)."""
     order: Assignment | None = choice(None, "random|position|time", "random", given_as="str")
     """For fixed-order participation: batches drawn at random and kept secret, in the order of the file (position), or
     by time stamps (time)."""
@@ -145,8 +145,8 @@ class Pair:
     largest_batch: int | None = choice(None, by_default="five standard deviations above the batch size")
     """For truncated participation: size at which a batch is cut."""
     bands: int | None = choice(None, by_default="64; the number of groups with cyclic participation")
-    """For banded noise: number of steps over which it is correlated. Needs memory for one copy of the trained weights
-    fewer than that."""
+    """For banded noise: number of steps over which it is correlated, each of which but one takes a copy of the trained
+    weights."""
     buffers: int | None = choice(None, by_default="2")
     """For buffered noise (blt): number of buffers, from 1 to 4, each as large as the trained weights."""
     steps_per_tree: int | None = choice(None, by_default="one tree")
@@ -154,12 +154,11 @@ class Pair:
     complete_trees: bool | None = choice(None, "True|False", "False")
     """For tree noise: whether each tree is completed with virtual steps before the next begins."""
     drift: int | None = choice(None, "STEPS", "")
-    """For drifting participation: the period, in steps, over which the shares of the two groups rise and fall."""
+    """For drifting participation: the period of the two groups' shares, in steps."""
     drift_shape: Shape | None = choice(None, "linear|cosine", "linear", given_as="str")
     """For drifting participation: whether shares change linearly or as a cosine."""
     drift_groups: tuple[str, ...] | None = choice(None, "NAME [NAME ...]", "")
-    """For drifting participation: the classes of the second group, or its values in the group column if the source has
-    one."""
+    """For drifting participation: the classes of the second group, or its values in the group column."""
     drift_size: int | None = choice(None, by_default="counted in the data")
     """For drifting participation: number of training examples in the second group, declared."""
 
