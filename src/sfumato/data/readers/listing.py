@@ -160,7 +160,7 @@ class ListingBuilder:
         if part is not None:
             self._parts.append(PARTS.index(part))
         if user is not None:
-            self._users.append(self._spellings.normalise("user", user.strip()))
+            self._users.append(self._spellings.normalise("user", user))
         if group is not None:
             self._groups.append(self._spellings.normalise("group", group))
         if subgroup is not None:

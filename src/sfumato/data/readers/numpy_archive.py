@@ -227,7 +227,7 @@ def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> n
     numbers, names = numbered(_texts(users, what, images))
     for name, row in zip(names, np.unique(numbers, return_index=True)[1].tolist(), strict=True):
         refuse_several(name, f"image {row} of {what}")
-    return np.array([spellings.normalise("user", name.strip()) for name in names], np.str_)[numbers]
+    return np.array([spellings.normalise("user", name) for name in names], np.str_)[numbers]
 
 
 def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:

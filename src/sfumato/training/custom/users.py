@@ -162,7 +162,7 @@ def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarr
     for name, row in zip(names.tolist(), np.unique(numbers, return_index=True)[1].tolist(), strict=True):
         refuse_several(name, f"record {row}")
     spellings = Spellings()
-    return np.array([spellings.normalise("user", name.strip()) for name in names.tolist()])[numbers]
+    return np.array([spellings.normalise("user", name) for name in names.tolist()])[numbers]
 
 
 def _kinds(owners: np.ndarray) -> set[str]:
