@@ -11,7 +11,6 @@ import pytest
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import (
     BandedToeplitz,
-    BufferedToeplitz,
     CyclicPoisson,
     Example,
     FixedOrder,
@@ -54,7 +53,7 @@ PAIRS = [
     (FixedOrder(batch_size=256), Gaussian(noise_multiplier=6.0)),
     (FixedOrder(batch_size=256), Tree(noise_multiplier=6.0)),
     (FullBatch(), Tree(noise_multiplier=600.0)),
-    (FixedOrder(batch_size=256), BufferedToeplitz(noise_multiplier=6.0, scales=(0.3,), decays=(0.5,))),
+    (FixedOrder(batch_size=256), BandedToeplitz(noise_multiplier=6.0, coefficients=(1.0, 0.5))),
     (CyclicPoisson(batch_size=256, groups=4), BandedToeplitz(noise_multiplier=6.0, coefficients=(1.0, 0.5))),
     (TruncatedPoisson(batch_size=256, largest=320), Gaussian(noise_multiplier=6.0)),
 ]
