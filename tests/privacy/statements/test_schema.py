@@ -90,7 +90,6 @@ PLANS = {
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
     "a quantile": plan(clipping=QuantileClipping(count_noise=5.0)),
     "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
-    "persons on one image": plan(unit=User(drawn="examples", at_most=2, users=500, shared=True), adjacency="zero-out"),
     "persons in clients": plan(unit=User(drawn="clients")),
 }
 STATEMENTS = {
