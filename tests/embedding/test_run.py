@@ -98,7 +98,7 @@ class StopError(Exception):
     """In place of a kill."""
 
 
-@pytest.mark.parametrize("further", [{}, {"mechanism": "blt", "quantile": 0.5}], ids=str)
+@pytest.mark.parametrize("further", [{}, {"mechanism": "banded", "quantile": 0.5}], ids=str)
 def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, monkeypatch, further):
     asked = {"seed": 3, **ALONE, **further}
     chosen = EmbeddingExperiment(model="linear", dimension=8, **asked)
