@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.data import Preparation, Source, Views, user_graph_of
+from sfumato.data import Preparation, Source, Views, most_of_one_user
 from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -171,7 +171,7 @@ class PrivateJob(Job):
         """
         if self.source.train.users is None or isinstance(self.plan.unit, User):
             return None
-        return int(user_graph_of(self.source.train).records_per_user.max(initial=0))
+        return most_of_one_user(self.source.train)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""

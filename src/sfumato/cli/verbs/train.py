@@ -23,7 +23,6 @@ from sfumato.cli.options.spellings import (
     EpsilonOfFigures,
     FreeText,
     SourceRecipeOrRun,
-    SourceText,
     Steps,
     Unclipped,
     Whole,
@@ -63,12 +62,6 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Publish the accuracy and the recall of each class on the private test part, from noisy counts. This is the
     epsilon that they cost each test record, or with --unit user each person in the test part. The larger of this and
     --epsilon counts, so figures up to --epsilon are free."""
-    audit: Whole = None
-    """Insert this many canaries (synthetic records with random labels), each with probability one half, and report the
-    epsilon that guessing them back proves. Inserted canaries act as label noise."""
-    audit_source: SourceText = None
-    """Public source of the images used as canaries, in place of noise. It must not share a record with the private
-    source. directions: random directions in parameter space, added to the sums, in place of images."""
     seeds: Whole = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread, and their joint guarantee.
     """
