@@ -237,7 +237,7 @@ def one_per_user(part: Part, owner_key: bytes) -> np.ndarray:
     **Guarantee.** The chosen record of a user is a function of that user's records and of the owner's key. So adding or
     removing a user, with all of their records, adds or removes one chosen record and changes no other.
 
-    Errors: `SfumatoError` for a part without users, or with records that have several users or none.
+    Errors: `SfumatoError` for a part without users.
     """
     return _ranks(part, owner_key) == 0
 

@@ -56,7 +56,7 @@ class PublishedFigures(Part):
                 "leave one of them out: seeded noise hides nothing",
             )
         if request.plan.users is not None:
-            by_user(request.source.test)  # refuses records without one user each
+            by_user(request.source.test)  # refuses a test part without users
             if request.source.user_from == BY_CLASS:
                 raise SfumatoError(
                     f"`report_epsilon` is {epsilon!r}, but each class is one user, who has records in both parts",
