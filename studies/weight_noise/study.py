@@ -156,7 +156,6 @@ class _Study:
             performance=self._performance,
             transform=transform,
             key=key,
-            functions={},
             kind=PUBLIC,
         )
 

@@ -295,7 +295,6 @@ def take_remaining_steps(
         paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
         resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.verified_key(run, ledger), resume.verified_checkpoint(run, ledger, paid)
-    resume.report_environment(run, job.record(run.identity), checkpoint.step, paid, notify=progress.report)
     if paid:
         progress.report(
             f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "

@@ -18,7 +18,6 @@ from jsonschema import Draft202012Validator
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
     BandedToeplitz,
-    BufferedToeplitz,
     Circumstances,
     ClippedWithoutNoise,
     CyclicPoisson,
@@ -86,15 +85,11 @@ PLANS = {
     "a fixed order": plan(participation=ORDER),
     "a tree": plan(participation=ORDER, mechanism=Tree(noise_multiplier=9.0, steps_per_tree=4, completed=True)),
     "bands": plan(participation=ORDER, mechanism=BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5))),
-    "buffers": plan(
-        participation=ORDER, mechanism=BufferedToeplitz(noise_multiplier=4.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
-    ),
     "groups that take turns": plan(participation=CyclicPoisson(batch_size=50, groups=4)),
     "a cut": plan(participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out"),
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
     "a quantile": plan(clipping=QuantileClipping(count_noise=5.0)),
     "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
-    "persons on one image": plan(unit=User(drawn="examples", at_most=2, users=500, shared=True), adjacency="zero-out"),
     "persons in clients": plan(unit=User(drawn="clients")),
 }
 STATEMENTS = {

@@ -36,7 +36,7 @@ CHOICES = [
     ("zoom", 9.0, "zoom must lie between 1 and 4"),
     ("class_prevalence", ("dark=0.5", "light=0.4"), "sum to 0.9, not to 1"),
     ("normalisation", "public-batch", "no public_data is given"),
-    ("mechanism", "blt", None),
+    ("mechanism", "banded", None),
     ("bands", 4, "is for mechanism banded"),
     ("unit", "user", "does not name the user of each image"),
     ("per_user", 3, "applies to users, but the unit is an example"),

@@ -87,9 +87,9 @@ class Plan(PrintsJson, Units, PairOfRecords):
     max_norm: float = 1.0
     """Clipping norm. It does not change epsilon."""
     momentum: spellings.MomentumByDefault = None
-    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
+    """Momentum of the optimizer, for which banded noise is optimised."""
     schedule: spellings.ScheduleName = None
-    """Learning rate schedule, for which banded and buffered noise are optimised."""
+    """Learning rate schedule, for which banded noise is optimised."""
     start: spellings.Start = None
     """When step 0 begins, if each record's time stamp decides its step. It does not change epsilon."""
     period: spellings.Period = None
