@@ -13,10 +13,12 @@ from torch.nn import functional
 
 from sfumato.data import FeatureTransform, Tokens
 from sfumato.data import tokens as words
-from sfumato.exporting.formats import RECORDS
 from sfumato.models.losses import is_exclusive
 from sfumato.models.projection import synthetic_images
 from sfumato.runs import Loaded
+
+RECORDS = "records"
+"""Name of a graph's only input."""
 
 
 class Served(nn.Module):

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from sfumato.exporting.export_description import Served
 
-RECORDS = "records"
-"""Name of a graph's only input."""
 PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 """The packages that a format needs besides those of sfumato."""
 ONNX_ENTRY, ARCHIVE_ENTRY = "sfumato", "sfumato.json"
@@ -58,6 +56,8 @@ def program(served: Served) -> ExportedProgram:
     """The graph, for any number of records, without traces of the machine that exported it."""
     import torch
 
+    from sfumato.exporting.export_description import RECORDS
+
     example, sizes = served.synthetic(2), {RECORDS: {0: torch.export.Dim("n", min=1)}}
     with torch.no_grad():
         exported = torch.export.export(served, (example,), dynamic_shapes=sizes, strict=False)
@@ -84,6 +84,8 @@ def _opened_archive(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
 def _write_onnx(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
     import torch
 
+    from sfumato.exporting.export_description import RECORDS
+
     exported: Any = torch.onnx.export(
         program(served),
         (served.synthetic(2),),
@@ -107,6 +109,8 @@ def _write_onnx(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
 def _opened_onnx(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
     import onnxruntime  # pyright: ignore[reportMissingImports]
     import torch
+
+    from sfumato.exporting.export_description import RECORDS
 
     session = onnxruntime.InferenceSession(str(folder / ONNX.file), providers=["CPUExecutionProvider"])
     return lambda records: torch.from_numpy(session.run(None, {RECORDS: records.numpy()})[0])
