@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.signal import fftconvolve
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import positive_integer, within
 from sfumato.privacy.factorisation.mean_square import Array
 from sfumato.privacy.factorisation.objective import Loss, NoiseObjective, polished, rounded
 from sfumato.privacy.factorisation.toeplitz import inverse, square_root
@@ -30,10 +30,7 @@ def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
     **Guarantee.** The coefficients are non-negative and non-increasing, as the sensitivity formula requires; so C^-1 is
     stable as well (Enestroem and Kakeya). The same call gives the same coefficients.
     """
-    if positive_integer("bands", bands) > workload.steps:
-        raise SfumatoError(
-            f"bands must be at most the number of steps, {workload.steps}, got {bands}", "give fewer bands"
-        )
+    within("bands", positive_integer("bands", bands), None, workload.steps, remedy="give at most one for each step")
     objective = NoiseObjective(workload)
 
     def loss(coefficients: Array) -> tuple[float, Array]:
