@@ -255,7 +255,6 @@ class PrivateSteps:
         self._key = resume.verified_key(run, ledger)
         resume.refuse_ended(run, ledger, self.plan)
         checkpoint = resume.verified_checkpoint(run, ledger, paid)
-        resume.report_environment(run, self._known, checkpoint.step, paid, notify=self._add_note)
         checkpoint.require_optimizer(self._optimizer, where=str(run.path))
         later = checkpoint.optimizer.pop(LATER, [])
         checkpoint.restore(self.model, self._optimizer, self._device)
