@@ -255,7 +255,7 @@ BEGIN = (
 )
 END = ("end", {"steps_taken": 1, "model": DIGEST, "statement": DIGEST})
 UNTAKEN = ("end", {**END[1], "steps_taken": 0})
-FULL_END = ("end", {**END[1], "kept": {"1": DIGEST}, "figures": DIGEST, "audit": DIGEST})
+FULL_END = ("end", {**END[1], "kept": {"1": DIGEST}, "figures": DIGEST})
 FIGURES = ("figures", {"step": 1, "table": {"classes": 2}})
 
 

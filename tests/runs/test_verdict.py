@@ -251,7 +251,7 @@ def test_a_statement_has_the_fields_and_types_that_follow_and_no_others(copy, ch
 
 @pytest.mark.parametrize(
     "change",
-    [{"rounds": 0.0}, {"audit": False}, {"key_bits": "256"}, {"noise_sampler": None}, {"seeded": 1}, {"more": 0}],
+    [{"rounds": 0.0}, {"steps_lost": False}, {"key_bits": "256"}, {"noise_sampler": None}, {"seeded": 1}, {"more": 0}],
 )
 def test_circumstances_have_their_own_types_alone(copy, change):
     written = json.loads((copy / "statement.json").read_text())

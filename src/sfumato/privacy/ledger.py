@@ -177,11 +177,11 @@ KINDS: Mapping[str, Mapping[str, Allowed]] = {
         "kept": lambda value, run: (
             type(value) is dict and value != {} and all(_SHA256(one, run) for one in value.values())
         ),
-        **dict.fromkeys(("model", "statement", "figures", "audit"), _SHA256),
+        **dict.fromkeys(("model", "statement", "figures"), _SHA256),
     },
 }
 """All kinds of lines, and the values of their fields."""
-OPTIONAL = {"end": {"kept", "figures", "audit"}}
+OPTIONAL = {"end": {"kept", "figures"}}
 """The fields that a kind of line may lack."""
 
 
