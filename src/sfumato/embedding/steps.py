@@ -27,7 +27,7 @@ from sfumato.privacy import QuantileClipping
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training import launch
-from sfumato.training.parts.part import RunKind, constant_of_parts
+from sfumato.training.parts.part import RunKind
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import FARTHEST, NORM, AdaptiveStep, PrivateStep
 from sfumato.training.steps import PlanSteps, PrivateTrainingSteps, PublicSteps
@@ -96,12 +96,9 @@ class EmbeddingSteps(PlanSteps):
         adaptive = isinstance(plan.clipping, QuantileClipping)
         noise = noise_of(job.settings, plan, key, max_norm=1.0 if adaptive else None)
         kind = AdaptiveStep if adaptive else PrivateStep
-        known: dict[str, Any] = {
-            "divisor": job.clients.count,
-            "workers": launch.current_workers(),
-            "added": constant_of_parts(job.parts, key),
-        }
-        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, **known)
+        self._step = kind(
+            plan=plan, gradient=job.gradient, noise=noise, divisor=job.clients.count, workers=launch.current_workers()
+        )
         self._clients = RoundClients(job, key)
         self._sampler = Sampler(plan, key, records=self._clients.units)
 

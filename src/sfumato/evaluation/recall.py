@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, positive, positive_integer, shortened
+from sfumato._checks import SfumatoError, positive, positive_integer, shortened, within
 from sfumato.evaluation.similarity import (
     BLOCK,
     STEPS,
@@ -173,8 +173,8 @@ def check_disjoint(trained: Labels, tested: Labels) -> None:
 
 
 def _checked_rate(far: float) -> float:
-    if positive("far", far) > 1:
-        raise SfumatoError(f"far must be at most 1, got {far!r}", "give a share such as 1e-3")
+    positive("far", far)
+    within("far", far, None, 1, remedy="give a share such as 1e-3")
     return float(far)
 
 

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato._files import regular_file
+from sfumato._files import path_errors, regular_file
 from sfumato._systems import exposed_mode
 from sfumato.report.style import stylesheet
 from sfumato.runs import Loaded
@@ -51,18 +51,12 @@ class ApiKey:
 
     def __init__(self, path: str | Path):
         file, remedy = Path(path), "create one: openssl rand -hex 32 > PATH; chmod 600 PATH"
-        try:
-            text = regular_file(file).read_text("ascii").strip()
-        except FileNotFoundError:
-            raise SfumatoError(f"the API key {file} does not exist", remedy) from None
-        except OSError as error:
-            raise SfumatoError(f"the API key {file} cannot be read ({error.strerror})", remedy) from None
-        except UnicodeDecodeError:
-            raise SfumatoError(f"the API key {file} is not ASCII text", remedy) from None
+        with path_errors(f"the API key {file}", remedy, remedy):
+            text = regular_file(file).read_text("utf-8", errors="replace").strip()
         if mode := exposed_mode(file):
             raise SfumatoError(f"the API key {file} can be read by others (mode {mode:03o})", f"chmod 600 {file}")
-        if len(text) < SHORTEST or len(text.split()) != 1:
-            raise SfumatoError(f"the API key {file} must be one line of at least {SHORTEST} characters", remedy)
+        if len(text) < SHORTEST or len(text.split()) != 1 or not text.isascii():
+            raise SfumatoError(f"the API key {file} must be one line of at least {SHORTEST} ASCII characters", remedy)
         self._digest = hashlib.sha256(text.encode()).digest()
 
     def matches(self, presented: str) -> bool:

@@ -100,10 +100,6 @@ def train(
 
             budget: name of a budget (`set_budget`) in which the whole plan is reserved before step 0.
 
-            audit, audit_source: number of canaries, each included or left out by a fair coin, for a lower bound of
-            epsilon (`audit.json`); and a public source of canary images in place of noise, or "directions" for
-            directions of the weights in place of images.
-
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
 
