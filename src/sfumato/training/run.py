@@ -21,9 +21,8 @@ from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
-from sfumato.observers.progress import NoProgress, Progress
+from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names

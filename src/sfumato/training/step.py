@@ -15,7 +15,7 @@ from typing import Any, Protocol, overload
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, positive
+from sfumato._checks import SfumatoError, positive, within
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
 from sfumato.gradients.sums import QueuedSum
@@ -165,10 +165,7 @@ class PrivateStep:
         return self.noise.prepare(zeros, step, state, share=self.workers.share).add_to(zeros)[1]
 
     def _refuse_beyond(self, step: int) -> None:
-        if not 0 <= step < self.plan.steps:
-            raise SfumatoError(
-                f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
-            )
+        within("step", step, 0, self.plan.steps - 1, remedy="plan more steps before the run begins")
 
 
 def delay_by_one(sums: Iterable[Any]) -> Iterator[Any]:

@@ -174,11 +174,12 @@ def evaluation_of(
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)
-    if "labels" in data:
-        return MultilabelEvaluation.from_dict(data)
-    if "words" in data:
-        return WordEvaluation.from_dict(data)
-    return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
+    with run.format_errors():
+        if "labels" in data:
+            return MultilabelEvaluation.from_dict(data)
+        if "words" in data:
+            return WordEvaluation.from_dict(data)
+        return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
 
 
 def published_of(run: RunDirectory) -> Published | None:
