@@ -15,7 +15,7 @@ from sfumato.experiment.drift import facts_read, second_group
 from sfumato.models.shares import answer_weights, class_weights, refuse_for_users
 from sfumato.privacy import Circumstances, FixedOrder, PrivacyPlan
 from sfumato.randomness import is_time_ordered
-from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
+from sfumato.training.parts.part import EarlyFacts, Part, RunRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,13 +190,3 @@ class ClassShares(Part):
     def circumstances(self, facts: Circumstances) -> Circumstances:
         """Adds the shares."""
         return replace(facts, class_prevalence=tuple(self.prevalence.items()))
-
-    def end(self, conclusion: Conclusion) -> None:
-        """Records the shares that the model's scores are for: with weights, all classes are alike, or of several labels
-        both answers to each.
-
-        **Guarantee.** A function of the list of classes; no labels are counted.
-        """
-        source = conclusion.setup.source
-        alike = 1 / 2 if source.multilabel else 1 / len(source.classes)
-        conclusion.reading = replace(conclusion.reading, shares=dict.fromkeys(source.classes, alike))
