@@ -566,16 +566,6 @@ all_refused(
             four(groups_train=np.arange(4)),
             "archive 'PATH/a.npz' has groups_train but no users_train; save users_train as well",
         ),
-        case(
-            four(time_train=np.arange(3)),
-            "time_train of archive 'PATH/a.npz' must be 4 numbers or datetime64, one for each image, got int64 (3,); "
-            "save numpy.array([...], 'datetime64[s]'), or numbers",
-        ),
-        case(
-            four(time_train=np.array(["2026-01-31", "NaT", "2026", "2027"], "datetime64[D]")),
-            "time_train of archive 'PATH/a.npz' has no date of the years 1 to 9999 or finite number for image 1; give "
-            "its time, or remove the image",
-        ),
     ],
 )
 

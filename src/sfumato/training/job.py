@@ -154,14 +154,9 @@ class PrivateJob(Job):
 
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
-        """Further inputs of the sampler, with one entry for each training record of the original source: "times",
+        """Further inputs of the sampler, with one entry for each training record of the original source:
         "groups" (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
         return {name: entries for part in self.parts for name, entries in part.sampler_inputs.items()}
-
-    @property
-    def key_facts(self) -> dict[str, dict[str, Any]]:
-        """Plain data that determines the participants, always with an entry for the clock."""
-        return {"clock": {}} | super().key_facts
 
     @property
     def max_user_records(self) -> int | None:

@@ -34,7 +34,7 @@ class Poisson(BatchedParticipation):
                 "give a smaller batch, or the whole data set for full-batch steps",
             )
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """N - 1."""
         return population - 1
 
@@ -69,7 +69,7 @@ class TruncatedPoisson(Poisson):
                 f"largest must be at least the batch size, got {self.largest} for {self.batch_size}", remedy
             )
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """The number kept in a truncated step."""
         return min(self.largest, population - 1)
 

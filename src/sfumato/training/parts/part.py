@@ -88,13 +88,11 @@ class EarlyFacts:
     Args:
         spec: the source as declared.
         protects_users: whether the unit is a user.
-        is_time_ordered: whether the plan is over time stamps.
         options: the options of the parts, by name.
     """
 
     spec: SourceSpec
     protects_users: bool
-    is_time_ordered: bool
     options: Mapping[str, Any]
 
 
