@@ -150,12 +150,12 @@ def test_a_model_of_other_shapes_is_refused(stopped, spots, plan):
     assert [one.line() for one in ledger.read(run / "ledger.jsonl") if one.kind != "opening"] == before
 
 
-class Keyed(Part):
-    """A part whose facts determine the participants."""
+class Pinned(Part):
+    """A part whose facts determine the steps."""
 
     @property
-    def key_facts(self):
-        return {"canaries": {"count": 7}}
+    def pins(self):
+        return {"figures": {"count": 7}}
 
 
 def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
@@ -174,7 +174,7 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
         ("settings_commitment", {"source": replace(source, features="0" * 64)}),
         ("settings_commitment", {"settings": replace(settings, learning_rate=0.25)}),
         ("settings_commitment", {"transform": replace(job.transform, mean=(0.25,))}),
-        ("settings_commitment", {"parts": (*job.parts, Keyed())}),
+        ("settings_commitment", {"parts": (*job.parts, Pinned())}),
     ]:
         assert differs_in(resume._opening(replace(job, **change), identity)) == [part], change
     assert differs_in(resume._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [

@@ -29,7 +29,6 @@ from .kinds import refuse_absent as refuse_absent
 from .kinds import supports_user_from as supports_user_from
 from .next_words import NextWords as NextWords
 from .opening import open_source as open_source
-from .parts import Appended as Appended
 from .parts import Part as Part
 from .pieces import CachedRecords as CachedRecords
 from .readers.dicom import BY_PATIENT as BY_PATIENT
@@ -45,11 +44,10 @@ from .spec import SourceSpec as SourceSpec
 from .subsets import by_user as by_user
 from .subsets import cap_per_user as cap_per_user
 from .subsets import hold_out as hold_out
+from .subsets import most_of_one_user as most_of_one_user
 from .subsets import ranks_within_users as ranks_within_users
-from .subsets import refuse_shared_records as refuse_shared_records
 from .subsets import refuse_without_users as refuse_without_users
 from .subsets import shared_users as shared_users
 from .subsets import user_codes as user_codes
-from .subsets import user_graph_of as user_graph_of
 from .subsets import write_without as write_without
 from .tokens import Tokens as Tokens

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
 from sfumato.evaluation import diagnostic
 from sfumato.gradients import per_example_outputs, unchanged_outputs
@@ -197,19 +196,16 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `to_dict` wrote."""
-    try:
-        samples = [
-            (one["text"] if isinstance(one, dict) else base64.b64decode(one), label, guess, _or_nan(value))
-            for one, label, guess, value in data["samples"]
-        ]
-        kinds = {"over_steps": StepSpread, "calibration": Calibration}
-        parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
-        if (area := data.get("weighted_auc")) is not None:
-            parts["weighted_auc"] = FigureInterval(*area)
-        parts["groups"] = [GroupScore.from_dict(one) for one in data.get("groups", ())]
-        return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise SfumatoError(f"evaluation.json is not a valid evaluation ({error!r})", "restore it from a copy") from None
+    samples = [
+        (one["text"] if isinstance(one, dict) else base64.b64decode(one), label, guess, _or_nan(value))
+        for one, label, guess, value in data["samples"]
+    ]
+    kinds = {"over_steps": StepSpread, "calibration": Calibration}
+    parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
+    if (area := data.get("weighted_auc")) is not None:
+        parts["weighted_auc"] = FigureInterval(*area)
+    parts["groups"] = [GroupScore.from_dict(one) for one in data.get("groups", ())]
+    return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
 
 
 def finite_or_none(value: float) -> float | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.data import Preparation, Source, Views, user_graph_of
+from sfumato.data import Preparation, Source, Views, most_of_one_user
 from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -76,11 +76,6 @@ class Job:
     def step_facts(self) -> dict[str, Any]:
         """Plain data of the parts that determine the steps: recorded, and pinned like the settings."""
         return {name: value for part in self.parts for name, value in part.pins.items()}
-
-    @property
-    def key_facts(self) -> dict[str, dict[str, Any]]:
-        """Plain data of the parts that determine the participants."""
-        return {name: value for part in self.parts for name, value in part.key_facts.items()}
 
     @property
     def model_facts(self) -> dict[str, Any]:
@@ -154,8 +149,8 @@ class PrivateJob(Job):
 
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
-        """Further inputs of the sampler, with one entry for each training record of the original source:
-        "groups" (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
+        """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
+        (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
         return {name: entries for part in self.parts for name, entries in part.sampler_inputs.items()}
 
     @property
@@ -166,7 +161,7 @@ class PrivateJob(Job):
         """
         if self.source.train.users is None or isinstance(self.plan.unit, User):
             return None
-        return int(user_graph_of(self.source.train).records_per_user.max(initial=0))
+        return most_of_one_user(self.source.train)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
@@ -174,7 +169,6 @@ class PrivateJob(Job):
             "most_of_one_user": self.max_user_records,
             "assignment": self.source.assignment,
             "places": list(self.source.places),
-            **self.key_facts,
             "circumstances": self.circumstances.to_dict(),
             "data": {
                 "kind": self.source.kind,

@@ -16,11 +16,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import refuse_special
+from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import Spellings, part_by_name, refuse_unwritable, to_nfc
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import NOBODY, canonical_users, record_in_test, users_to_nfc
+from sfumato.data.identity.record_users import record_in_test, refuse_several
 from sfumato.data.subsets import MARK
 
 _QUOTED = re.compile('"[^"]*"')
@@ -122,7 +122,7 @@ def with_subgroups(table: Path, first: Sequence[str], lines_of: Lines, groups: t
 def _reading(table: Path) -> Iterator[TextIO]:
     """Opens the table as text. Errors name it."""
     where = f"table {str(table)!r}"
-    with paths.path_errors(where, "correct the path after csv:", "give the .csv file, or use folder:"):
+    with path_errors(where, "correct the path after csv:", "give the .csv file, or use folder:"):
         try:
             refuse_special(paths.status(table), where)
             how: dict[str, Any] = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
@@ -209,11 +209,10 @@ def facts_of(
     where = f"line {line} of {str(table)!r}"
     for column in (*wanted, *(FACTS if labels is None else FACTS[1:]), SUBGROUP):
         if column in row and not (row[column] or "").strip():
-            other = f"; or {NOBODY}" if column == "user" else ""
-            raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or remove the line{other}")
+            raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or remove the line")
     found: dict[str, Any] = {name: (row[name] or "").strip() for name in FACTS if name in row}
     if "user" in found:
-        found["user"] = canonical_users(found["user"])
+        refuse_several(found["user"], where)
     part = found_split = found.pop("split", None)
     if part is not None:
         part = part_by_name(part)
@@ -244,7 +243,7 @@ _BINARY = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
 def facts_to_nfc(found: dict[str, Any], names: Spellings) -> dict[str, Any]:
     """The result of `facts_of` with names of class, user and group in composed form."""
-    rules = {"label": lambda name: names.normalise("class", name), "user": lambda name: users_to_nfc(name, names)}
+    rules = {"label": lambda name: names.normalise("class", name), "user": lambda name: names.normalise("user", name)}
     rules["group"] = rules["subgroup"] = lambda name: names.normalise("group", name)
     return found | {fact: rule(found[fact]) for fact, rule in rules.items() if fact in found}
 
@@ -256,7 +255,7 @@ class RecordFacts:
     Args:
         label: name of the class; or 0 or 1 for each of the source's labels.
         part: "train", "test", or None to let the keyed hash decide.
-        user: the user or users (`record_users.canonical_users`), if known.
+        user: the user, if known.
         group: the public group of the user, if known.
         subgroup: the group for figures, if declared.
         filtered: whether the record comes from a list that was filtered by looking at private data.
@@ -269,7 +268,7 @@ class RecordFacts:
     subgroup: str | None = None
     filtered: bool = False
 
-    def in_test(self, content: bytes, order: Order) -> bool | None:
+    def in_test(self, content: bytes, order: Order) -> bool:
         """Whether the record belongs to the test part: as given, else by a keyed hash (`record_in_test`)."""
         if self.part is not None:
             return self.part == "test"
