@@ -559,8 +559,7 @@ all_refused(
         ),
         case(
             four(users_train=np.array(["a", "b", " ", "c"])),
-            "users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or remove the image; write ; "
-            "alone if it belongs to nobody",
+            "users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or remove the image",
         ),
         case(
             four(groups_train=np.arange(4)),
