@@ -92,8 +92,8 @@ def train(
             keep: number of intermediate weights to save for `sfumato.aggregate` and intervals; None for the default, 0
             for none.
 
-            report_epsilon: publish figures of the private test split, from noisy counts, at this epsilon for each of
-            its records (`NoisyTable`); see `run.published`.
+            report_epsilon: publish accuracy and recall on the private test split, from noisy counts, at this epsilon
+            for each of its records or users (`NoisyTable`); see `run.published`.
 
             budget: name of a budget (`set_budget`) in which the whole plan is reserved before step 0.
 
@@ -338,5 +338,5 @@ def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, ou
         joint_cost=composition.joint_cost(own) if len(own) > 1 else None,
         adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
         other_units=tuple(composition.joint_costs(others)),
-        publishing=found.figures,
+        publishing=tuple(epsilon for unit, epsilon in found.figures if unit == job.plan.unit.name),
     )
