@@ -259,7 +259,7 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
         data["plan"] = {"privacy": "none (no guarantee)" if of_steps else "no private data are used"}
         data["plan"] |= {"epsilon": None, **of_steps}
     else:
-        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan, job.key_facts.get("clock"))
+        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan)
         data["privacy_plan"] = job.plan.to_dict()
     if (clients := getattr(job, "clients", None)) is not None:
         data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()

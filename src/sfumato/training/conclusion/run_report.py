@@ -102,7 +102,7 @@ def _guarantee_facts(
         "attack": _attack(promised) if promised.promises else None,
         "joint_costs": [] if public else used,
         "total_cost": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
-        "plan": remarks.figures(plan, record.get("clock")),
+        "plan": remarks.figures(plan),
         "public_test": facts.test_public,
         "audit": audit_results.audit_of(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
