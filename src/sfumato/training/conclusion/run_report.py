@@ -31,7 +31,7 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading, publishable_settings
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.conclusion import audit_results
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted

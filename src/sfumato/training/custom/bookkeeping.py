@@ -24,7 +24,7 @@ from sfumato.runs.checkpoint import METADATA, MOVING, Checkpoint, read_safetenso
 from sfumato.runs.commitment import commitments
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.data_identity import BY_NUMBERS, DataIdentity
+from sfumato.runs.owner.lines import BY_NUMBERS, DataIdentity
 from sfumato.training.conclusion import run_report
 from sfumato.training.conclusion.finish import close
 from sfumato.training.custom.records import LoopRecords
