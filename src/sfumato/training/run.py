@@ -27,8 +27,7 @@ from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, remove_temporary
-from sfumato.runs.heading import Heading
+from sfumato.runs.directory import Heading, RunDirectory, remove_temporary
 from sfumato.runs.owner import budgets, codes, sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.run import PRIVATE, Measured, Run, read

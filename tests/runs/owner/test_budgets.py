@@ -11,7 +11,7 @@ from dataclasses import replace
 import dp_accounting
 import pytest
 
-from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError, open_source, read_budget, record_use, set_budget
+from sfumato import Gaussian, PrivacyPlan, SfumatoError, open_source, read_budget, record_use, set_budget
 from sfumato.privacy import FixedOrder, FullBatch, User
 from sfumato.runs.owner import budgets, sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
