@@ -38,8 +38,8 @@ from benchmarks import RESULTS
 from benchmarks.shared.stored import drawn, fill, stored
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens, Transform
+from sfumato.exporting.export_description import Served
 from sfumato.exporting.exporter import COUNTS
-from sfumato.exporting.served import Served
 from sfumato.models.registry import create_for_texts
 
 RESULT = RESULTS / "export.json"

@@ -128,8 +128,8 @@ all_refused(
             owner_key=b"secret",
         ),
         case("digits", "examples must be at least 1, got 0; give a whole number of at least 1", examples=0),
-        case("digits", "size must lie between 4 and 1024 pixels, got 2; declare a size within these bounds", size=2),
-        case("digits", "channels must be 1 or 3, got 2; declare 1 for grey or 3 for colour images", channels=2),
+        case("digits", "size must lie between 4 and 1,024, got 2; declare a size within these bounds", size=2),
+        case("digits", "channels must be 1 or 3, got 2; give 1 for grey and 3 for colour images", channels=2),
         case(
             "digits",
             "test_fraction must lie strictly between 0 and 1, got 1.0; give a number strictly between 0 and 1",

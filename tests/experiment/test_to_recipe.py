@@ -25,7 +25,7 @@ def test_all_that_was_given_stands_in_it_and_nothing_else(tmp_path, monkeypatch)
     Path("weights").touch()
     spec = SourceSpec(spec="folder:pictures", size=16, classes=["it's", 'a "b"'], zoom=1.5, root="sets", public=False)
     asked = Experiment(epsilon=2.5, steps=7, zoom=1.5, pretrained="weights", class_prevalence={"a": 0.1, "b": 0.9})
-    found = recipe(spec, asked, {"keep": 0, "budget": None, "audit_source": "directions"})
+    found = recipe(spec, asked, {"keep": 0, "budget": None})
     assert found == {
         "source": f"folder:{tmp_path}/pictures",
         "size": 16,
@@ -38,7 +38,6 @@ def test_all_that_was_given_stands_in_it_and_nothing_else(tmp_path, monkeypatch)
         "pretrained": f"{tmp_path}/weights",
         "class-prevalence": ["a=0.1", "b=0.9"],
         "keep": 0,
-        "audit-source": "directions",
         "about": {"command": "sfumato train"},
     }
 

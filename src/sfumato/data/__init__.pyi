@@ -30,7 +30,6 @@ from .kinds import refuse_absent as refuse_absent
 from .kinds import supports_user_from as supports_user_from
 from .next_words import NextWords as NextWords
 from .opening import open_source as open_source
-from .parts import Appended as Appended
 from .parts import Part as Part
 from .pieces import CachedRecords as CachedRecords
 from .readers.dicom import BY_PATIENT as BY_PATIENT

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from sfumato._cards import card
-from sfumato._checks import SfumatoError, fraction, one_of, positive_integer, shortened
+from sfumato._checks import SfumatoError, fraction, one_of, positive_integer, within
 from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
 from sfumato.privacy.clipping import Clipping, FixedClipping, QuantileClipping
@@ -65,8 +65,7 @@ class PrivacyPlan:
     def __post_init__(self) -> None:
         positive_integer("examples", self.population, remedy="give the number of training examples")
         positive_integer("steps", self.steps, remedy="give the number of training steps")
-        if self.steps > MAX_STEPS:
-            raise SfumatoError(f"steps must be at most {MAX_STEPS}, got {shortened(self.steps)}", "give fewer steps")
+        within("steps", self.steps, None, MAX_STEPS, remedy="give fewer steps")
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
         one_of("adjacency", self.adjacency, ADJACENCIES)
         self.participation.check(self.population)

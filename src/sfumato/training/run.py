@@ -21,9 +21,8 @@ from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
-from sfumato.observers.progress import NoProgress, Progress
+from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -99,10 +98,6 @@ def train(
             its records (`NoisyTable`); see `run.published`.
 
             budget: name of a budget (`set_budget`) in which the whole plan is reserved before step 0.
-
-            audit, audit_source: number of canaries, each included or left out by a fair coin, for a lower bound of
-            epsilon (`audit.json`); and a public source of canary images in place of noise, or "directions" for
-            directions of the weights in place of images.
 
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.

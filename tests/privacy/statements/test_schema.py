@@ -54,8 +54,6 @@ EVERYTHING = Circumstances(
     figures=NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True),
     class_prevalence=(("a", 0.5), ("b", 0.5)),
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
-    audit=100,
-    audit_directions=True,
     steps_lost=2,
     steps_copied=3,
     rounds=3,

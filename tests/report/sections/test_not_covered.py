@@ -36,8 +36,6 @@ EVERYTHING = Circumstances(
     tokens="words by a hash",
     figures=NoisyTable.by_rule(1.0, classes=3, records=500),
     class_prevalence=(("normal", 0.9), ("odd", 0.1)),
-    audit=100,
-    audit_directions=True,
     steps_lost=2,
     steps_copied=3,
     rounds=3,

@@ -18,7 +18,7 @@ from sfumato.data.subsets import MARK
 from sfumato.experiment.settings import Settings
 from sfumato.models import refresh
 from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, TruncatedPoisson
-from sfumato.randomness import NoiseState, Sampler, owner_key
+from sfumato.randomness import owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
 from sfumato.training.parts.part import RunRequest
@@ -311,17 +311,3 @@ def test_what_cannot_be_is_refused(source, plan, choices, given, words, tmp_path
     (tmp_path / "texts.csv").write_text("text,label\na goal,0\na bank,1\na match,0\na share,1\n")
     with pytest.raises(SfumatoError, match=words):
         prepare.prepare(None, source, plan, replace(choices, **given), threads=1)
-
-
-def test_canaries_come_behind_the_records_that_are_left_out(source, choices, plan, monkeypatch):
-    job, key = prepare.prepare(None, source, plan, choices, audit=20), RunKey.from_seed(1)
-    (excluded,) = job.sampler_inputs.values()
-    seen = []
-    private = steps.PrivateTrainingSteps(job, key)
-    monkeypatch.setattr(private._inputs, "micro_batches", lambda key, step, rows, workers: seen.append(rows) or ())
-    within = private._inputs.units - len(job.source.train)
-    kept = np.flatnonzero(np.append(~excluded, np.ones(within, bool)))
-    sampler = Sampler(plan, key, records=len(source.train) + within)
-    private(0, NoiseState(step=0))
-    assert kept[seen[0]].tolist() == [row for row in sampler.draw(0) if row in set(kept)]
-    assert 0 < within < 20

@@ -74,8 +74,6 @@ def _measured(run: Run | PublicRun) -> dict[str, Any]:
 def _private_facts(run: Run) -> dict[str, Any]:
     """Further facts about a private run, as plain data."""
     from sfumato.privacy.statements.other_units import group_epsilon
-    from sfumato.runs import audit_outcomes
-    from sfumato.runs.directory import RunDirectory
 
     data: dict[str, Any] = {}
     if "recall" in run.figures:
@@ -92,8 +90,6 @@ def _private_facts(run: Run) -> dict[str, Any]:
             data["published"]["operating_point"] = figures.operating.to_dict()
         if not figures.table.temperature:
             data["published"]["note"] = "no temperature was chosen: there are too few test images for this epsilon"
-    if (found := audit_outcomes.read(RunDirectory(run.directory))) is not None:
-        data["audit"] = found.summary
     return {
         **data,
         "uses": run.uses,
@@ -179,10 +175,8 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
 
 
 def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
-    """The guarantees for a person and for a group, the results of an audit, and the total of the owner's runs."""
-    from sfumato.runs import audit_outcomes
+    """The guarantees for a person and for a group, and the total of the owner's runs."""
     from sfumato.runs import directory as names
-    from sfumato.training.conclusion import audit_results
     from sfumato.training.conclusion.run_report import joint_cost_lines, most_exposed_person
 
     own = names.RunDirectory(run.directory)
@@ -198,8 +192,6 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
             "public here. For one person of it, only the figure above holds."
         )
         yield ""
-    if (found := audit_outcomes.read(own)) is not None:
-        yield from (*audit_results.terminal_lines(names.AUDIT, found), "")
     if not run.statement.circumstances.data_public:
         for line in joint_cost_lines(own.read_json(names.SETTINGS), run.statement.plan):
             yield from (line, "")

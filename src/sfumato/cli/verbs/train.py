@@ -23,7 +23,6 @@ from sfumato.cli.options.spellings import (
     EpsilonOfFigures,
     FreeText,
     SourceRecipeOrRun,
-    SourceText,
     Steps,
     Unclipped,
     Whole,
@@ -67,12 +66,6 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """For two classes: the score from which an image is assigned to a class, chosen from the counts of --report-epsilon
     at no further cost. shares: scores are shifted until their mean is each class's share; balanced: the mean of both
     classes' recall is largest; or a class and the recall to reach, such as pneumonia=0.95."""
-    audit: Whole = None
-    """Insert this many canaries (synthetic records with random labels), each with probability one half, and report the
-    epsilon that guessing them back proves. Inserted canaries act as label noise."""
-    audit_source: SourceText = None
-    """Public source of the images used as canaries, in place of noise. It must not share a record with the private
-    source. directions: random directions in parameter space, added to the sums, in place of images."""
     seeds: Whole = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread, and their joint guarantee.
     """

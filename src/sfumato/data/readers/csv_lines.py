@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import refuse_special
+from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import Spellings, part_by_name, refuse_unwritable, to_nfc
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
@@ -124,7 +124,7 @@ def with_subgroups(table: Path, first: Sequence[str], lines_of: Lines, groups: t
 def _reading(table: Path) -> Iterator[TextIO]:
     """Opens the table as text. Errors name it."""
     where = f"table {str(table)!r}"
-    with paths.path_errors(where, "correct the path after csv:", "give the .csv file, or use folder:"):
+    with path_errors(where, "correct the path after csv:", "give the .csv file, or use folder:"):
         try:
             refuse_special(paths.status(table), where)
             how: dict[str, Any] = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format
 
 from sfumato._checks import SfumatoError
-from sfumato._files import refuse_special
+from sfumato._files import path_errors, refuse_special
 from sfumato._memory import memory_limit
 from sfumato.data import paths
 from sfumato.data.classes import Spellings, refuse_unwritable, renumber_labels, to_nfc
@@ -50,7 +50,7 @@ def read(
 @contextmanager
 def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
     """Opens the archive. Errors name it."""
-    with paths.path_errors(where, "correct the path after npz:", "give the .npz file, or use folder:"):
+    with path_errors(where, "correct the path after npz:", "give the .npz file, or use folder:"):
         refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
             if not zipfile.is_zipfile(stream):

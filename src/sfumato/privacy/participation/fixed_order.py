@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sfumato._checks import SfumatoError, one_of
+from sfumato._checks import one_of, within
 from sfumato.privacy.participation.participation import BatchedParticipation
 from sfumato.privacy.unit import ADJACENCIES
 
@@ -44,11 +44,7 @@ class FixedOrder(BatchedParticipation):
 
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from."""
-        if self.batch_size > population:
-            raise SfumatoError(
-                f"batch_size must not exceed the number of examples, got {self.batch_size} of {population}",
-                f"give at most {population}",
-            )
+        within("batch_size", self.batch_size, None, population, remedy=f"give at most the {population} examples")
 
     def bins(self, population: int) -> int:
         """ceil(N / B)."""

@@ -181,19 +181,6 @@ class Statement(StatementBase):
                 f"by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person with "
                 "several test images has a larger epsilon, in proportion to their number."
             )
-        if canaries := self.circumstances.audit:
-            what = (
-                "(random directions of the weights) whether it was added to the sums of the training, as large as the "
-                "contribution of one unit may be. They took part like all other contributions, before the noise"
-                if self.circumstances.audit_directions
-                else "(synthetic or public records) whether it was put among the training data. They were sampled, "
-                "clipped and hidden by noise like all other records"
-            )
-            lines.append(
-                f"For an audit, a fair coin decided for each of {canaries} canaries {what}. The sampling probability, "
-                "the divisor and N are as if they were not there. The result of the audit is about these coins alone, "
-                "not about any person."
-            )
         return [*lines, *self._public_data_lines]
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError
 from sfumato.report.plots.attack import Attack
-from sfumato.report.sections.audits import Audit
+from sfumato.report.sections.audit import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.groups import GroupScore
 from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation
@@ -211,7 +211,7 @@ class Facts:
         model: the SHA-256 digest of the model file, in hexadecimal; empty if there is no file yet.
         total: the contents of `together`, for a public page on which the owner wants them.
         together: the total cost of all runs on the same data, in sentences. Private, as is the number of runs.
-        audits: lower bounds of epsilon, measured on canaries alone, which every version of the page shows.
+        audit: lower bounds of epsilon, measured on synthetic records, which every version of the page shows.
     """
 
     title: str
@@ -228,7 +228,7 @@ class Facts:
     attack: Attack | None = None
     owner: Mapping[str, str] = field(default_factory=dict)
     joint_costs: Sequence[str] = ()
-    audits: Sequence[Audit] = ()
+    audit: Audit | None = None
     about: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     total_cost: Sequence[str] = ()

@@ -62,9 +62,6 @@ def conclude(
     released = models.refreshed_weights(job.module, outcome.weights)
     scorer = scorer or job.kind.scorer(job, NoProgress())
     trained = Trained(
-        module=job.module,
-        transform=job.transform,
-        device=job.performance.device,
         step=outcome.step,
         weights=released,
         outputs=scorer.outputs(released) if outcome.outputs is None else outcome.outputs,

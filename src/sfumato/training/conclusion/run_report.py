@@ -104,7 +104,7 @@ def _guarantee_facts(
         "total_cost": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
         "plan": remarks.figures(plan, record.get("clock")),
         "public_test": facts.test_public,
-        "audits": audit_results.audits_of(run),
+        "audit": audit_results.audit_of(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
         **(_person_epsilons(record, plan) if promised.promises and single and not facts.data_public else {}),
     }
@@ -174,11 +174,12 @@ def evaluation_of(
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)
-    if "labels" in data:
-        return MultilabelEvaluation.from_dict(data)
-    if "words" in data:
-        return WordEvaluation.from_dict(data)
-    return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
+    with run.format_errors():
+        if "labels" in data:
+            return MultilabelEvaluation.from_dict(data)
+        if "words" in data:
+            return WordEvaluation.from_dict(data)
+        return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
 
 
 def published_of(run: RunDirectory) -> Published | None:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
 from sfumato.averaging import aggregates, kept_count_by_rule, kept_steps, uncertainty
-from sfumato.data import Preparation
 from sfumato.models import ensemble
 from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.privacy import Circumstances
@@ -44,7 +43,7 @@ def evaluate_averages(
 
     Args:
         setup: the run.
-        trained: its model and the outputs on the test split.
+        trained: its weights and the outputs on the test split.
         scorer: evaluates the model.
         kept: the weights that the run kept, by step, ascending.
         moved: maps the module's outputs to the logits that determine the predicted class.
@@ -154,7 +153,7 @@ class KeptWeights(Part):
         """The number of the run."""
         return {"keep": len(record["circumstances"]["kept"])}
 
-    def with_model(self, module: nn.Module, transform: Preparation) -> KeptWeights:
+    def with_model(self, module: nn.Module) -> KeptWeights:
         """Determines the steps; the default number follows from the size of the trained parameters."""
         count = self.requested
         if count is None:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sfumato.training.parts.budgeted import Budgeted
-from sfumato.training.parts.canary_audits import Audit, Directions
 from sfumato.training.parts.declared_facts import ByTime, ClassShares, Drift
 from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.parts.part import EarlyFacts, Part, RunRequest
@@ -15,7 +14,7 @@ from sfumato.training.parts.published import PublishedFigures
 
 PARTS: tuple[type[Part], ...] = (
     *(ClassShares, ByTime, Drift, PublicNormalisation),
-    *(PublishedFigures, KeptWeights, Audit, Directions, Budgeted),
+    *(PublishedFigures, KeptWeights, Budgeted),
 )
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
 """The names of all their options."""

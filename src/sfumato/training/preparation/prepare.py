@@ -265,7 +265,7 @@ def private_setup(
         facts: further circumstances, which override those of the source.
     """
     source, settings, context = known["source"], known["settings"], start.context
-    parts = tuple(part.with_model(known["module"], known["transform"]) for part in parts)
+    parts = tuple(part.with_model(known["module"]) for part in parts)
     found: dict[str, Any] = {
         "read": source.facts_read if isinstance(plan.unit, User) else source.read,
         "data_public": source.public,

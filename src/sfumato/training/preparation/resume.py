@@ -125,7 +125,7 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     """Refuse to take more steps with another version of NumPy, which may draw other numbers from the same key.
 
     **Guarantee.** Values drawn from the key for all steps together do not change: the bins of a fixed order, and so how
-    often an example takes part; the noise of earlier steps, which later steps subtract; canaries.
+    often an example takes part; the noise of earlier steps, which later steps subtract.
     """
     before, now = ({pins.DRAWS: one.get("environment", {}).get(pins.DRAWS)} for one in (recorded, present))
     remedy = "return to that version, end the run at its checkpoint (sfumato finish), or start another run"
