@@ -138,7 +138,7 @@ def draw(name: str, folder: Path) -> Path:
         channels, size = MODELS[name]
         transform = Transform(size=size, channels=channels)
         module = drawn(name, classes=3, channels=channels, size=size)
-    return stored(folder / "model.safetensors", name, module, transform, "abc", temperature=1.5)
+    return stored(folder / "model.safetensors", name, module, transform, "abc")
 
 
 def train(name: str, folder: Path) -> Path:

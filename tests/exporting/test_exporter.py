@@ -25,14 +25,12 @@ from sfumato.models.registry import create_for_texts
 from sfumato.privacy import NoGuarantee
 
 CLASSES = ("cat", "dog", "owl")
-READ = {"temperature": 1.7}
-"""How scores are read: none of it is left out of a graph unnoticed."""
 
 
 def model(folder: Path, name: str, *, channels: int = 1, size: int = 8, **about) -> Path:
     module = drawn(name, classes=3, channels=channels, size=size)
     transform = Transform(size=size, channels=channels, mean=(0.4,), std=(0.3,))
-    return stored(folder / "model.safetensors", name, module, transform, CLASSES, **(READ | about))
+    return stored(folder / "model.safetensors", name, module, transform, CLASSES, **about)
 
 
 def of_texts(folder: Path, name: str) -> Path:
@@ -117,7 +115,6 @@ def test_what_it_says_of_itself(tmp_path):
     assert said["classes"] == list(CLASSES)
     assert said["statement"] == json.loads(json.dumps(NoGuarantee(published=False).to_dict()))
     assert said["input"] == {"name": "records", "dtype": "uint8", "shape": ["n", 8, 8, 1]}
-    assert said["within"]["temperature"] == 1.7
     inside = {formats.ARCHIVE_ENTRY: ""}
     torch.export.load(made.path / "model.pt2", extra_files=inside)
     assert json.loads(inside[formats.ARCHIVE_ENTRY]) == said
@@ -130,6 +127,12 @@ def test_what_it_says_of_itself(tmp_path):
 )
 def test_models_for_images(tmp_path, name, channels, size):
     assert sfumato.export(model(tmp_path, name, channels=channels, size=size), to="torch-export").difference <= 1e-6
+
+
+def test_a_model_of_several_labels_gives_each_its_own_probability(tmp_path):
+    made = sfumato.export(model(tmp_path, "linear", loss="multilabel"), to="torch-export")
+    assert made.difference <= 1e-6
+    assert "for each label, the probability" in (made.path / "preprocessing.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["bag", "bilstm"])
@@ -257,7 +260,7 @@ def test_a_head_on_a_backbone_is_one_graph_and_names_it(tmp_path, pictures, by_c
     fill(module)
     features = {"width": backbone.width, "digest": "0" * 64, "backbone": architecture.to_dict()}
     cut = Transform(size=24, channels=3, mean=(0.4,), std=(0.3,), enlarged=40, resolution=32, interpolation="bicubic")
-    path = stored(tmp_path / "model.safetensors", "head", module, cut, CLASSES, features=features, **READ)
+    path = stored(tmp_path / "model.safetensors", "head", module, cut, CLASSES, features=features)
     made = sfumato.export(path, to="torch-export")
     found = by_card(made.path)["probabilities"].detach()
     torch.testing.assert_close(found, sfumato.load(path).predict(pictures), atol=1e-5, rtol=0)

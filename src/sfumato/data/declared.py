@@ -206,7 +206,7 @@ class People:
         remedy="leave it out, or give a table",
     )
     """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
-    calibration of each group. The names of all groups may follow, and must with --report-epsilon."""
+    calibration of each group. The names of all groups may follow."""
 
     def checked(self) -> People:
         """With the names of the groups as a tuple."""

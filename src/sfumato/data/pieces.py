@@ -69,10 +69,10 @@ class CachedRecords:
         users: text (N,), the code of each record's user (`user_codes`), if the source had users.
         groups: text (N,), the public group of each record's user, if known.
         subgroups: text (N,), the group of each record for figures, if declared.
-        files, times: None: a cache stores neither files nor times.
+        files: None: a cache stores no files.
     """
 
-    files = times = None
+    files = None
 
     def __init__(self, pieces: list[Piece], which: np.ndarray | None = None):
         self._pieces, self._which = pieces, which

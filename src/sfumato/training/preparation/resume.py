@@ -101,7 +101,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = 
     if resuming:
         compare_draws(recorded, present, where=where)
     pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
-    for name, value in (job.step_facts | job.key_facts).items():
+    for name, value in job.step_facts.items():
         pins.require_same(name, recorded.get(name, {}), value, remedy=again, where=where)
     if isinstance(job, PrivateJob):
         pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
@@ -235,7 +235,7 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     all, so that its record stays true.
     """
     decided = (job.settings.to_dict(), job.transform.to_dict(), job.source.features)
-    decided += (job.key_facts, job.step_facts, job.performance.precision)
+    decided += (job.step_facts, job.performance.precision)
     return releases.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
 
 
