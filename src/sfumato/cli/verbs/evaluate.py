@@ -70,7 +70,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
     prevalence: spellings.SharesThere = None
     """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
-    of every class, which also shifts the scores."""
+    of every class, which also shifts the scores of a model trained with --class-prevalence."""
     plot: spellings.Path = None
     """Draw the ROC curve of that class into this .svg file."""
     far: spellings.Number = None
