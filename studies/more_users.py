@@ -64,9 +64,9 @@ class MoreUsers(PrintsJson, Pair):
     delta: spellings.Delta = None
     """Probability with which the epsilon bound may fail."""
     momentum: spellings.MomentumByDefault = None
-    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
+    """Momentum of the optimizer, for which banded noise is optimised."""
     schedule: spellings.ScheduleName = None
-    """Learning rate schedule, for which banded and buffered noise are optimised."""
+    """Learning rate schedule, for which banded noise is optimised."""
     plot: spellings.Path = None
     """Draw the rows into this .svg file."""
 

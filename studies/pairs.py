@@ -39,7 +39,6 @@ PAIRS = (
     ("fixed-order", "gaussian"),
     ("fixed-order", "tree"),
     ("fixed-order", "banded"),
-    ("fixed-order", "blt"),
 )
 MOST_STEPS = 1_000_000
 WITHOUT_SAMPLING = ("fixed-order", "full-batch")
@@ -94,7 +93,7 @@ def compare(
 
     Args:
         momentum, rates: settings of the optimizer, as for `request_by_names`.
-        options: further options of `request_by_names` (bands, buffers, groups, ...), each for the pairs that have it.
+        options: further options of `request_by_names` (bands, groups, ...), each for the pairs that have it.
             With an order by position or time, records cannot be drawn, so only pairs of a fixed order have a plan.
         on_progress: called with the number of finished pairs and the number of all pairs.
     """
@@ -166,9 +165,9 @@ class Pairs(
     delta: spellings.Delta = None
     """Probability with which the epsilon bound may fail."""
     momentum: spellings.MomentumByDefault = None
-    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
+    """Momentum of the optimizer, for which banded noise is optimised."""
     schedule: spellings.ScheduleName = None
-    """Learning rate schedule, for which banded and buffered noise are optimised."""
+    """Learning rate schedule, for which banded noise is optimised."""
     plot: spellings.Path = None
     """Draw the pairs into this .svg file."""
 

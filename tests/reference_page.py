@@ -12,9 +12,10 @@ from sfumato.cli.parser import Option, page_of
 from sfumato.cli.registry import VERBS, load
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
-HEAD = ("option", "value", "meaning", "default")
+HEAD = ("option", "value", "meaning", "default")  # no default is none, or off
 # Verbs that have nearly all options of `train`, of which only the others are listed.
 LIKE_TRAIN = ("sweep",)
+IN_GROUPS = ("train", "embed")
 # Where the site says more about an option, for all verbs that have it or for one of them.
 MORE = {
     "aggregate": "aggregates.md#training-over-aggregates",
@@ -24,7 +25,6 @@ MORE = {
     "audit-source": "audits.md#canary-users",
     "bit-depth": "guide.md#x-rays-and-other-images-of-16-bits",
     "budget": "budgets.md",
-    "calibrate-on": "figures.md#probabilities",
     "class-prevalence": "figures.md#a-rare-class",
     "crop-area": "concepts.md#views",
     "dpia": "verify.md#for-a-data-protection-officer",
@@ -71,16 +71,16 @@ def written(page: str) -> str:
 
 
 def tables(verb: str) -> str:
-    """A verb's options, a table for each group; those that are as in `train` by their names alone."""
+    """A verb's options: of some verbs a table for each group, else one; those that are as in `train` by their names."""
     listed = page_of(load(verb))[1]
     of_train = {one for options in page_of(load("train"))[1].values() for one in options}
     same = set() if verb == "train" else of_train
-    text = ""
-    for group, options in listed.items():
-        own = [row(verb, one) for one in options if one not in same]
-        if own:
-            heading = f"**{group.capitalize()}**\n\n" if len(listed) > 1 else ""
-            text += heading + table(own) + "\n"
+    own = {group: [row(verb, one) for one in options if one not in same] for group, options in listed.items()}
+    if verb in IN_GROUPS:
+        text = "".join(f"**{group.capitalize()}**\n\n{table(rows)}\n" for group, rows in own.items() if rows)
+    else:
+        rows = [one for rows in own.values() for one in rows]
+        text = table(rows) + "\n" if rows else ""
     shared = [f"`{one.flag}`" for options in listed.values() for one in options if one in same]
     if shared and verb not in LIKE_TRAIN:
         text += f"As in [`train`](#sfumato-train): {', '.join(shared)}.\n"
@@ -96,7 +96,7 @@ def row(verb: str, one: Option) -> tuple[str, ...]:
     """An option, what may be given, what it is for, and what stands in for it."""
     value, name = one.metavar, one.flag.removeprefix("--")
     more = MORE.get(f"{verb} {name}", MORE.get(name))
-    default = re.sub(r"^\((default: )?|\)$", "", one.default) or ("none" if value else "off")
+    default = re.sub(r"^\((default: )?|\)$", "", one.default)
     spelt = ", ".join(f"`{part}`" for part in value.split("|"))
     return f"`{one.flag}`", spelt, coded(one.purpose) + (f" [More]({more})." if more else ""), coded(default)
 

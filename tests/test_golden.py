@@ -160,8 +160,7 @@ def promises() -> dict[str, Any]:
 def streams() -> dict[str, Any]:
     """Which draws a run asks its key for, and what it writes into its ledger before its end.
 
-    Key and identity are given: they decide who takes part, and so how many draws of dropout there are. In place of the
-    digest of what the model computes, which is rounded, the ledger commits to the names and shapes of its parameters.
+    Key and identity are given: they decide who takes part, and so how many draws of dropout there are.
     """
     pictures = np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8)
     arrays = {
@@ -181,7 +180,6 @@ def streams() -> dict[str, Any]:
             patch.setattr(RunKey, method, noting(drawn, getattr(RunKey, method)))
         patch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(SECRET)))
         patch.setattr(secrets, "token_hex", lambda count: "5a" * count)
-        patch.setattr(pins, "model_digest", named)
         private = open_source("npz:pictures.npz", owner_key=SECRET, public=False)
         sfumato.train(model, private, plan, directory="private", micro_batch=4, **options)
         found["private"], drawn[:] = summed(drawn), []
@@ -195,12 +193,6 @@ def streams() -> dict[str, Any]:
         line["body"].pop("release", None)  # of sums that are rounded; and with it go the hashes of the lines behind
     found["ledger"] = [[line["kind"], line["body"]] for line in lines]
     return found
-
-
-def named(module: torch.nn.Module, synthetic: torch.Tensor, *, training: bool = False) -> str:
-    """In place of `pins.model_digest`."""
-    shapes = [(name, list(value.shape)) for name, value in module.named_parameters()]
-    return hashed(json.dumps([type(module).__qualname__, shapes, list(synthetic.shape), training]).encode())
 
 
 def noting(drawn: list[tuple[str, int, str]], method: Callable[..., Any]) -> Callable[..., Any]:
@@ -261,8 +253,8 @@ def whatever_is_rounded(from_seed: Callable[[int, str], RunKey]) -> Callable[[ty
 
     def keyed(_: type, seed: int, context: str = "") -> RunKey:
         if context.startswith("["):
-            plan, _, _, _, settings, sixth, *_ = json.loads(context)
-            context = json.dumps([plan, settings, sixth])
+            plan, _, _, _, settings, *_ = json.loads(context)
+            context = json.dumps([plan, settings])
         return from_seed(seed, context)
 
     return keyed

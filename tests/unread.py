@@ -63,7 +63,6 @@ BUDGET: dict[str, Any] = {
     "groups": 2,
     "largest_batch": 15,
     "bands": 2,
-    "buffers": 2,
     "steps_per_tree": 2,
     "complete_trees": True,
     "drift": 2,

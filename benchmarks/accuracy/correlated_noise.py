@@ -26,7 +26,6 @@ from benchmarks.shared.runs import sfumato
 
 PAIRS = {
     "default": (),
-    "blt": ("--mechanism", "blt"),
     "banded": ("--mechanism", "banded"),
     "cyclic": ("--participation", "cyclic"),
     "independent, unsampled": ("--participation", "fixed-order", "--mechanism", "gaussian"),

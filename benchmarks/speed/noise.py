@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from benchmarks.shared.measuring import machine, machine_name
 from sfumato import Noise, RunKey, models
-from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
+from sfumato.privacy.mechanism import BandedToeplitz, Gaussian, Mechanism, Tree
 
 WARM, STEPS = 8, 24
 KEY = RunKey.from_seed(0)
@@ -39,10 +39,6 @@ def square_root(bands: int) -> tuple[float, ...]:
 
 
 MECHANISMS: dict[str, Mechanism] = {
-    "BLT, 2 buffers": BufferedToeplitz(
-        noise_multiplier=1.0, scales=(0.22230337, 0.27881407), decays=(0.98480681, 0.63617939)
-    ),
-    "BLT, 4 buffers": BufferedToeplitz(noise_multiplier=1.0, scales=(0.1, 0.1, 0.1, 0.1), decays=(0.99, 0.9, 0.6, 0.3)),
     "tree": Tree(noise_multiplier=1.0),
     "16 bands": BandedToeplitz(noise_multiplier=1.0, coefficients=square_root(16)),
     "64 bands": BandedToeplitz(noise_multiplier=1.0, coefficients=square_root(64)),

@@ -34,7 +34,7 @@ from benchmarks import RESULTS
 from benchmarks.shared import measuring
 from sfumato.averaging import interval, kept_steps, select_spaced, widening_of
 from sfumato.experiment import Experiment
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
+from sfumato.privacy import BandedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.factorisation import square_root
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs.figures.prediction_intervals import spacing_of
@@ -47,7 +47,6 @@ CASES: dict[str, dict[str, Any]] = {
     "tree": {**FIXED, "mechanism": "tree"},
     "tree, 64 steps": {**FIXED, "mechanism": "tree", "steps": 64},
     "banded": {**FIXED, "mechanism": "banded"},
-    "blt": {**FIXED, "mechanism": "blt"},
 }
 CURVATURES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 1024.0)
 COORDINATES = 4000
@@ -134,9 +133,6 @@ def quadratic() -> dict[str, Any]:
             "tree": Tree(noise_multiplier=1.0),
             "five trees, completed": Tree(noise_multiplier=1.0, steps_per_tree=steps // 5, completed=True),
             "banded, 16": BandedToeplitz(noise_multiplier=1.0, coefficients=tuple(square_root(16).tolist())),
-            "blt": BufferedToeplitz(
-                noise_multiplier=1.0, scales=(0.22230337, 0.27881407), decays=(0.98480681, 0.63617939)
-            ),
         }
         kept = select_spaced(kept_steps(steps, 20), steps, spacing=spacing_of(steps))
         for name, mechanism in mechanisms.items():

@@ -157,7 +157,6 @@ class _Study:
             performance=self._performance,
             transform=transform,
             key=key,
-            functions={},
             kind=PUBLIC,
         )
 

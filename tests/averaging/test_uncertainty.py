@@ -12,7 +12,7 @@ from scipy.signal import lfilter
 
 from sfumato import SfumatoError
 from sfumato.averaging import interval, kept_steps, select_spaced, widening_of
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
+from sfumato.privacy import BandedToeplitz, Gaussian, Tree
 from sfumato.privacy.factorisation import square_root
 from sfumato.randomness import Noise, RunKey
 
@@ -70,7 +70,6 @@ CORRELATED = {
     "tree": Tree(noise_multiplier=1.0),
     "trees": Tree(noise_multiplier=1.0, steps_per_tree=24, completed=True),
     "banded": BandedToeplitz(noise_multiplier=1.0, coefficients=tuple(square_root(8).tolist())),
-    "blt": BufferedToeplitz(noise_multiplier=1.0, scales=(0.2223, 0.27881), decays=(0.98481, 0.63618)),
 }
 
 

@@ -29,7 +29,7 @@ def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(finish, "close", stopping)
         with pytest.raises(StopError):
-            main(shlex.split(f"train digits --private --report-epsilon 4 --calibrate-on digits {quick} --output run"))
+            main(shlex.split(f"train digits --private --report-epsilon 4 {quick} --output run"))
     assert main(["train", "run"]) == 0  # what was asked for is in the run
     printed = capsys.readouterr().out
     assert "may be published" in printed

@@ -11,7 +11,6 @@ from PIL import Image
 
 from sfumato.cli.output.console import Facts
 from sfumato.cli.output.evaluation_output import Measured, largest_shift
-from sfumato.report.sections.not_covered import grouped
 from sfumato.runs.reading import Reading
 
 QUICK = "--model linear --steps 20 --noise-multiplier 4 --batch-size 400 --learning-rate 0.5 --threads 1 --device cpu"
@@ -63,23 +62,24 @@ def test_who_trained_with_weights_is_not_told_to():
 
 
 def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys):
-    call(f"train {rays} {QUICK} --output run --seed 1")
-    shares = "--prevalence pneumonia=0.5 normal=0.5 --training-prevalence pneumonia=0.74 normal=0.26"
+    call(f"train {rays} {QUICK} --output run --seed 1 --class-prevalence pneumonia=0.74 normal=0.26")
+    shares = "--prevalence pneumonia=0.74 normal=0.26"
     before = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
     after = json.loads(call(f"evaluate run {rays} --positive pneumonia {shares} --json"))
-    assert after["accuracy_per_class"]["normal"] > before["accuracy_per_class"]["normal"] + 0.1
+    assert after["accuracy_per_class"]["normal"] < before["accuracy_per_class"]["normal"] - 0.1
     assert after["test"]["specificity"][0] == pytest.approx(after["accuracy_per_class"]["normal"])
-    assert after["test"]["prevalence"] == 0.5
-    assert after["moved_to"] == {"normal": 0.5, "pneumonia": 0.5}
+    assert after["test"]["prevalence"] == 0.74
+    assert after["moved_from"] == {"normal": 0.5, "pneumonia": 0.5}
+    assert after["moved_to"] == {"normal": 0.26, "pneumonia": 0.74}
     one, other = (json.loads(call(f"predict run a.png {how} --json")) for how in ("", shares))
     own, moved = (found["predictions"][0]["scores"]["pneumonia"] for found in (one, other))
-    assert moved / (1 - moved) == pytest.approx(own / (1 - own) * 0.26 / 0.74, rel=1e-4)
+    assert moved / (1 - moved) == pytest.approx(own / (1 - own) * 0.74 / 0.26, rel=1e-4)
     call(f"evaluate run {rays} {shares}")
     assert call("predict run a.png " + shares)
-    assert "does not hold; declare" in call("predict run a.png --prevalence pneumonia=0.5 normal=0.5", status=1)
-    assert "has no share for the class 'normal'" in call(
-        "predict run a.png --prevalence pneumonia=0.999 --training-prevalence pneumonia=0.5 normal=0.5", status=1
-    )
+    assert "has no share for the class 'normal'" in call("predict run a.png --prevalence pneumonia=0.999", status=1)
+    call(f"train {rays} {QUICK} --output plain --seed 1")
+    for command in ("predict plain a.png", f"evaluate plain {rays} --positive pneumonia"):
+        assert "train with --class-prevalence" in call(f"{command} {shares}", status=1)
 
 
 def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
@@ -106,8 +106,6 @@ def test_what_training_refuses(rays, call):
     for options, words in (
         ("--operating-point balanced", "--operating-point is balanced, but no figures are published"),
         ("--report-epsilon 1 --operating-point pneumona=0.9 --classes normal pneumonia", "did you mean pneumonia"),
-        ("--prevalence normal=0.5", "the shares of --prevalence sum to 0.5, not to 1"),
-        ("--prevalence normal=0.5 pneumonia=0.5", "the classes' shares in the training data are not declared"),
     ):
         assert words in call(f"train {rays} {QUICK} --output run {options}", status=1)
         assert not Path("run").exists()
@@ -125,11 +123,3 @@ def test_what_training_refuses(rays, call):
 )
 def test_a_shift_is_said_where_it_is_large_and_certain(confusion, found):
     assert largest_shift(confusion, ("normal", "odd")) == found
-
-
-def test_what_the_statement_says_of_declared_shares_has_its_place(rays, call):
-    shares = "--prevalence pneumonia=0.5 normal=0.5 --training-prevalence pneumonia=0.74 normal=0.26"
-    call(f"train {rays} {QUICK} --output run {shares}")
-    lines = json.loads(Path("run/statement.json").read_text())["not_covered"]
-    assert sum("scores are adjusted" in line for line in lines) == 2
-    assert "Further" not in [heading for heading, _ in grouped(lines)]

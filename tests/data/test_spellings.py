@@ -12,8 +12,7 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import open_source
-from sfumato.data.classes import Spellings
-from sfumato.data.identity.record_users import user_code, users_to_nfc
+from sfumato.data.identity.record_users import user_code
 
 PEOPLE = ("Jürgen", "Zoë", "Renée", "Ann", "Bob", "Eve", "Kim", "Lee")
 COUNT = 64
@@ -166,13 +165,6 @@ def test_parts_whose_classes_differ_in_form_alone_are_parts(tmp_path, key, class
         ("Müll", "Papier"),
         ("classes written in more than one Unicode form are treated as one each: 'Müll'",),
     )
-
-
-def test_several_users_of_a_record_in_either_form():
-    names = Spellings()
-    assert users_to_nfc(f"{other_form('Zoë')}; Ann;Zoë", names) == "Ann;Zoë"
-    assert users_to_nfc("Ann\u037eBob", names) == "Ann;Bob"  # a Greek question mark, which looks like a semicolon
-    assert names.notes == ("users written in more than one Unicode form are treated as one each: 'Zoë'",)
 
 
 def test_a_patient_in_two_forms_is_one_and_a_note_says_so_without_the_name(tmp_path, scan, key):

@@ -98,7 +98,7 @@ class StopError(Exception):
     """In place of a kill."""
 
 
-@pytest.mark.parametrize("further", [{}, {"mechanism": "blt", "quantile": 0.5}], ids=str)
+@pytest.mark.parametrize("further", [{}, {"mechanism": "banded", "quantile": 0.5}], ids=str)
 def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, monkeypatch, further):
     asked = {"seed": 3, **ALONE, **further}
     chosen = EmbeddingExperiment(model="linear", dimension=8, **asked)
@@ -313,7 +313,7 @@ def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_
 def test_a_ledger_binds_how_clients_train(source):
     job, _ = job_of(EmbeddingExperiment(**ALONE), source)
     other = replace(job, clients=replace(job.clients, count=job.clients.count + 1))
-    one, two = (resume._opening(each, "00" * 32, each.functions)["settings_commitment"] for each in (job, other))
+    one, two = (resume._opening(each, "00" * 32)["settings_commitment"] for each in (job, other))
     assert one != two
 
 

@@ -130,7 +130,7 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
         ({}, 200, "drift_size is missing, and the number of examples is declared as 200"),
         ({"drift_size": 200}, 200, "drift_size must be below the 200 examples, got 200"),
         ({"drift_size": 40}, 200, "batch_size must not exceed the smaller of the two groups, got 50 for 160 and 40"),
-        ({"mechanism": "blt"}, None, "no theorem here covers blt noise under drifting participation"),
+        ({"mechanism": "banded"}, None, "no theorem here covers banded noise under drifting participation"),
         ({"participation": "poisson"}, None, "drift 4 is for participation drifting, but participation is poisson"),
         ({"drift": None}, None, r"drift_groups \('2', '3'\) is for participation drifting"),
     ],

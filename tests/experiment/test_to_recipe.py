@@ -25,7 +25,7 @@ def test_all_that_was_given_stands_in_it_and_nothing_else(tmp_path, monkeypatch)
     Path("weights").touch()
     spec = SourceSpec(spec="folder:pictures", size=16, classes=["it's", 'a "b"'], zoom=1.5, root="sets", public=False)
     asked = Experiment(epsilon=2.5, steps=7, zoom=1.5, pretrained="weights", class_prevalence={"a": 0.1, "b": 0.9})
-    found = recipe(spec, asked, {"keep": 0, "calibrate_on": "npz:c.npz", "budget": None, "audit_source": "directions"})
+    found = recipe(spec, asked, {"keep": 0, "budget": None, "audit_source": "directions"})
     assert found == {
         "source": f"folder:{tmp_path}/pictures",
         "size": 16,
@@ -38,7 +38,6 @@ def test_all_that_was_given_stands_in_it_and_nothing_else(tmp_path, monkeypatch)
         "pretrained": f"{tmp_path}/weights",
         "class-prevalence": ["a=0.1", "b=0.9"],
         "keep": 0,
-        "calibrate-on": f"npz:{tmp_path}/c.npz",
         "audit-source": "directions",
         "about": {"command": "sfumato train"},
     }
@@ -53,7 +52,7 @@ def test_times_are_written_out_and_the_verb_follows_from_the_record():
     assert recipe(spec, kind="public training")["about"] == {"command": "sfumato pretrain"}
 
 
-@pytest.mark.parametrize("given", [{"model": "module"}, {"calibrate_on": object()}, {"loss": len}, {"a": [object()]}])
+@pytest.mark.parametrize("given", [{"model": "module"}, {"audit_source": object()}, {"loss": len}, {"a": [object()]}])
 def test_a_run_of_objects_has_no_recipe(given: dict):
     request = request_of(SourceSpec(spec="digits"), given)
     assert set(request) == {"source"}

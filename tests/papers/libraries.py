@@ -14,7 +14,7 @@ import torch
 
 from sfumato.data import Views, open_source
 from sfumato.data.images.decoding import prepare_array
-from sfumato.evaluation import accuracy, temperature
+from sfumato.evaluation import accuracy
 from sfumato.models import Head
 from sfumato.models.losses import LOSSES
 from sfumato.models.weights import backbone
@@ -345,22 +345,6 @@ FORMULAS = [
                 + case["bias"]
             ),
         },
-    ),
-    Formula(
-        where="scipy, the temperature of a calibrated model",
-        says="the one by which logits have the least cross-entropy",
-        code="evaluation/temperature.py: fit_temperature",
-        draw=uncertain_logits,
-        runs=lambda case: temperature.fit_temperature(
-            torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"]), loss="softmax"
-        ),
-        formula=lambda case: expected.temperature(case["logits"], case["labels"]),
-        mistakes={
-            "its inverse": lambda case: 1 / expected.temperature(case["logits"], case["labels"]),
-            "none": lambda case: 1.0,
-        },
-        within=1e-4,
-        cases=5,
     ),
     Formula(
         where="expected calibration error (no scikit-learn: Guo et al. 2017, equation 3)",

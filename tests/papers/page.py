@@ -11,13 +11,9 @@ from pathlib import Path
 
 HEAD = """# The papers, formula by formula
 
-What a paper prints is what runs, and what its authors released where that differs and a row says so. Each row is a
-numbered equation, an algorithm or a formula of an appendix that the package runs. A test computes it a second time in
-NumPy and float64, from the paper, importing nothing of the package, on random inputs, and fails on each of the planted
-mistakes that it lists. The test of a row is
-`tests/papers/test_formulas.py::test_the_package_computes_what_is_printed[PAPER: PLACE]`, with the paper's file and the
-first column, and `pytest tests/papers` runs them all. What a paper prints and the package does not run is listed after
-its rows, with the reason.
+Each row is an equation, an algorithm or a formula that the package runs as printed, or as its authors released it where
+the row says so. `pytest tests/papers` computes each a second time in NumPy and float64, importing nothing of the
+package, and fails on the planted mistakes that the file of the paper lists.
 """
 
 
@@ -27,14 +23,12 @@ def written(papers) -> str:
 
 
 def section(paper) -> str:
-    """One paper: where, the formula, the code, the test, the mistakes that the test has noticed."""
+    """One paper: where, the formula, the code; and what is not run."""
     test = f"`tests/papers/{paper.__name__.rpartition('.')[2]}.py`"
-    rows = [(one.where, one.says, f"`{one.code}`", "; ".join(one.mistakes)) for one in paper.FORMULAS]
-    page = f"\n## {paper.PAPER}\n\nComputed in {test}.\n\n" + table(
-        ("in the paper", "the formula", "where it runs", "mistakes that its test notices"), rows
-    )
+    rows = [(one.where, one.says, f"`{one.code}`") for one in paper.FORMULAS]
+    page = f"\n## {paper.PAPER}\n\n" + table(("in the paper", "formula", f"code (test: {test})"), rows)
     if not_run := getattr(paper, "NOT_RUN", {}):
-        page += f"\n### Not run: {paper.PAPER}\n\n" + table(("in the paper", "why"), list(not_run.items()))
+        page += "\n" + table(("not run", "why"), list(not_run.items()))
     return page
 
 

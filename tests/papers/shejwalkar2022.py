@@ -19,7 +19,7 @@ from sfumato.models.networks.next_word import NextWordLSTM
 from sfumato.privacy import DriftingPoisson, FullBatch, Gaussian, Poisson
 from sfumato.privacy.factorisation import Workload, square_root, toeplitz_noise, tree_covariance, tree_noise
 from sfumato.privacy.factorisation.toeplitz import inverse
-from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Tree
+from sfumato.privacy.mechanism import BandedToeplitz, Tree
 from sfumato.privacy.theorems import toeplitz, tree_aggregation
 from sfumato.randomness.noise import NOISES
 from sfumato.training.step import descend
@@ -358,7 +358,6 @@ def toeplitz_case(rng):
     column = np.zeros(steps)
     column[:bands] = np.sort(rng.uniform(0, 1, bands))[::-1]
     column[0] = 1.0
-    decays = np.sort(rng.uniform(0.1, 0.95, 2))
     return {
         "steps": steps,
         "column": column,
@@ -366,32 +365,20 @@ def toeplitz_case(rng):
         "gap": int(rng.integers(1, steps + 2)),
         "momentum": float(rng.choice([0.0, 0.5, 0.9])),
         "rates": tuple(rng.uniform(0.1, 1.0, steps).tolist()),
-        "scales": tuple(rng.uniform(0.05, 0.4, 2).tolist()),
-        "decays": tuple(decays.tolist()),
     }
 
 
-def banded(case):
-    return BandedToeplitz(noise_multiplier=1.0, coefficients=tuple(case["column"][: case["bands"]].tolist()))
-
-
-def blt(case):
-    return BufferedToeplitz(noise_multiplier=1.0, scales=case["scales"], decays=case["decays"])
-
-
 def noise_run(case):
-    return [increments_of(mechanism, case["steps"])[:, : case["steps"]] for mechanism in (banded(case), blt(case))]
+    coefficients = tuple(case["column"][: case["bands"]].tolist())
+    return increments_of(BandedToeplitz(noise_multiplier=1.0, coefficients=coefficients), case["steps"])[
+        :, : case["steps"]
+    ]
 
 
-def noise_by_inverse(case, *, transposed=False, shifted=0):
-    columns = case["column"], formulas.blt_column(case["scales"], case["decays"], case["steps"])
-    found = []
-    for column in columns:
-        if shifted:
-            column = np.concatenate([[1.0], column[2:], [0.0]])
-        matrix = formulas.toeplitz(column)
-        found.append(matrix if transposed else np.linalg.inv(matrix))
-    return found
+def noise_by_inverse(case, *, transposed=False, shifted=False):
+    column = np.concatenate([[1.0], case["column"][2:], [0.0]]) if shifted else case["column"]
+    matrix = formulas.toeplitz(column)
+    return matrix if transposed else np.linalg.inv(matrix)
 
 
 def in_weights_run(case):
@@ -659,7 +646,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL (Kairouz et al. 2021, with momentum)",
         says="v_t = m v_{t-1} + (G_t + N_t), w_t = w_0 - rate v_t, G_t and N_t of prefix sums; 30 steps",
-        code="randomness/noise/tree.py: TreeNoise",
+        code="randomness/noise/correlated.py: TreeNoise",
         draw=ftrl_case,
         runs=ftrl_run,
         formula=ftrl_printed,
@@ -674,7 +661,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL: variance of a prefix's noise",
         says="sum over the ones of t in binary, of height h, of 1 / (2 - 2^-h) (Honaker 2015)",
-        code="randomness/noise/tree.py: TreeNoise",
+        code="randomness/noise/correlated.py: TreeNoise",
         draw=tree_case,
         runs=variances_run,
         formula=variances_by_bits,
@@ -688,7 +675,7 @@ FORMULAS = [
         where="section 2.3, DP-FTRL: the joint law of all prefixes' noise",
         cases=10,
         says="N_t = w_t z, w_t the best linear unbiased estimate from the nodes of each complete subtree; restarts",
-        code="randomness/noise/tree.py: TreeNoise",
+        code="randomness/noise/correlated.py: TreeNoise",
         draw=tree_case,
         runs=covariance_of_prefixes,
         formula=covariance_by_least_squares,
@@ -754,14 +741,14 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: noise",
-        says="C^-1 z, of a banded C and of c_0 = 1, c_k = sum_j scale_j decay_j^(k-1)",
-        code="randomness/noise/toeplitz.py: BandedToeplitzNoise",
+        says="C^-1 z, of a banded C",
+        code="randomness/noise/correlated.py: BandedToeplitzNoise",
         draw=toeplitz_case,
         runs=noise_run,
         formula=noise_by_inverse,
         mistakes={
             "C z": lambda case: noise_by_inverse(case, transposed=True),
-            "c_{k+1} for c_k": lambda case: noise_by_inverse(case, shifted=1),
+            "c_{k+1} for c_k": lambda case: noise_by_inverse(case, shifted=True),
         },
         within=1e-9,
     ),
@@ -783,7 +770,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL: noise in the weights",
         says="root mean square and last of |A noise|, A[t, s] = sum_u rate_u m^(u-s), noise N_t - N_{t-1} or C^-1 z",
-        code="privacy/factorisation/mean_square.py: rows, with_momentum",
+        code="privacy/factorisation/toeplitz.py: rows, with_momentum",
         draw=toeplitz_case,
         runs=in_weights_run,
         formula=in_weights,

@@ -9,17 +9,13 @@ import pytest
 import torch
 
 from sfumato import SfumatoError
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Gaussian, Tree
+from sfumato.privacy import BandedToeplitz, Gaussian, Tree
 from sfumato.privacy.factorisation import inverse, toeplitz_covariance, tree_covariance
 from sfumato.randomness import Noise, RunKey
 
 
 def banded(*coefficients) -> BandedToeplitz:
     return BandedToeplitz(noise_multiplier=1.0, coefficients=coefficients)
-
-
-def blt(scales, decays) -> BufferedToeplitz:
-    return BufferedToeplitz(noise_multiplier=1.0, scales=scales, decays=decays)
 
 
 @pytest.mark.parametrize(
@@ -32,10 +28,6 @@ def blt(scales, decays) -> BufferedToeplitz:
         (lambda: banded(), "coefficients must be a sequence of numbers"),
         (lambda: banded(0.5, 0.2), "coefficients must begin with 1, got 0.5"),
         (lambda: banded(1.0, "0.5"), "coefficients must be a number"),
-        (lambda: blt((), ()), "scales must be a sequence of numbers"),
-        (lambda: blt((0.1,), (0.9, 0.5)), "scales and decays must have the same length, at most 4, got 1 and 2"),
-        (lambda: blt((0.1, 0.1), (0.9, 0.9)), "decays must lie strictly between 0 and 1 and differ"),
-        (lambda: blt((0.1,), (1.0,)), "decays must lie strictly between 0 and 1"),
     ],
 )
 def test_bad_values_are_refused(make, words):
@@ -47,8 +39,6 @@ def test_bad_values_are_refused(make, words):
 def test_columns_begin_with_one_and_are_cut_to_the_steps():
     assert list(banded(1, 0.5, 0.25).column(2)) == [1, 0.5]
     assert list(banded(1, 0.5, 0.25).column(5)) == [1, 0.5, 0.25, 0, 0]
-    assert list(blt((0.5,), (0.5,)).column(1)) == [1]
-    assert blt((0.2, 0.3), (0.9, 0.5)).column(3) == pytest.approx([1, 0.5, 0.2 * 0.9 + 0.3 * 0.5])
 
 
 @pytest.mark.parametrize(
@@ -59,7 +49,6 @@ def test_columns_begin_with_one_and_are_cut_to_the_steps():
         Tree(noise_multiplier=3.0, steps_per_tree=5),
         Tree(noise_multiplier=3.0, steps_per_tree=5, completed=True),
         banded(1.0, 0.5, 0.375),
-        blt((0.2, 0.3), (0.9, 0.5)),
     ],
     ids=repr,
 )

@@ -11,7 +11,6 @@ import pytest
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import (
     BandedToeplitz,
-    BufferedToeplitz,
     CyclicPoisson,
     Example,
     FixedOrder,
@@ -54,7 +53,7 @@ PAIRS = [
     (FixedOrder(batch_size=256), Gaussian(noise_multiplier=6.0)),
     (FixedOrder(batch_size=256), Tree(noise_multiplier=6.0)),
     (FullBatch(), Tree(noise_multiplier=600.0)),
-    (FixedOrder(batch_size=256), BufferedToeplitz(noise_multiplier=6.0, scales=(0.3,), decays=(0.5,))),
+    (FixedOrder(batch_size=256), BandedToeplitz(noise_multiplier=6.0, coefficients=(1.0, 0.5))),
     (CyclicPoisson(batch_size=256, groups=4), BandedToeplitz(noise_multiplier=6.0, coefficients=(1.0, 0.5))),
     (TruncatedPoisson(batch_size=256, largest=320), Gaussian(noise_multiplier=6.0)),
 ]
@@ -160,44 +159,3 @@ def test_losses_of_users_compose_however_they_are_drawn_and_not_with_those_of_ex
 def test_bad_values_are_refused(make, words):
     with pytest.raises(SfumatoError, match=words):
         make()
-
-
-# -- records of several users -----------------------------------------------------------------------------------------
-
-SHARED = User(drawn="examples", at_most=10, users=3400, shared=True)
-
-
-def test_shared_records_cost_under_zero_out_what_a_users_own_cost():
-    """Of one user at most G contribute nothing, each drawn by a coin of its own: the same mixture."""
-    assert plan(SHARED, adjacency="zero-out").epsilon() == plan(BY_RECORDS, adjacency="zero-out").epsilon()
-    whole = {"participation": FullBatch(), "adjacency": "zero-out"}
-    assert plan(SHARED, **whole).epsilon() == plan(BY_RECORDS, **whole).epsilon()
-
-
-@pytest.mark.parametrize("rule", [Poisson(batch_size=256), FullBatch()])
-@pytest.mark.parametrize("at_most", [1, 10])
-def test_shared_records_have_no_promise_for_a_user_who_may_be_missing(rule, at_most):
-    with pytest.raises(
-        SfumatoError, match="adjacency must be zero-out if a record may belong to several users, got add"
-    ):
-        plan(replace(SHARED, at_most=at_most), participation=rule)
-
-
-def test_a_plan_says_whether_records_are_shared():
-    one = plan(SHARED, adjacency="zero-out")
-    assert one.to_dict()["shared"] is True
-    assert PrivacyPlan.from_dict(json.loads(json.dumps(one.to_dict()))) == one
-    assert plan(BY_RECORDS).to_dict()["shared"] is False
-    assert PrivacyPlan.from_dict(plan(BY_RECORDS).to_dict()) == plan(BY_RECORDS)
-    assert one.fingerprint != plan(BY_RECORDS, adjacency="zero-out").fingerprint
-    for odd in (0, 1, None, "yes"):
-        with pytest.raises(SfumatoError):
-            PrivacyPlan.from_dict(one.to_dict() | {"shared": odd})
-
-
-@pytest.mark.parametrize("drawn", ["users", "clients"])
-def test_users_who_are_drawn_as_wholes_share_nothing(drawn):
-    with pytest.raises(
-        SfumatoError, match=f"belongs to none of its users as a whole, so drawn must be examples, got {drawn}"
-    ):
-        User(drawn=drawn, shared=True)

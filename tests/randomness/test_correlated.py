@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from scipy import linalg, stats
 
 from sfumato import Noise, RunKey, SfumatoError
-from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
-from sfumato.randomness.noise import NOISES, NoiseState, blocks, toeplitz
+from sfumato.privacy.mechanism import BandedToeplitz, Gaussian, Mechanism, Tree
+from sfumato.randomness.noise import NOISES, NoiseState, blocks, correlated
 from sfumato.runs.checkpoint import Checkpoint
 
 KEY = RunKey.from_seed(0)
 SQUARE_ROOT = tuple(float(value) for value in np.cumprod([1.0, *((2 * k - 1) / (2 * k) for k in range(1, 64))]))
-BLT = BufferedToeplitz(noise_multiplier=2.0, scales=(0.22230337, 0.27881407), decays=(0.98480681, 0.63617939))
 BANDS = BandedToeplitz(noise_multiplier=2.0, coefficients=SQUARE_ROOT[:5])
 MECHANISMS = [
-    BLT,
     BANDS,
     BandedToeplitz(noise_multiplier=2.0, coefficients=SQUARE_ROOT[:20]),
     Tree(noise_multiplier=2.0),
@@ -30,16 +28,12 @@ MECHANISMS = [
 ]
 
 
-def column(mechanism: Mechanism, steps: int) -> np.ndarray:
+def column(mechanism: BandedToeplitz, steps: int) -> np.ndarray:
     """The first column of C."""
-    if isinstance(mechanism, BandedToeplitz):
-        return np.array([*mechanism.coefficients, *[0.0] * steps])[:steps]
-    powers = np.arange(steps - 1)
-    pairs = zip(mechanism.scales, mechanism.decays, strict=True)
-    return np.array([1.0, *sum(scale * decay**powers for scale, decay in pairs)])
+    return np.array([*mechanism.coefficients, *[0.0] * steps])[:steps]
 
 
-def inverse(mechanism: Mechanism, steps: int) -> np.ndarray:
+def inverse(mechanism: BandedToeplitz, steps: int) -> np.ndarray:
     """C^-1, densely."""
     lower = linalg.toeplitz(column(mechanism, steps), np.zeros(steps))
     return linalg.solve_triangular(lower, np.eye(steps), lower=True)
@@ -72,18 +66,9 @@ banded = st.builds(
     noise_multiplier=st.floats(0.1, 10),
     coefficients=coefficients.filter(lambda found: sum(map(abs, found[1:])) < 0.99),
 )
-decays = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=4, unique=True)
-buffered = decays.flatmap(
-    lambda found: st.builds(
-        BufferedToeplitz,
-        noise_multiplier=st.floats(0.1, 10),
-        decays=st.just(tuple(found)),
-        scales=st.tuples(*[st.floats(0, (1 - decay) / 4) for decay in found]),
-    )
-)
 
 
-@given(mechanism=banded | buffered, steps=st.integers(1, 45), max_norm=st.floats(0.1, 10), seed=st.integers(0, 99))
+@given(mechanism=banded, steps=st.integers(1, 45), max_norm=st.floats(0.1, 10), seed=st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism, steps, max_norm, seed):
     key = RunKey.from_seed(seed)
@@ -98,9 +83,8 @@ def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism,
         assert np.allclose(noisy, right + value.numpy().reshape(-1), rtol=1e-6, atol=1e-6 * scale)
 
 
-@pytest.mark.parametrize("mechanism", [BLT, BandedToeplitz(noise_multiplier=1.0, coefficients=SQUARE_ROOT)])
-def test_over_five_thousand_steps_rounding_does_not_grow(mechanism):
-    steps = 5000
+def test_over_five_thousand_steps_rounding_does_not_grow():
+    mechanism, steps = BandedToeplitz(noise_multiplier=1.0, coefficients=SQUARE_ROOT), 5000
     numbers = np.random.default_rng(0).standard_normal((steps, 3))
     lower = linalg.toeplitz(column(mechanism, steps), np.zeros(steps))
     right = linalg.solve_triangular(lower, numbers, lower=True, overwrite_b=False)
@@ -134,7 +118,7 @@ def test_blocks_and_pieces_change_nothing_but_the_streams(monkeypatch, mechanism
     total = {"a": torch.zeros(8, 5), "b": torch.zeros(3)}
     whole = all_steps(noise, total, steps)
     monkeypatch.setattr(blocks, "PIECE", 5)
-    monkeypatch.setattr(toeplitz, "SMALL", 40)
+    monkeypatch.setattr(correlated, "SMALL", 40)
     for one, other in zip(whole, all_steps(noise, total, steps), strict=True):
         assert all(torch.allclose(one[name], other[name], rtol=1e-6, atol=1e-6) for name in total)
     if not isinstance(mechanism, Tree):
@@ -155,7 +139,7 @@ STEPS, REPLAYS, COORDINATES = 8, 1500, 8
 TOTAL = {"weight": torch.zeros(4), "bias": torch.zeros(4)}
 
 
-def replays(mechanism: Mechanism) -> np.ndarray:
+def replays(mechanism: BandedToeplitz) -> np.ndarray:
     """(replays, steps, coordinates) of both parameters, each with a key of its own."""
     found = np.empty((REPLAYS, STEPS, COORDINATES))
     for seed in range(REPLAYS):
@@ -173,16 +157,15 @@ def fits(values: np.ndarray, covariance: np.ndarray) -> bool:
     return stats.chi2.sf(statistic, len(left) * (len(left) + 1) // 2) > 1e-6
 
 
-@pytest.mark.parametrize("mechanism", [BLT, pytest.param(BANDS, marks=pytest.mark.slow)])
-def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other(mechanism):
+def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other():
     """And parameters, coordinates and keys are independent of each other: theirs is zero."""
-    found = replays(mechanism)
-    assert fits(found.reshape(REPLAYS, -1), np.kron(covariance := over_steps(mechanism), np.eye(COORDINATES)))
+    found = replays(BANDS)
+    assert fits(found.reshape(REPLAYS, -1), np.kron(covariance := over_steps(BANDS), np.eye(COORDINATES)))
     pairs = found[:, :, 0].reshape(REPLAYS // 2, 2 * STEPS)
     assert fits(pairs, np.kron(np.eye(2), covariance))
     samples = found.transpose(0, 2, 1).reshape(-1, STEPS)
     assert fits(samples, covariance)
-    for wrong in wrong_ones(mechanism):
+    for wrong in wrong_ones(BANDS):
         assert not fits(samples, over_steps(wrong)), wrong
     assert not fits(samples, np.eye(STEPS))
     assert not fits(samples, 1.1 * covariance)
@@ -191,24 +174,15 @@ def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other(mechanism
     assert not fits(shared.reshape(REPLAYS, -1), np.kron(covariance, np.eye(COORDINATES)))
 
 
-def over_steps(mechanism: Mechanism) -> np.ndarray:
+def over_steps(mechanism: BandedToeplitz) -> np.ndarray:
     return inverse(mechanism, STEPS) @ inverse(mechanism, STEPS).T
 
 
-def wrong_ones(mechanism: Mechanism) -> list[Mechanism]:
-    """A coefficient that is somewhat off, one that is missing, and a buffer that is used twice."""
-    if isinstance(mechanism, BandedToeplitz):
-        first, second, third, *rest = mechanism.coefficients
-        columns = [(first, 0.85 * second, third, *rest), (first, second, 0.0, *rest), (first, second, second, *rest)]
-        return [replace(mechanism, coefficients=column) for column in columns]
-    one, two = mechanism.scales
-    slow, fast = mechanism.decays
-    return [
-        replace(mechanism, scales=(one, 0.7 * two)),
-        replace(mechanism, decays=(slow, 0.5 * fast)),
-        replace(mechanism, scales=(one + two, 0.0)),
-        replace(mechanism, scales=(two, one)),
-    ]
+def wrong_ones(mechanism: BandedToeplitz) -> list[BandedToeplitz]:
+    """A coefficient that is somewhat off, one that is missing, and one that is used twice."""
+    first, second, third, *rest = mechanism.coefficients
+    columns = [(first, 0.85 * second, third, *rest), (first, second, 0.0, *rest), (first, second, second, *rest)]
+    return [replace(mechanism, coefficients=column) for column in columns]
 
 
 # -- its state -----------------------------------------------------------------------------------------------------
@@ -235,7 +209,6 @@ def test_a_state_that_went_through_a_checkpoint_gives_the_same_bytes(tmp_path, m
     ("mechanism", "copies"),
     [
         (Gaussian(noise_multiplier=1.0), {0: 0, 1: 0, 1000: 0}),
-        (BLT, {0: 0, 1: 2, 1000: 2}),
         (BANDS, {0: 0, 1: 4, 1000: 4}),
         (BandedToeplitz(noise_multiplier=1.0, coefficients=(1.0,)), {0: 0, 1: 0, 1000: 0}),
         (Tree(noise_multiplier=1.0), {0: 0, 1: 1, 2: 2, 3: 2, 4: 3, 1023: 10, 1024: 11}),
@@ -286,7 +259,7 @@ def test_a_state_is_used_once(mechanism):
     ],
 )
 def test_a_state_of_another_model_or_mechanism_is_refused_and_stays_whole(change):
-    noise, total = Noise(BLT, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
+    noise, total = Noise(BANDS, max_norm=1.0, key=KEY), {"a": torch.zeros(3)}
     _, state = noise.add(total, 0, noise.begin())
     other = NoiseState(step=1, tensors=change(state.tensors))
     with pytest.raises(SfumatoError, match="the noise's state does not hold"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sfumato import Noise, RunKey
 from sfumato.privacy.mechanism import Tree
-from sfumato.randomness.noise.tree import TreeNoise
+from sfumato.randomness.noise.correlated import TreeNoise
 
 LIMIT = 5.5
 

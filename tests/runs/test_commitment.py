@@ -11,7 +11,7 @@ from sfumato.privacy import ledger
 from sfumato.runs import commitment
 from sfumato.runs.verdict import LIMITS
 
-RECORD = {"run": "5a" * 32, "settings": {"rate": 0.5, "steps": [1, 2]}, "candidate": False, "request": {"source": "a"}}
+RECORD = {"run": "5a" * 32, "settings": {"rate": 0.5, "steps": [1, 2]}, "assignment": None, "request": {"source": "a"}}
 
 
 def fields(record, above=()):
@@ -56,7 +56,7 @@ def test_verify_names_the_field(copy):
     assert "settings.json differs from the beginning of the ledger in settings.learning_rate" in verdict.line
 
 
-@pytest.mark.parametrize("name", ["settings", "candidate"])
+@pytest.mark.parametrize("name", ["settings", "assignment"])
 def test_a_field_that_was_taken_out_or_put_in_is_noticed(name):
     opening = commitment.commitments(RECORD)
     lacking = {one: value for one, value in RECORD.items() if one != name}

@@ -61,29 +61,26 @@ def test_what_a_user_declares_is_in_place_of_what_was_kept():
     )
     # Its scores hold for the table's shares once they are moved, so there they stay as they are.
     assert by_shares.with_prevalence(USED).offsets == pytest.approx(by_shares.offsets)
-    assert by_shares.with_prevalence(USED, TRAINED).operating_point is None
     assert kept.with_prevalence(None) is kept
 
 
 def test_shares_that_are_not_known_are_not_guessed():
-    with pytest.raises(SfumatoError, match="does not hold; declare them too: training_prevalence normal=SHARE"):
+    with pytest.raises(SfumatoError, match="does not hold the class shares that its scores are for; train with"):
         PLAIN.with_prevalence(USED)
-    assert PLAIN.with_prevalence(USED, TRAINED).offsets == logit_offsets((0.26, 0.74), (0.62, 0.38), loss="softmax")
-    with pytest.raises(SfumatoError, match="training_prevalence is given without prevalence"):
-        PLAIN.with_prevalence(None, TRAINED)
+    known = Reading(classes=CLASSES, loss="softmax", shares=TRAINED)
+    assert known.with_prevalence(USED).offsets == logit_offsets((0.26, 0.74), (0.62, 0.38), loss="softmax")
     with pytest.raises(SfumatoError, match="prevalence has no share for the class 'normal'"):
-        PLAIN.with_prevalence({"pneumonia": 0.999}, TRAINED)
-    with pytest.raises(SfumatoError, match="training_prevalence names 'cat', which is not a class"):
-        PLAIN.with_prevalence(USED, {"cat": 0.5, "normal": 0.5})
-    several = Reading(classes=CLASSES, loss="multilabel")
+        known.with_prevalence({"pneumonia": 0.999})
+    with pytest.raises(SfumatoError, match="prevalence names 'cat', which is not a class"):
+        known.with_prevalence({"cat": 0.5, "normal": 0.5})
+    several = Reading(classes=CLASSES, loss="multilabel", shares={"normal": 0.5, "pneumonia": 0.5})
     with pytest.raises(SfumatoError, match="this model predicts several labels"):
-        several.with_prevalence(USED, TRAINED)
+        several.with_prevalence(USED)
 
 
 def test_a_file_that_speaks_of_other_classes_is_refused():
     for given, words in (
         ({"shares": {"cat": 0.5, "normal": 0.5}}, "shares of other classes"),
-        ({"prevalence": {"normal": 0.5}}, "shares of other classes"),
         ({"operating_point": OperatingPoint(positive="cat", threshold=0.8, rule="shares")}, "for 'cat'"),
     ):
         with pytest.raises(SfumatoError, match=words):
@@ -95,7 +92,7 @@ def test_a_file_that_speaks_of_other_classes_is_refused():
     ("name", "value"),
     [
         ("shares", {"normal": 1.5, "pneumonia": 0.5}),
-        ("prevalence", [0.5, 0.5]),
+        ("shares", [0.5, 0.5]),
         ("operating_point", {"positive": "normal", "threshold": 1.0, "rule": "shares"}),
         ("operating_point", {"positive": "normal", "threshold": 0.5, "rule": 3}),
     ],
@@ -107,7 +104,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(name, value):
         "model": "linear", "classes": list(CLASSES), "transform": {}, "test_fraction": 0.2, "channels": 1, "size": 8,
         "loss": "softmax", "trained_on": [], "statement": {"epsilon": 1.0, "origins": [], "filtered": False},
     }  # fmt: skip
-    good = about | {"shares": TRAINED, "prevalence": USED, "operating_point": POINT.to_dict()}
+    good = about | {"shares": TRAINED, "operating_point": POINT.to_dict()}
     assert parse_description({"sfumato": json.dumps(good)}, "model") == good
     with pytest.raises(SfumatoError, match=f"says of its model that {name} is"):
         parse_description({"sfumato": json.dumps(about | {name: value})}, "model")

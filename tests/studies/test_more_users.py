@@ -9,7 +9,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import BufferedToeplitz, FixedOrder, Tree, User
+from sfumato.privacy import BandedToeplitz, FixedOrder, Tree, User
 from studies.extrapolation import epsilon_of_rounds, extrapolate
 
 SIMULATED = PrivacyPlan(
@@ -44,7 +44,7 @@ def test_fewer_participants_would_not_do():
 
 @pytest.mark.parametrize(
     "mechanism",
-    [Tree(noise_multiplier=4.0), BufferedToeplitz(noise_multiplier=4.0, scales=(0.2, 0.3), decays=(0.98, 0.6))],
+    [Tree(noise_multiplier=4.0), BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5))],
 )
 def test_without_sampling_gaps_grow_with_the_users(mechanism):
     order = PrivacyPlan(

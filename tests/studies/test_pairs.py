@@ -23,7 +23,7 @@ def pairs():
 
 
 def test_every_pair_has_a_plan_within_the_budget_or_a_reason(pairs):
-    assert len(pairs) == 9
+    assert len(pairs) == 8
     for pair in pairs:
         assert (pair.plan is None) == bool(pair.why)
         if pair.plan is not None:
@@ -73,7 +73,7 @@ def test_pairs_are_printed_and_drawn(study, capsys, pairs, monkeypatch, tmp_path
     assert command.main(name, arguments) == 0
     printed = capsys.readouterr()
     assert place.read_bytes() == first
-    assert printed.out.count("fixed-order") == 4
+    assert printed.out.count("fixed-order") == 3
     assert "<- take" in printed.out
     assert "different guarantees" in printed.err
     assert "left out: full-batch with gaussian" in printed.err

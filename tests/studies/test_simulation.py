@@ -131,7 +131,7 @@ def test_private_data_are_refused(tmp_path):
     [
         ({}, 1, 0, "factor must be at least 2"),
         ({}, 300, 0, "give at most 256"),
-        ({"mechanism": "blt"}, 8, 0, "the mechanism is blt"),
+        ({"mechanism": "banded"}, 8, 0, "the mechanism is banded"),
     ],
 )
 def test_what_is_no_simulation_is_refused_before_anything_is_spent(tmp_path, changed, factor, confirm, words):

@@ -83,7 +83,7 @@ def planned(**pair) -> PrivacyPlan:
     ("plan", "words"),
     [
         (planned(participation="truncated"), "participation is truncated"),
-        (planned(mechanism="blt"), "mechanism is blt"),
+        (planned(mechanism="banded"), "mechanism is banded"),
         (replace(LARGE, clipping=QuantileClipping(count_noise=200.0)), "this one is adaptive"),
     ],
 )

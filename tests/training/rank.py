@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, SfumatoError
 from sfumato.gradients import GridSum
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, FixedClipping, Gaussian, QuantileClipping, Tree, User
+from sfumato.privacy import BandedToeplitz, FixedClipping, Gaussian, QuantileClipping, Tree, User
 from sfumato.randomness import NoiseState
 from sfumato.randomness.noise import blocks
 from sfumato.runs.directory import WORKERS, RunDirectory
@@ -34,7 +34,6 @@ MECHANISMS = {
     "gaussian": Gaussian(noise_multiplier=1.3),
     "tree": Tree(noise_multiplier=2.0),
     "banded": BandedToeplitz(noise_multiplier=2.0, coefficients=(1.0, 0.5, 0.2)),
-    "buffered": BufferedToeplitz(noise_multiplier=2.0, scales=(0.1, 0.2), decays=(0.9, 0.4)),
 }
 SHAPES = {"few": {"a": (3,)}, "many": {"d": (5, 8), "b": (0,), "c": (), "a": (50,)}}
 

@@ -29,15 +29,14 @@ from sfumato.training import launch, loop
 KNOWN = {"examples": 200, "steps": 4, "delta": 1e-3, "noise_multiplier": 2.0}
 KINDS: dict[str, dict[str, Any]] = {
     "views": {"model": "cnn", "views": 2, "shift": 1, "micro_batch": 7},
-    "blt": {
+    "banded": {
         "model": "linear",
         "optimizer": "adam",
         "learning_rate": 0.01,
-        "pair": {"mechanism": "blt"},
+        "pair": {"mechanism": "banded", "bands": 4},
         "stops": (1, 1),
     },
     "tree": {"model": "linear", "pair": {"mechanism": "tree"}},
-    "banded": {"model": "linear", "pair": {"mechanism": "banded", "bands": 4}},
     "truncated": {"model": "linear", "pair": {"participation": "truncated"}, "micro_batch": 9},
     "lamb": {"model": "linear", "optimizer": "lamb", "learning_rate": 0.01, "batch_size": 200},
     "features": {"model": "scattering", "micro_batch": 32, "averaging": EMA(0.5)},

@@ -25,7 +25,6 @@ from sfumato.data import (
     user_codes,
 )
 from sfumato.data.identity.fingerprint import assignment
-from sfumato.data.identity.record_users import canonical_users
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Settings
 from sfumato.gradients import is_batch_independent
@@ -185,24 +184,6 @@ def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, images, monk
         assert (whole.path / name).read_bytes() == (again.path / name).read_bytes()
 
 
-def test_of_images_of_several_users_the_same_stay_from_a_cache(tmp_path, images):
-    """Bounded by who is on which, and held out; no name is on disk."""
-    whose = np.array(
-        [";".join({f"Ann {number % 9}", f"Ann {number % 7}"}) if number % 8 else ";" for number in range(24)]
-    )
-    train = replace(images.train, users=np.array([canonical_users(text) for text in whose.tolist()]))
-    source = replace(images, train=train, test=replace(images.test, users=np.array(["Bob"] * 6)), users=9)
-    cache = computed(tmp_path / "c", source)
-    assert not [file for file in cache.path.iterdir() if b"Ann" in file.read_bytes()]
-    known = open_source(f"features:{cache.path}", owner_key=KEY)
-    assert known.shared
-    assert known.assignment == assignment(KEY, source.train, source.test)
-    for made in (lambda one: cap_per_user(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
-        ours, theirs = (made(one).train for one in (source, known))
-        assert 0 < len(ours) < 24
-        np.testing.assert_array_equal(ours.codes, theirs.codes)
-
-
 def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images):
     """What is held out and what a cap leaves is the same of images and of their features; no name is on disk."""
     whose = np.array([f"Ann {number % 9}" for number in range(24)])
@@ -213,6 +194,7 @@ def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images)
     assert not [file for file in cache.path.iterdir() if b"Ann" in file.read_bytes()]
     known = open_source(f"features:{cache.path}", owner_key=KEY)
     assert known.train.users.tolist() == user_codes(source.train, KEY).tolist()
+    assert known.assignment == assignment(KEY, source.train, source.test)
     assert known.train.groups.tolist() == source.train.groups.tolist()
     assert known.test.groups is None
     assert (known.users, known.facts_read) == (9, (*source.read, "users"))
@@ -225,6 +207,15 @@ def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images)
         assert np.array_equal(ours.train.codes, theirs.train.codes)
         assert user_codes(ours.train, KEY).tolist() == theirs.train.users.tolist()
         assert (ours.fingerprint, ours.examples) == (theirs.fingerprint, theirs.examples)
+
+
+def test_a_cache_with_records_of_several_users_is_refused(tmp_path, images, monkeypatch):
+    whose = np.array([f"p{number}" for number in range(24)])
+    source = replace(images, train=replace(images.train, users=whose), test=replace(images.test, users=whose[:6]))
+    monkeypatch.setattr(computing, "user_codes", lambda part, key: np.array([f"{'0' * 32};{'1' * 32}"] * len(part)))
+    cache = computed(tmp_path / "c", replace(source, users=24))
+    with pytest.raises(SfumatoError, match=r"a record of features:.* has several users: '0{32}', '1{32}'"):
+        open_source(f"features:{cache.path}", owner_key=KEY)
 
 
 def test_another_backbone_or_source_is_refused(tmp_path, images):

@@ -21,7 +21,7 @@ from sfumato.training.step import PrivateStep
 PLAIN = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu"}
 STEPS = 9
 PAIRS = {
-    "blt": {"mechanism": "blt"},
+    "banded": {"mechanism": "banded"},
     "tree, completed": {"mechanism": "tree", "steps_per_tree": 3, "complete_trees": True},
     "banded by position": {"mechanism": "banded", "bands": 4, "order": "position"},
     "cyclic": {"participation": "cyclic", "groups": 3},
@@ -82,12 +82,12 @@ def test_a_killed_run_ends_with_the_same_bytes(name, trained, tmp_path, monkeypa
 def test_a_killed_run_without_its_noise_is_not_resumed(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     with pytest.raises(KilledError):
-        trained("blt", "killed", observers=(Killing(4),))
+        trained("banded", "killed", observers=(Killing(4),))
     place = tmp_path / "killed" / "checkpoint.safetensors"
     tensors, metadata = read_safetensors(place)
     place.write_bytes(to_bytes({key: value for key, value in tensors.items() if "noise." not in key}, metadata))
-    with pytest.raises(SfumatoError, match="the noise's state does not hold what BufferedToeplitz remembers"):
-        trained("blt", "killed")
+    with pytest.raises(SfumatoError, match="the noise's state does not hold what BandedToeplitz remembers"):
+        trained("banded", "killed")
 
 
 def test_the_statement_names_pair_and_adjacency(trained):
@@ -95,7 +95,7 @@ def test_the_statement_names_pair_and_adjacency(trained):
     assert "under zero-out adjacency" in said.sentence
     assert "by its place in the file, whose order is public" in said.sentence
     assert any("place" in line for line in said.plain)
-    assert "under add-or-remove adjacency" in trained("blt", "b").statement.sentence
+    assert "under add-or-remove adjacency" in trained("banded", "b").statement.sentence
 
 
 def test_epsilon_is_shown_as_it_grows(trained):
@@ -107,7 +107,7 @@ def test_epsilon_is_shown_as_it_grows(trained):
 
 
 def test_a_step_after_the_last_is_refused():
-    plan = planned("blt")
+    plan = planned("banded")
     gradient = ClippedGradient(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, max_norm=1.0)
     noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
     step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
@@ -117,7 +117,7 @@ def test_a_step_after_the_last_is_refused():
 
 def test_a_budget_and_a_mechanism_are_enough(spots, tmp_path):
     run = train(
-        "linear", spots, directory=tmp_path / "run", epsilon=3.0, mechanism="blt", steps=8, batch_size=50, **PLAIN
+        "linear", spots, directory=tmp_path / "run", epsilon=3.0, mechanism="banded", steps=8, batch_size=50, **PLAIN
     )
     assert 2.9 < run.statement.epsilon <= 3.0
-    assert type(run.statement.plan.mechanism).__name__ == "BufferedToeplitz"
+    assert type(run.statement.plan.mechanism).__name__ == "BandedToeplitz"

@@ -486,27 +486,12 @@ def test_a_changed_recipe_plan_data_or_pin_is_refused(unfinished, capsys, change
     assert difference in line
 
 
-ELSEWHERE = {"version of torch": "1.0", pins.PROCESSOR: "Another (Vendor, model 3)", "variable MKL_CBWR": "COMPATIBLE"}
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_run_goes_on_in_another_environment_and_says_so(unfinished, short, capsys, monkeypatch, name):
-    genuine, digest = pins.environment(), pins.model_digest
-    monkeypatch.setattr(pins, "environment", lambda: {**genuine, name: ELSEWHERE[name]})
-    monkeypatch.setattr(pins, "model_digest", lambda *given, **kind: digest(*given, **kind)[::-1])
+@pytest.mark.parametrize("name", ["version of torch", "variable MKL_CBWR"])
+def test_a_run_goes_on_in_another_environment(unfinished, short, monkeypatch, name):
+    genuine = pins.environment()
+    monkeypatch.setattr(pins, "environment", lambda: {**genuine, name: "1.0"})
     assert main(["train", str(unfinished)]) == 0
-    told = next(
-        line for line in capsys.readouterr().err.splitlines() if "is resumed in a different environment" in line
-    )
-    assert f"{name} was {genuine.get(name, 'absent')} and is {ELSEWHERE[name]}" in told
-    assert "another result here is not released" in told
-    record = json.loads((unfinished / "settings.json").read_text())
-    assert record["environment"] == genuine, "where it began"
-    (entry,) = record["went_on"]
-    assert (entry["step"], entry[name]) == (2, ELSEWHERE[name])
-    page = (unfinished / "report.html").read_text()
-    assert ", after 2 steps" in page
-    assert ELSEWHERE[name] in page
+    assert json.loads((unfinished / "settings.json").read_text())["environment"] == genuine, "where it began"
     assert verify(unfinished).holds
     moved, same = (load_file(run / "model.safetensors") for run in (unfinished, short))
     assert all(torch.equal(moved[one], same[one]) for one in same), "sums that are rounded alike are the same"
@@ -514,18 +499,17 @@ def test_a_run_goes_on_in_another_environment_and_says_so(unfinished, short, cap
 
 def test_a_step_that_comes_out_otherwise_elsewhere_is_lost_and_not_released_again(unfinished, capsys, monkeypatch):
     """Two sums under one noise would show their difference without any."""
-    genuine, take, left = pins.environment(), PrivateTrainingSteps.__call__, []
+    take, left = PrivateTrainingSteps.__call__, []
 
     def rounded_otherwise(self, step, state):
         gradient, following = take(self, step, state)
         return {name: torch.nextafter(value, torch.tensor(torch.inf)) for name, value in gradient.items()}, following
 
     paid = [entry.body for entry in ledger.read(unfinished / "ledger.jsonl") if entry.kind == "release"]
-    monkeypatch.setattr(pins, "environment", lambda: {**genuine, "version of torch": "1.0"})
     monkeypatch.setattr(PrivateTrainingSteps, "__call__", rounded_otherwise)
     monkeypatch.setattr(loop, "descend", lambda *given: left.append(given))
     assert main(["train", str(unfinished)]) == 0
-    assert "steps 3 to 3 are already paid for and will be repeated" in capsys.readouterr().err
+    assert "steps already paid for: 3. Repeated steps" in capsys.readouterr().err
     entries = ledger.read(unfinished / "ledger.jsonl")
     assert [entry.body for entry in entries if entry.kind == "release"] == paid
     assert [entry.body for entry in entries if entry.kind == "lost"] == [{"first": 2, "last": 2}]

@@ -161,7 +161,7 @@ def test_the_ledger_is_safe_on_disk_before_weights_are_kept(source, plan, tmp_pa
     assert all(paid >= step for step, paid in saved)
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "blt"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "banded"])
 def test_they_are_the_trained_parameters_and_nothing_else(source, tmp_path, monkeypatch, mechanism):
     """Neither the average that is released, nor what the noise and the optimizer remember: with the noise's memory
     whoever has these files could take noise out of later steps."""

@@ -14,8 +14,8 @@ from sfumato.runs.checkpoint import stored_statement
 from sfumato.runs.directory import RunDirectory
 
 SCRIPT = str(Path(__file__).with_name("runs_of_ranks.py"))
-QUICK = "blt, features, public, cache"
-OTHERS = "views, tree, banded, truncated, lamb, half precision, public with dropout"
+QUICK = "banded, features, public, cache"
+OTHERS = "views, tree, truncated, lamb, half precision, public with dropout"
 
 
 def spots(path: Path, seed: int) -> str:

@@ -219,7 +219,6 @@ def test_a_module_of_ones_own_gives_logits_for_each_word(source, tmp_path):
         ({"class_prevalence": {"the": 0.5, "a": 0.5}}, "`class_prevalence` needs one class|class_prevalence needs one"),
         ({"report_epsilon": 1.0}, "report_epsilon 1 needs one class for each record"),
         ({"audit": 10}, "a canary needs one class for each record"),
-        ({"prevalence": {"the": 0.5, "a": 0.5}, "training_prevalence": {"the": 0.5, "a": 0.5}}, "needs one class"),
         ({"normalisation": "group"}, "normalisation group is for images"),
         ({"loss": nn.CrossEntropyLoss()}, "a loss of your own needs one class for each record"),
     ],
@@ -229,13 +228,6 @@ def test_what_is_of_classes_is_refused(choice, match, source, tmp_path):
     with pytest.raises(SfumatoError, match=match):
         sfumato.train(MODEL, source, directory=tmp_path / "r", **given, **QUICK)
     assert not (tmp_path / "r").exists()
-
-
-def test_a_calibration_on_public_texts_is_refused(table, source, tmp_path):
-    with pytest.raises(SfumatoError, match="calibrate_on needs one class"):
-        sfumato.train(
-            MODEL, source, directory=tmp_path / "r", noise_multiplier=9.0, steps=1, calibrate_on=table, keep=0, **QUICK
-        )
 
 
 def test_a_loss_of_next_words_is_refused_for_classes(tmp_path):

@@ -20,14 +20,14 @@ class Averages:
     ema: float = choice(0.9999)
     """Decay of the exponential moving average of the weights. 0 releases the last weights."""
     ema_form: str = choice("warm-up", "warm-up|constant", "warm-up")
-    """warm-up: the decay is at most (1 + t) / (10 + t) at step t. constant: it is the same in all steps."""
+    """warm-up: the decay is at most (1 + t) / (10 + t) at step t. constant: always the same."""
     aggregate: str | None = choice(None, "ema|uta", "none")
-    """Compute gradients at an average of the weights so far: the moving average (ema), or the mean of the last ones
-    (uta), which is then released."""
+    """Compute gradients at an average of the weights: the moving average (ema), or the mean of the last ones (uta),
+    which is released."""
     aggregate_from: int = choice(0, "STEP", "0")
     """First step that does so."""
     aggregate_last: int | None = choice(None, "K", "5")
-    """For uta: number of last weights to average. Needs memory for that many copies of the trained weights."""
+    """For uta: number of last weights to average, all in memory."""
     aggregate_restart: bool | None = choice(None, "True|False", "True with uta")
     """Whether each update starts from the average too, instead of from the last weights."""
 

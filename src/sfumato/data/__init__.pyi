@@ -46,11 +46,10 @@ from .spec import SourceSpec as SourceSpec
 from .subsets import by_user as by_user
 from .subsets import cap_per_user as cap_per_user
 from .subsets import hold_out as hold_out
+from .subsets import most_of_one_user as most_of_one_user
 from .subsets import ranks_within_users as ranks_within_users
-from .subsets import refuse_shared_records as refuse_shared_records
 from .subsets import refuse_without_users as refuse_without_users
 from .subsets import shared_users as shared_users
 from .subsets import user_codes as user_codes
-from .subsets import user_graph_of as user_graph_of
 from .subsets import write_without as write_without
 from .tokens import Tokens as Tokens

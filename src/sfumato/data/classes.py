@@ -54,7 +54,7 @@ class Spellings:
         self._known: dict[str, dict[str, str]] = {what: {} for what in _PLURALS}
 
     def normalise(self, what: str, name: str) -> str:
-        """The name in its composed form.
+        """The name in its composed form; for a user, without spaces around it.
 
         Args:
             what: "class", "user" or "group".
@@ -62,6 +62,7 @@ class Spellings:
 
         Errors: `SfumatoError` for a user's name that cannot be displayed, or that stands for a missing one.
         """
+        name = name.strip() if what == "user" else name
         known = self._known[what]
         found = known.get(name)
         if found is None:

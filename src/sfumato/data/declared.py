@@ -52,8 +52,7 @@ class Labels:
         only="`label_columns` are for csv:, npz: and parquet:",
         remedy="leave them out, or give a table",
     )
-    """Columns of 0 and 1 of a table, or of an archive's y, for images with several labels: none, one or many may be
-    true."""
+    """Columns of 0 and 1 of a table, or of an archive's y, for images with several labels."""
 
     def checked(self) -> Labels:
         """With both as tuples."""
@@ -73,12 +72,11 @@ class Pixels:
     channels: int | None = fact(of="images")
     """1 for greyscale, 3 for colour, declared."""
     bit_depth: int | None = fact("BITS", "16-bit images are refused", of="images", called="bit_depth or window")
-    """Number of bits that 16-bit images use, declared: 12 if white is 4095. Larger values are refused."""
+    """Number of bits that 16-bit images use, declared: 12 if white is 4095."""
     window: tuple[int, int] | None = fact(
         "LOW,HIGH", "16-bit images are refused", of="images", called="bit_depth or window"
     )
-    """Alternatively, the values that become black and white, declared: -160,240 shows soft tissue in Hounsfield
-    units."""
+    """Alternatively, the values that become black and white, declared, such as -160,240."""
 
     def checked(self) -> Pixels:
         """As they are."""
@@ -129,9 +127,8 @@ class Loading:
         only="`class_from={}` is for folder:",
         remedy="leave it out; tables have a column of classes (`label_column`), archives the array y",
     )
-    """How to find the class of each image in a folder. folder:2: the second folder on the way to it, as in
-    PATH/PATIENT/CLASS/IMAGE; --user-from folder is then the first. Or a regular expression for file names, such as
-    'class([01])'."""
+    """How to find the class of each image in a folder: folder:2, the second folder of PATH/PATIENT/CLASS/IMAGE, or a
+    regular expression for file names, such as 'class([01])'."""
     user_column: str | None = fact(
         "NAME",
         "user",
@@ -144,8 +141,7 @@ class Loading:
     skip_unreadable: bool = fact(
         "", otherwise=False, only="`skip_unreadable` is for folder: and parquet:", remedy="leave it out"
     )
-    """Skip images that cannot be read (empty, broken or truncated), instead of refusing the source. How many there are
-    is not covered by the promise."""
+    """Skip images that cannot be read, instead of refusing the source. Their number is not covered."""
 
     def checked(self) -> Loading:
         """With the share of the test part, and columns' names in their composed form."""
@@ -201,9 +197,8 @@ class People:
         only="`user_from={}` is for folder:",
         remedy="leave it out; tables have a column user, archives the arrays users_train and users_test",
     )
-    """How to find the person behind each image. class: every class is one person. folder: the layout is
-    PATH/CLASS/USER/IMAGE. dicom: the patient identifier. Or a regular expression for file names, such as
-    'patient-([0-9]+)_'."""
+    """How to find the person behind each image: class (every class is one person), folder (PATH/CLASS/USER/IMAGE),
+    dicom (the patient identifier), or a regular expression for file names, such as 'patient-([0-9]+)_'."""
     users: int | None = fact("NUMBER", "counted in the data")
     """Number of users in the training part, declared."""
     groups_from: tuple[str, ...] | None = fact(
@@ -229,8 +224,7 @@ class Texts:
     length: int | None = fact("WORDS", "64", of="texts")
     """Number of words read from each text, declared. Shorter texts are padded."""
     vocabulary: int | None = fact("NUMBER", "8192", of="texts")
-    """Number of word identifiers, declared. Words are hashed to them. If texts are already numbers, all must be
-    smaller."""
+    """Number of word identifiers, declared, to which words are hashed."""
     words: str | tuple[str, ...] | None = fact("PATH", "words are hashed", of="texts", given_as="str")
     """File of public words, one per line, used instead of hashing. All other words count as unknown."""
     task: str | None = fact("next-word", "one class for each text", of="texts")

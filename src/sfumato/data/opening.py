@@ -16,11 +16,12 @@ from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, OnProgress, Order
 from sfumato.data.features import PLACES, Cache
 from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
-from sfumato.data.identity.record_users import any_shared, user_graph
+from sfumato.data.identity.record_users import refuse_several
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
 from sfumato.data.parts import Parts, subgroup_names
 from sfumato.data.paths import places_of
 from sfumato.data.readers.reader_choice import choose_reader
+from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
 from sfumato.data.subsets import count_users
 
@@ -121,7 +122,6 @@ def open_source(
     _check_parts(loaded, where, open_set=declared.purpose.open_set)
     _check_groups(loaded, where)
     _check_subgroups(loaded, declared, where)
-    whose = (records.train.users, records.test.users)
     stored, pixels = digests(owner_key, records.train, records.test)
     users = count_users(declared.people.users, records.train, where)
     seen = records.train if records.zoomed is None else records.zoomed
@@ -151,7 +151,6 @@ def open_source(
         reading=replace(
             loaded.reading,
             notes=(*loaded.reading.notes, *order.names.notes),
-            shared=loaded.reading.in_neither_part > 0 or any(map(any_shared, whose)),
         ),
     )
 
@@ -170,9 +169,7 @@ def _check_groups(loaded: Parts, spec: str) -> None:
     for part in (loaded.records.train, loaded.records.test):
         if part.users is None or part.groups is None:
             continue
-        graph = user_graph(part.users)
-        groups = part.groups[graph.records].tolist()
-        for user, group in zip(graph.names[graph.users].tolist(), groups, strict=True):
+        for user, group in zip(part.users.tolist(), part.groups.tolist(), strict=True):
             if known.setdefault(user, group) != group:
                 problem = f"user {user!r} of {spec!r} is in the groups {known[user]!r} and {group!r}"
                 raise SfumatoError(problem, "give each user one group")
@@ -241,6 +238,9 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
     known = dict(contents.source)
     train, test = (cache.records(part, progress=progress) for part in ("train", "test"))
     _check_labels(np.concatenate([train.labels, test.labels]), cache)
+    for part in (train, test):
+        for user in () if part.users is None else numbered(part.users)[1]:
+            refuse_several(user, f"a record of features:{cache.path}")
     held = json.dumps([contents.identity, train.sums, test.sums])
     if declared.examples is not None:
         known |= {"examples": declared.examples, "read": [fact for fact in known["read"] if fact != "examples"]}

@@ -64,10 +64,7 @@ class Reading:
             owner alone.
         filtered: whether the set was filtered by looking at private data, so that models trained on it reveal them.
         unreadable_files: skipped files that could not be read as images. For the owner alone.
-        in_neither_part: number of records left out because the split puts their users on both sides. For the owner
-            alone.
         notes: further notes on the reading. For the owner alone.
-        shared: whether any record has several users, or none.
         tokens: conversion of texts to numbers, if the records are texts.
         cache: the cache, if the records are features; size and channels are then those of the original images.
     """
@@ -78,9 +75,7 @@ class Reading:
     cropped_share: float = field(repr=False, default=0.0)
     filtered: bool = False
     unreadable_files: tuple[str, ...] = field(repr=False, default=())
-    in_neither_part: int = field(repr=False, default=0)
     notes: tuple[str, ...] = field(repr=False, default=())
-    shared: bool = False
     tokens: Tokens | None = None
     cache: Cache | None = None
 

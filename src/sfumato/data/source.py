@@ -14,7 +14,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices
 from sfumato.data.declared import Declared
 from sfumato.data.features import GROUP_FACTS, SOURCE_FACTS, USER_FACTS, Cache
-from sfumato.data.identity.record_users import any_shared, codes_of
+from sfumato.data.identity.record_users import codes_of
 from sfumato.data.images.normalise import FeatureTransform, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import PUBLISHED
@@ -132,7 +132,6 @@ class Source(NestedChoices):
     filtered = FieldOf[bool]("reading")
     notes = FieldOf[tuple[str, ...]]("reading")
     unreadable_files = FieldOf[tuple[str, ...]]("reading")
-    in_neither_part = FieldOf[int]("reading")
     tokens = FieldOf[Tokens | None]("reading")
     cache = FieldOf[Cache | None]("reading")
 
@@ -180,11 +179,6 @@ class Source(NestedChoices):
     def users_read(self) -> bool:
         """Whether the number of users was counted in the data instead of declared."""
         return USERS in self.facts_read
-
-    @property
-    def shared(self) -> bool:
-        """Whether any record has several users or none, in the training part or when the source was read."""
-        return self.reading.shared or any_shared(self.train.users)
 
     @property
     def multilabel(self) -> bool:

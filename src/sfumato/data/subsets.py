@@ -19,13 +19,8 @@ from sfumato._files import write
 from sfumato.data.identity.record_users import (
     BY_CLASS,
     LENGTH,
-    SEPARATOR,
-    UserGraph,
-    capped_mask,
     in_test,
-    parse_users,
     user_code,
-    user_graph,
 )
 from sfumato.data.parts import Part
 from sfumato.data.pieces import CachedRecords
@@ -71,42 +66,29 @@ def _remedy_of_folder(path: str, command: str) -> str:
     return f"its folders are {layout.pattern}: if each {whose}, give `user_from={rule}`, as in {whole}"
 
 
-def user_graph_of(part: Part) -> UserGraph:
-    """The graph of users and records of a part. A record may have one user, several, or none.
+def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The user of each record.
+
+    Returns:
+        int64 (N,), positions in the second; text (U,), the sorted names of users, or their codes in a cache.
 
     Errors: `SfumatoError` for a part without users.
     """
     if part.users is None:
         refuse_without_users()
-    return user_graph(part.users)
+    users, names = numbered(part.users)
+    return users, np.array(names, part.users.dtype)
 
 
-def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """The user of each record, for a part whose records have one user each.
-
-    Returns:
-        int64 (N,), positions in the second; text (U,), the sorted names of users, or their codes in a cache.
-
-    Errors: `SfumatoError` for a part without users, or with records that have several users or none.
-    """
-    found = user_graph_of(part)
-    if found.shared:
-        refuse_shared_records()
-    return found.users, found.names
-
-
-def refuse_shared_records() -> NoReturn:
-    """Refuses records with several users, or none, for a feature that needs one user per record."""
-    raise SfumatoError(
-        "records of the source have several users, or none, but sampling whole users needs one user per record",
-        "train a classifier with `unit=user` and `drawn=examples`, or name one user for each record",
-    )
+def most_of_one_user(part: Part) -> int:
+    """The largest number of records of one user in a part with users."""
+    return int(np.bincount(by_user(part)[0]).max(initial=0))
 
 
 def count_users(declared: int | None, train: Part, where: str) -> int | None:
     """The number of users, declared or else counted; None if users are unknown."""
     if train.users is not None:
-        return len(user_graph_of(train).names) if declared is None else declared
+        return len(by_user(train)[1]) if declared is None else declared
     if declared is not None:
         raise SfumatoError(
             f"`users={declared}` is declared, but {where} does not name the user of each record",
@@ -117,8 +99,7 @@ def count_users(declared: int | None, train: Part, where: str) -> int | None:
 
 
 def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
-    """The code, 32 hexadecimal digits, of each record's user, text (N,); None if users are unknown. Codes of several
-    users are joined by the separator, like their names.
+    """The code, 32 hexadecimal digits, of each record's user, text (N,); None if users are unknown.
 
     A cache of features stores codes instead of names. They identify users within a cache and across sources, and mean
     nothing without the owner's key.
@@ -126,18 +107,17 @@ def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
     if part.users is None or isinstance(part, CachedRecords):
         return part.users
     numbers, texts = numbered(part.users)
-    codes = [[user_code(owner_key, user) for user in parse_users(text)] for text in texts]
-    return np.array([SEPARATOR.join(sorted(some)) or SEPARATOR for some in codes], np.str_)[numbers]
+    return np.array([user_code(owner_key, user) for user in texts], np.str_)[numbers]
 
 
-def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, UserGraph] | None:
-    """The code of each user, ASCII uint8 (U, 32), and the graph of users and records."""
+def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+    """The code of each user, ASCII uint8 (U, 32), and the number int64 (N,) of each record's user."""
     if part.users is None:
         return None
-    found = user_graph(part.users)
-    users = found.names.tolist()
-    known = users if isinstance(part, CachedRecords) else [user_code(owner_key, user) for user in users]
-    return np.frombuffer("".join(known).encode(), np.uint8).reshape(-1, 2 * LENGTH), found
+    users, names = by_user(part)
+    known = names.tolist()
+    known = known if isinstance(part, CachedRecords) else [user_code(owner_key, user) for user in known]
+    return np.frombuffer("".join(known).encode(), np.uint8).reshape(-1, 2 * LENGTH), users
 
 
 def shared_users(source: Source, owner_key: bytes, other: Source | None = None) -> int | None:
@@ -169,9 +149,8 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
     **Guarantee.** A keyed hash of a record's stored bytes decides its side, so adding or removing one record moves no
     other, and the side does not depend on the size or on features computed from the image (unit: one record;
     adjacency: any). If the source has users, the user is hashed instead: all records of one user are on the same side,
-    and adding or removing a user moves nobody else (unit: one record, or one user). Records with users on both sides
-    are on neither. The numbers of examples and of users for which a guarantee is computed are the declared ones times
-    1 - share, rounded: public constants.
+    and adding or removing a user moves nobody else (unit: one record, or one user). The numbers of examples and of
+    users for which a guarantee is computed are the declared ones times 1 - share, rounded: public constants.
 
     Args:
         source: an opened source.
@@ -196,15 +175,10 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
     users, rule = coded_users(train, owner_key), ""
     if users is None:
         held_out = coins(own)
-        stays = ~held_out
     else:
-        (codes, owners), rule = users, " by user"
-        drawn = coins(codes, b"user")
-        held_out, stays = owners.among(drawn) > 0, owners.among(~drawn) > 0
-        held_out, stays = held_out & ~stays, stays & ~held_out
-        unowned = np.flatnonzero(owners.users_per_record == 0)
-        held_out[unowned] = coins(own[unowned])
-        stays[unowned] = ~held_out[unowned]
+        (codes, numbers), rule = users, " by user"
+        held_out = coins(codes, b"user")[numbers]
+    stays = ~held_out
     if not stays.any() or not held_out.any():
         raise SfumatoError(
             f"validation {share:g} holds out {'none' if stays.any() else 'all'} of the training examples",
@@ -228,8 +202,6 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
 
     A user's records are ranked by a keyed hash of their stored bytes; ties by label, then by order. The first G are
     kept. So the selection does not depend on the size, on features computed from the images, or on the order of files.
-    If records have several users, or none, they are selected by the graph of users and records
-    (`record_users.capped_mask`), and the guarantee holds for zero-out alone, with the graph public.
 
     **Guarantee.** The kept records of a user are a function of that user's records and of the owner's key. So adding or
     removing a user, with all of their records, changes nothing for the others, and a user changes at most G of the kept
@@ -244,13 +216,9 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
             not follow from the number before the cap, since it depends on the number of records of each user.
     """
     positive_integer("at_most", at_most, remedy="give the number of records to keep of each user, such as 10")
-    if source.shared:
-        codes, graph = coded_users(source.train, owner_key) or refuse_without_users()
-        kept = capped_mask(graph, [code.tobytes() for code in codes], owner_key, at_most)
-    else:
-        users, _ = by_user(source.train)
-        codes = own_codes(source.train, owner_key)[:, :LENGTH]
-        kept = ranks_within_users(users, codes, source.train.labels, owner_key) < at_most
+    users, _ = by_user(source.train)
+    codes = own_codes(source.train, owner_key)[:, :LENGTH]
+    kept = ranks_within_users(users, codes, source.train.labels, owner_key) < at_most
     facts = tuple(fact for fact in (*FACTS, LEFT_OUT) if fact in {*source.read, "examples"})
     read = source.read if source.published else facts
     read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")

@@ -99,8 +99,8 @@ class ClientChoices:
     clients: int | None = optional_choice(by_default="an eighth of the users in a round")
     """m, the number of virtual clients in each round."""
     grouping: str | None = optional_choice("random|even|group|fixed", "random")
-    """Which users share a client: a secret random draw in each round (random), equal numbers of users (even, with
-    zero-out adjacency), users of one group (group), or fixed groups that are sampled as a whole (fixed)."""
+    """Which users share a client: drawn in each round (random), equally many (even, zero-out adjacency), those of one
+    group (group), or fixed groups sampled as a whole (fixed)."""
     per_user: int | None = optional_choice(by_default="all")
     """G, the most records kept of each user."""
     client_rate: float | None = optional_choice(by_default="0.005")
@@ -124,10 +124,10 @@ class ClientChoices:
     """How a client's head starts: with random rows, as in the paper, or with the mean direction of each of its classes
     (prototype)."""
     client_temperature: float | None = optional_choice(by_default="0.125 for prototypes, else none")
-    """Divisor of the cosine similarities that gives logits. Without one, logits are plain inner products."""
+    """Divisor of the cosine similarities. Without one, logits are plain inner products."""
     reconstruction_steps: int | None = optional_choice(by_default="0")
-    """Number of a client's first steps that train its head alone. The others then train the backbone alone. With 0 all
-    steps train both."""
+    """Number of a client's first steps that train its head alone; the others train the backbone alone. With 0 all train
+    both."""
     quantile: float | None = optional_choice(by_default="the norm is fixed")
     """Adapt the clipping norm to this quantile of the norms of the updates."""
     far: float | None = optional_choice(by_default="0.001")
@@ -150,8 +150,7 @@ class ServerChoices(
     pretrained_weights: str | None = optional_choice("ema|last", "those that the run released")
     """Which weights of a run without privacy to start from: averaged (ema) or last."""
     trainable: tuple[str, ...] | None = optional_choice("NAME [NAME ...]", "all")
-    """What is trained: all, classifier (the layer that gives the embedding), norm, first, or patterns of parameter
-    names."""
+    """What is trained: all, classifier (the last layer), norm, first, or patterns of parameter names."""
     optimizer: str | None = optional_choice("NAME", "momentum; with dpsgd as in train")
     """sgd, momentum, adam, adamw or lamb."""
     learning_rate: float | None = optional_choice(

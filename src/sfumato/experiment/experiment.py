@@ -123,8 +123,6 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         request = self._sized(source).request(source.examples)
         sizes = self.sizes_by_rule(source, request)
         unit, why = self._unit(source, request, sizes)
-        if unit.shared and self.adjacency is None:
-            request = request._replace(adjacency="zero-out")
         population, units = source.examples, source.examples
         if isinstance(unit, User):
             units = source.users or 0
@@ -209,8 +207,6 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if self.unit != "user":
             return Example(), []
         drawn, why = self.drawn, []
-        if drawn is None and source.shared:
-            drawn, why = "examples", users.shared_reasons(source)
         if drawn is None:
             drawn, why = users.choose_drawn(
                 source,
@@ -225,7 +221,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             average = f"the average of {source.users} users, rounded up"
             why = [Detail(f"per user {source.at_most} (by rule: {average})"), *why]
         if drawn == "examples":
-            return User(drawn="examples", at_most=source.at_most, users=source.users, shared=source.shared), why
+            return User(drawn="examples", at_most=source.at_most, users=source.users), why
         return User(drawn="users", at_most=source.at_most), why
 
     def forecast(self, plan: PrivacyPlan, source: Source) -> str | None:
@@ -264,7 +260,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if not (source.multilabel or source.next_words):  # the thresholds were measured with one class per record
             notes.append(remarks.weak_signal_note(plan, len(source.classes)))
         notes.append(defaults.small_model_note(self.model, self.pretrained, source.examples))
-        notes += [users.class_users_note(source, plan), users.left_out_note(source)]
+        notes.append(users.class_users_note(source, plan))
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append(
                 "only a part of the model is trained, and no pre-trained weights are given: the rest stays random"

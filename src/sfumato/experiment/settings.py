@@ -32,11 +32,9 @@ class Augmentation:
     flip: bool = choice(False, "True|False")
     """Whether half of the views are mirrored."""
     zoom: float = choice(1.0, by_default="1")
-    """Enlarge images by this factor and cut views out of them at random places. For large images, instead of
-    --shift."""
+    """Enlarge images by this factor and cut views out of them at random places, instead of --shift."""
     crop_area: float = choice(1.0, by_default="1")
-    """Random crops as in Inception: smallest share of the image's area that a view shows, such as 0.08. 1 means no
-    crops."""
+    """Random crops as in Inception: smallest share of the image's area that a view shows. 1 means no crops."""
 
     def __post_init__(self) -> None:
         self.rule()  # validates
@@ -64,8 +62,8 @@ class Budget:
     noise_multiplier: float | None = optional_choice("SIGMA", "the least that meets epsilon")
     """Standard deviation of the noise divided by the clipping norm."""
     accountant: str | None = optional_choice("pld|rdp", "pld")
-    """How noise, steps or batch size are found that meet epsilon: by privacy loss distributions (pld), or by Renyi DP
-    (rdp), as most papers did. rdp takes more noise; the statement's epsilon is then below the budget."""
+    """Accountant that finds noise, steps or batch size: privacy loss distributions (pld), or Renyi DP (rdp), as in most
+    papers, which takes more noise."""
     batch_size: int | None = optional_choice("B")
     """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps."""
     steps: int | None = optional_choice("T")
@@ -91,7 +89,7 @@ class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["dri
 
     participation: str | None = optional_choice("poisson|full-batch|fixed-order|cyclic|truncated")
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
-    one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
+    one group in turn (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
     def request(self, examples: int, *, momentum: float | None = None) -> by_name.Request:
         """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.
@@ -119,7 +117,7 @@ class Units:
     """Options of the unit of privacy. None if not given."""
 
     unit: str | None = optional_choice("example|user", "example")
-    """What one promise covers: each single record (example), or each person with all of their records (user)."""
+    """What one promise covers: each record (example), or each person with all of their records (user)."""
     per_user: int | None = optional_choice("G", "as many as a user has on average, rounded up; all, with --drawn users")
     """G, for --unit user: the most records kept of each user."""
     drawn: str | None = optional_choice("examples|users", "whichever has less noise relative to the signal")
@@ -131,9 +129,8 @@ class NoiseMade:
     """Option for how noise is drawn and added. None if not given."""
 
     noise: str | None = optional_choice("standard|secure", "standard")
-    """How noise is drawn and added: as floating-point numbers (standard), or exactly on a public grid by a
-    cryptographic generator (secure), so that the guarantee also covers rounding. secure needs independent noise and a
-    fixed clipping norm."""
+    """How noise is drawn and added: as floating-point numbers (standard), or exactly on a public grid (secure), which
+    also covers rounding."""
 
 
 def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sfumato.data import SourceSpec
 
 OPTIONS = "options"
-PATHS, SOURCES = ("pretrained",), ("public_data", "calibrate_on", "audit_source")
+PATHS, SOURCES = ("pretrained",), ("public_data", "audit_source")
 """Options that name a file, or a source. They are written so that the recipe works from any folder."""
 OWN = "module"
 """The name of a model that the caller gave as an object."""

@@ -30,27 +30,18 @@ def user_cap(source: Source, unit: str | None, per_user: int | None, drawn: str 
     The default is the average number of records per user, from the declared numbers. It is a public constant if both
     numbers are.
     """
-    from sfumato.data import refuse_shared_records, user_graph_of
+    from sfumato.data import by_user
 
     check_choices(unit, per_user, drawn)
     if unit != "user":
         return None
     if source.users is None:
-        user_graph_of(source.train)  # refuses a source without users
-    if source.shared and drawn == "users":
-        refuse_shared_records()
+        by_user(source.train)  # refuses a source without users
     if per_user is not None:
         return per_user
     if drawn == "users" or source.at_most:
         return source.at_most
-    return max(1, math.ceil(source.examples * _users_of_each(source) / (source.users or 1)))
-
-
-def _users_of_each(source: Source) -> float:
-    """Average number of users per training record: one, unless records are shared, where it is public."""
-    from sfumato.data import user_graph_of
-
-    return len(user_graph_of(source.train).records) / len(source.train) if source.shared else 1
+    return max(1, math.ceil(source.examples / (source.users or 1)))
 
 
 def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> None:
@@ -71,29 +62,6 @@ def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> 
         positive_integer("per_user", per_user, remedy="give the number of records kept of each user, such as 10")
 
 
-def shared_reasons(source: Source) -> list[str]:
-    """Why examples are sampled, under zero-out adjacency, if records have several users or none."""
-    from sfumato.data import user_graph_of
-
-    degrees = user_graph_of(source.train).users_per_record
-    unowned = f", and {(degrees == 0).sum()} of no user, which are not protected" if (degrees == 0).any() else ""
-    return [
-        "note: drawn examples (by rule), under zero-out adjacency: a record of several users belongs to none of them "
-        f"alone. {(degrees > 1).sum()} of {len(degrees)} records have several users{unowned}. Which users are on which "
-        "record is treated as public"
-    ]
-
-
-def left_out_note(source: Source) -> str | None:
-    """A note on records that were left out because the split separates their users; None for none."""
-    if not source.in_neither_part:
-        return None
-    return (
-        f"{source.in_neither_part} records are left out, because the split by user puts their users in both parts (a "
-        "private figure); to keep them, make the train and test parts yourself"
-    )
-
-
 def person_note(source: Source, plan: PrivacyPlan) -> str | None:
     """A note on what a guarantee for single examples means for a person with several of them; None for other units and
     for public data.
@@ -105,9 +73,9 @@ def person_note(source: Source, plan: PrivacyPlan) -> str | None:
         return None
     what = "texts" if source.tokens is not None else "images"
     if source.train.users is not None:
-        from sfumato.data import user_graph_of
+        from sfumato.data import most_of_one_user
 
-        most = int(user_graph_of(source.train).records_per_user.max(initial=0))
+        most = most_of_one_user(source.train)
         if most <= 1:
             return None
         images, epsilon = person_guarantee(plan, most)
@@ -196,9 +164,9 @@ def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
     """The sampling candidates of a plan, examples or users, and their number in the data."""
     if plan.unit.drawn == "examples":
         return "examples", len(source.train)
-    from sfumato.data import user_graph_of
+    from sfumato.data import by_user
 
-    return "users", len(user_graph_of(source.train).names)
+    return "users", len(by_user(source.train)[1])
 
 
 def is_far(declared: int, counted: int) -> bool:
@@ -269,8 +237,7 @@ def refuse_shared(source: Source) -> None:
 
 
 def check_cap(users: np.ndarray, unit: User) -> None:
-    """Refuses more records of one user than the plan allows. `users` has the user's number of each record (N,), or of
-    each edge between a user and a record (E,)."""
+    """Refuses more records of one user than the plan allows. `users` has the number of each record's user (N,)."""
     import numpy as np
 
     most = int(np.bincount(users).max(initial=0))
@@ -282,18 +249,10 @@ def check_cap(users: np.ndarray, unit: User) -> None:
 
 
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
-    from sfumato.data import BY_CLASS, refuse_shared_records, user_graph_of
+    from sfumato.data import BY_CLASS, by_user
 
     one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers on examples or users; clients are for embeddings")
-    graph = user_graph_of(source.train)
-    if source.shared and not unit.shared:
-        if unit.drawn == "users":
-            refuse_shared_records()
-        raise SfumatoError(
-            "records of the source have several users, or none, but the plan assumes one user per record",
-            'make the plan with User(drawn="examples", shared=True) and zero-out adjacency',
-        )
-    check_cap(graph.users, unit)
+    check_cap(by_user(source.train)[0], unit)
     check_classes(source)
     if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)

@@ -64,8 +64,8 @@ def export(
     """Exports a finished run's model so that it works without sfumato.
 
     The folder holds the model, preprocessing.json (classes, statement, and the preprocessing before and within the
-    model) and README.md, a model card. The graph includes input scaling and resizing, the temperature and the shift of
-    class shares. It takes images as uint8 (n, size, size, channels) and returns the outputs of `predict` or `embed`.
+    model) and README.md, a model card. The graph includes input scaling and resizing, and the temperature and
+    operating point. It takes images as uint8 (n, size, size, channels) and returns the outputs of `predict` or `embed`.
 
     Args:
         run: the run directory, or a model file, such as one written by `aggregate`.

@@ -17,15 +17,15 @@ class Network:
 
     model: str = choice(metavar="NAME")
     """dictionary, scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
-    timm:NAME, or package:function for one of your own; head for features; bag or bilstm for texts; lstm for next
-    words. Options follow after commas, as in wrn-16-4,norm=none."""
+    timm:NAME, or package:function; head for features; bag or bilstm for texts; lstm for next words. Options after
+    commas: wrn-16-4,norm=none."""
     pretrained: str | None = choice(None, "PATH", "")
     """Initial weights from public data: a run directory, which also sets model and image size, a safetensors file, or
-    the word timm."""
+    timm."""
     pretrained_weights: str | None = choice(None, "ema|last", "those that the run released")
     """Which weights of a run of sfumato pretrain to start from: averaged (ema) or last."""
     head: str = choice("new", "new|pretrained", "new")
-    """With pre-trained weights: start with a classifier of zeros (new) or with the one they include (pretrained)."""
+    """With pre-trained weights: start with a classifier of zeros (new) or with theirs (pretrained)."""
     head_deviation: float | None = choice(None, by_default="0 with pre-trained weights, else the model's own")
     """Standard deviation of the Gaussian that a new classifier's weights are drawn from."""
     head_bias: float | None = choice(None, by_default="0 with pre-trained weights, else the model's own")
@@ -66,16 +66,15 @@ class LossSettings:
     """The loss and the class weights."""
 
     loss: str = choice("softmax", "softmax|sigmoid|multilabel|next-word", "softmax, or that of the task")
-    """softmax (cross-entropy), sigmoid (one binary question per class), multilabel for images with several labels
-    (--label-columns), or next-word for --task next-word."""
+    """softmax (cross-entropy), sigmoid (one binary question per class), multilabel (--label-columns), or next-word
+    (--task)."""
     class_prevalence: Mapping[str, float] | None = choice(
         None,
         "NAME=SHARE [NAME=SHARE ...]",
         "all examples weigh the same",
         given_as="tuple[str, ...]",
     )
-    """Share of each class in the training data, declared, not counted: examples of class c weigh min p / p_c. With
-    several labels, the share of images that have each label: the more frequent answer weighs less."""
+    """Share of each class (or label) in the training data, declared: frequent classes weigh less."""
 
     def __post_init__(self) -> None:
         from sfumato.models import shares
@@ -94,8 +93,7 @@ class NormSettings:
     """Replacement for the model's normalisation layers: public-batch, public-batch-own, public-batch-joint,
     public-batch-through, frozen-batch, lsuv, group, layer, instance, weight-standardised or none."""
     public_data: str | None = choice(None, "SOURCE", "")
-    """Public source of the examples that give batch norm its statistics. They are stored in the model file; private
-    records among them are left out."""
+    """Public source of the examples that give batch norm its statistics. They are stored in the model file."""
     public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128")
     """M, the number of its training examples to use, drawn by a public rule."""
 

@@ -21,18 +21,19 @@ class Descent:
     pretrained_rate: float = choice(1.0, by_default="1")
     """Factor on the learning rate of all layers except the classifier."""
     trainable: tuple[str, ...] = choice((), "NAME [NAME ...]", "all")
-    """What is trained: all, classifier, norm (normalisation layers), first (the first convolution), or patterns of
-    parameter names such as blocks.3.*; several may be given."""
+    """What is trained: all, classifier, norm (normalisation layers), first (convolution), or patterns of parameter
+    names such as blocks.3.*."""
     optimizer: str = choice("momentum", "NAME")
     """sgd, momentum, adam, adamw or lamb."""
     learning_rate: float = choice()
-    """Step size. Private gradients are divided by the clipping norm first. For lamb, relative to each tensor's norm."""
+    """Step size for gradients divided by the clipping norm; for lamb, relative to each tensor's norm."""
     momentum: float = choice(0.9, by_default="0.9")
     """Heavy-ball coefficient, or beta1 of the Adam family."""
     weight_decay: float = choice(0.0, by_default="0")
     """L2 coefficient, decoupled for adamw."""
     schedule: str = choice("constant", "NAME", "constant")
-    """Learning rate schedule: constant, cosine, linear, or step (divided by ten at 1/2 and at 3/4 of the steps)."""
+    """Learning rate schedule: constant, cosine, linear, or step (a tenth from 1/2, a hundredth from 3/4 of the steps).
+    """
     warmup: int = choice(0, by_default="0")
     """Number of steps of linear warm-up."""
 

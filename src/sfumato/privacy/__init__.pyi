@@ -6,7 +6,6 @@ from .ledger import Entry as Entry
 from .ledger import Ledger as Ledger
 from .loss import Loss as Loss
 from .mechanism import BandedToeplitz as BandedToeplitz
-from .mechanism import BufferedToeplitz as BufferedToeplitz
 from .mechanism import Gaussian as Gaussian
 from .mechanism import Mechanism as Mechanism
 from .mechanism import Tree as Tree

@@ -50,18 +50,6 @@ PERSON_ADJACENCIES: dict[str, Neighbours] = {
     ),
 }
 
-SHARED_ADJACENCIES = PERSON_ADJACENCIES | {
-    "zero-out": Neighbours(
-        "contributed nothing",
-        "what one person contributes",
-        "This is zero-out adjacency: of two neighbouring data sets, one lets all images of a person contribute, and "
-        "the other lets them contribute nothing. It stays known which images there are and who is in each of them. "
-        "Under add-or-remove adjacency the person and these images may be missing altogether. An epsilon for one "
-        "adjacency says nothing about the other.",
-    ),
-}
-"""Neighbouring data sets if the unit is a person and an image may show several persons."""
-
 
 @dataclass(frozen=True)
 class Example:
@@ -76,7 +64,6 @@ class Example:
     shift_per_vector: ClassVar[float] = 1.0
     drawn_one: ClassVar[str] = "example"
     neighbours: ClassVar[dict[str, Neighbours]] = ADJACENCIES
-    shared: ClassVar[bool] = False
 
     def check(self, population: int) -> None:
         """Accepts every population."""
@@ -100,9 +87,6 @@ class User:
         users: the declared number of users. None if users are sampled: then it is the plan's population.
         grouped: with "clients": the groups of users are fixed and public, and each group is sampled as a whole. Then
             the plan's population is the number of groups, and `users` must be given.
-        shared: with "examples": a record may belong to several users or to none, and at most G records of each user
-            are kept. Who is on which record is taken as public, and adjacency is zero-out: all records of the user
-            contribute nothing. Records that belong to no user are not covered.
 
     **Guarantee.** The L2 distance, in units of C, by which one user moves a step's sum, whatever the others do, is at
     most `max_vectors` times `shift_per_vector`:
@@ -114,11 +98,6 @@ class User:
     - "examples": the number of the user's records that are sampled, at most G. Which records of a user are kept must
       depend on that user's records alone; then another user's absence does not change it. The absence of one *record*
       may let another one in, so a guarantee for users implies none for records at the same noise.
-    - "examples" with shared records: which records are kept must depend only on who is on which record. Then the kept
-      records are the same whatever a user's records contain, and also if they contribute nothing; at most G of them
-      belong to the user, and each is sampled independently. This rule does not work if a user may be missing
-      altogether: without that user's records, other records of the same fellow users may take their places. A rule
-      that leaves out all shared records works (`shared=False`).
 
     >>> User(drawn="examples", at_most=10, users=3400).max_vectors, User(drawn="clients").shift_per_vector
     (10, 2.0)
@@ -128,8 +107,8 @@ class User:
     at_most: int | None = None
     users: int | None = None
     grouped: bool = False
-    shared: bool = False
     name: ClassVar[str] = "user"
+    neighbours: ClassVar[dict[str, Neighbours]] = PERSON_ADJACENCIES
 
     def __post_init__(self) -> None:
         one_of("drawn", self.drawn, DRAWN)
@@ -142,13 +121,6 @@ class User:
             )
         if not isinstance(self.grouped, bool):
             raise SfumatoError(f"grouped must be true or false, got {self.grouped!r}", "give True or False")
-        if not isinstance(self.shared, bool):
-            raise SfumatoError(f"shared must be true or false, got {self.shared!r}", "give True or False")
-        if self.shared and self.drawn != "examples":
-            raise SfumatoError(
-                f"a shared record belongs to none of its users as a whole, so drawn must be examples, got {self.drawn}",
-                "sample examples, or name one user for each record",
-            )
         if self.grouped and self.drawn != "clients":
             raise SfumatoError(
                 f"grouped is for virtual clients, but drawn is {self.drawn}", 'leave it out, or use drawn="clients"'
@@ -160,11 +132,6 @@ class User:
                 f"users must be left out if users are sampled, got {self.users!r}: the population is their number",
                 "leave it out",
             )
-
-    @property
-    def neighbours(self) -> dict[str, Neighbours]:
-        """The meaning of each adjacency for users."""
-        return SHARED_ADJACENCIES if self.shared else PERSON_ADJACENCIES
 
     @property
     def max_vectors(self) -> int:
@@ -182,8 +149,8 @@ class User:
         return "example" if self.drawn == "examples" else "group" if self.grouped else "person"
 
     def check(self, population: int) -> None:
-        """Refuse a population that these users cannot make up. Shared records may be fewer than users, or nobody's."""
-        if self.users is None or self.shared:
+        """Refuse a population that these users cannot make up."""
+        if self.users is None:
             return
         if self.grouped:
             if self.users < population:

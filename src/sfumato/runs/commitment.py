@@ -14,10 +14,8 @@ from sfumato.privacy import PrivacyPlan
 
 WHOLE, FIELDS = "record_commitment", "record_fields"
 """Entries of the ledger's first line: the commitment to the whole record, and a short one for each of its fields."""
-WENT_ON = "went_on"
-"""The field of settings.json with the changed environments in which a run was resumed, each with its first step."""
-_APART = ("request", "places", "environment", WENT_ON)
-"""Fields that are not committed to: the location of the data, which may have moved, and the machines."""
+_APART = ("request", "places", "environment")
+"""Fields that are not committed to: the location of the data, which may have moved, and the machine."""
 _AT_THE_END = ("steps_taken", "steps_lost", "steps_copied", "kept", "figures")
 """Circumstances that are known only at the end of a run."""
 _SHORT = 8

@@ -147,16 +147,15 @@ class Loaded:
         found = torch.cat(list(self._outputs(images, batch)) or [torch.zeros(0, self.embedding)])
         return torch.nn.functional.normalize(found, dim=1)
 
-    def with_prevalence(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Loaded:
+    def with_prevalence(self, prevalence: Given | None) -> Loaded:
         """The same model for a site with other, declared class shares. Costs no privacy.
 
         Args:
             prevalence: each class's share at the site, such as {"pneumonia": 0.02, "normal": 0.98}; None for no change.
-            training_prevalence: the shares in the training data, if the model file does not hold them.
 
         Errors: see `Reading.with_prevalence`.
         """
-        return replace(self, reading=self.reading.with_prevalence(prevalence, training_prevalence))
+        return replace(self, reading=self.reading.with_prevalence(prevalence))
 
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.

@@ -63,7 +63,7 @@ class Reading:
         """Probabilities (N, classes)."""
         return probabilities(self.logits(outputs), self.loss)
 
-    def with_prevalence(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Reading:
+    def with_prevalence(self, prevalence: Given | None) -> Reading:
         """The reading for a site with these declared class shares.
 
         Shifts for another site are dropped, including an operating point; except one by the rule "shares", at which the
@@ -71,7 +71,6 @@ class Reading:
 
         Args:
             prevalence: the class shares at the site; None for no change.
-            training_prevalence: the declared shares in the training data, instead of those in the model file.
 
         **Guarantee.** A function of the released model and of the declared shares: it costs no privacy.
 
@@ -79,8 +78,6 @@ class Reading:
         the scores hold are unknown.
         """
         if prevalence is None:
-            if training_prevalence is not None:
-                raise SfumatoError("`training_prevalence` is given without `prevalence`", "give both")
             return self
         if not is_exclusive(self.loss):
             raise SfumatoError(
@@ -88,14 +85,10 @@ class Reading:
                 "leave it out, and give a threshold",
             )
         used = check_shares(prevalence, self.classes, "prevalence")
-        if training_prevalence is not None:
-            known = check_shares(training_prevalence, self.classes, "training_prevalence")
-            return replace(self, shares=known, prevalence=used, operating_point=None)
         if self.shares is None:
             raise SfumatoError(
-                "`prevalence` also needs the classes' shares in the training data, which this model file does not hold",
-                f"declare them too: `training_prevalence` {' '.join(f'{name}=SHARE' for name in self.classes[:3])}"
-                + (" ..." if len(self.classes) > 3 else ""),
+                "`prevalence` is given, but the model file does not hold the class shares that its scores are for",
+                "train with `class_prevalence`",
             )
         found = self.operating_point
         return replace(self, prevalence=used, operating_point=found if found and found.rule == SHARES else None)
@@ -124,7 +117,7 @@ class Reading:
     @classmethod
     def from_dict(cls, about: Mapping[str, Any]) -> Reading:
         """The reading described in a model file."""
-        known = {name: about[name] for name in ("temperature", "shares", "prevalence") if name in about}
+        known = {name: about[name] for name in ("temperature", "shares") if name in about}
         if "operating_point" in about:
             known["operating_point"] = OperatingPoint.from_dict(about["operating_point"])
         return cls(classes=tuple(about["classes"]), loss=about.get("loss", "softmax"), **known)
@@ -134,7 +127,6 @@ class Reading:
         known = {
             "temperature": self.temperature,
             "shares": None if self.shares is None else dict(self.shares),
-            "prevalence": None if self.prevalence is None else dict(self.prevalence),
             "operating_point": None if self.operating_point is None else self.operating_point.to_dict(),
         }
         return {name: value for name, value in known.items() if value is not None}
@@ -147,9 +139,8 @@ def check_shares(given: Given, classes: Sequence[str], name: str) -> dict[str, f
 
 def refuse_unreadable(reading: Reading, path: object) -> None:
     """Refuse shares and an operating point of a model file that are not of its own classes."""
-    for shares in (reading.shares, reading.prevalence):
-        if shares is not None and set(shares) != set(reading.classes):
-            raise SfumatoError(f"{path} holds shares of other classes than its own", "restore it from a copy")
+    if reading.shares is not None and set(reading.shares) != set(reading.classes):
+        raise SfumatoError(f"{path} holds shares of other classes than its own", "restore it from a copy")
     point = reading.operating_point
     if point is not None and (point.positive not in reading.classes or len(reading.classes) != 2):
         raise SfumatoError(f"{path} has an operating point for {point.positive!r}", "restore it from a copy")

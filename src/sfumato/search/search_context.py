@@ -62,11 +62,6 @@ class SearchContext:
         """The context of a search. If the number of threads is not given, the processes share the machine's threads."""
         positive_integer("processes", processes)
         trial.refuse_figures()
-        if (given := trial.options.get("calibrate_on")) is not None:
-            raise SfumatoError(
-                f"`calibrate_on` is {given}, but a search releases its models without a temperature",
-                "leave it out, and train once with the settings that the search finds",
-            )
         threads = max(1, default_threads() // processes) if trial.threads is None else trial.threads
         return cls(trial=replace(trial, threads=threads, earlier_search=None), scoring=scoring)
 

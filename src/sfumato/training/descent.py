@@ -70,7 +70,7 @@ def check_choices(module: nn.Module, settings: Settings, *, steps: int, own: Mak
     """Refuse an optimizer, schedule or average that is impossible for this number of steps."""
     check_descent(settings, steps=steps)
     if own is not None:
-        optimizer_for(module, settings.descent, own)  # checked when it is made
+        optimizers.refuse_unfit(optimizer_for(module, settings.descent, own))
     else:
         # Don't make an optimizer: the first one imports torch's compiler, which takes seconds.
         optim.check_parameters(_groups(module, settings.descent))

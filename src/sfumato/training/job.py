@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.data import Preparation, Source, Views, user_graph_of
+from sfumato.data import Preparation, Source, Views, most_of_one_user
 from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -42,8 +42,6 @@ class Job:
         steps: number of steps of the whole run.
         transform: maps stored images to the model's inputs.
         key: the run key; replaced by the recorded one when a run is resumed.
-        functions: digests of the model's function, in evaluation and in training mode, and of a custom loss and
-            optimizer. A resumed run reports which of them differ.
         kind: how steps are taken and scored.
         own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
@@ -58,7 +56,6 @@ class Job:
     performance: Performance
     transform: Preparation
     key: RunKey
-    functions: Mapping[str, str]
     kind: RunKind
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
@@ -103,7 +100,6 @@ class Job:
             "performance": self.performance.to_dict(),
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
-            "model": dict(self.functions),
             "code": self.own.names,
             **self.step_facts,
         }
@@ -175,13 +171,12 @@ class PrivateJob(Job):
         """
         if self.source.train.users is None or isinstance(self.plan.unit, User):
             return None
-        return int(user_graph_of(self.source.train).records_per_user.max(initial=0))
+        return most_of_one_user(self.source.train)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
         return super().record(run) | {
             "most_of_one_user": self.max_user_records,
-            "candidate": False,
             "assignment": self.source.assignment,
             "places": list(self.source.places),
             **self.key_facts,

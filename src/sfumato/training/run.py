@@ -101,9 +101,6 @@ def train(
 
             budget: name of a budget (`set_budget`) in which the whole plan is reserved before step 0.
 
-            calibrate_on: a public source, by its spelling or opened, on which a temperature is fitted; `predict`
-            divides the model's logits by it.
-
             audit, audit_source: number of canaries, each included or left out by a fair coin, for a lower bound of
             epsilon (`audit.json`); and a public source of canary images in place of noise, or "directions" for
             directions of the weights in place of images.
@@ -299,7 +296,6 @@ def take_remaining_steps(
         paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
         resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.verified_key(run, ledger), resume.verified_checkpoint(run, ledger, paid)
-    resume.report_environment(run, job.record(run.identity), checkpoint.step, paid, notify=progress.report)
     if paid:
         progress.report(
             f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "

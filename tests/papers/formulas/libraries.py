@@ -79,16 +79,6 @@ def head_of_one_norm(features, weight, bias, norm):
     return features / np.linalg.norm(features, axis=1, keepdims=True) * norm @ weight.T + bias
 
 
-def temperature(logits, labels, low=0.05, high=20.0):
-    """The one of least cross-entropy, by golden sections of its logarithm."""
-    left, right, ratio = math.log(low), math.log(high), (math.sqrt(5) - 1) / 2
-    for _ in range(80):
-        first, second = right - ratio * (right - left), left + ratio * (right - left)
-        lower = cross_entropy(logits / math.exp(first), labels) < cross_entropy(logits / math.exp(second), labels)
-        left, right = (left, second) if lower else (first, right)
-    return math.exp((left + right) / 2)
-
-
 def calibration_error(logits, labels, bins=15):
     """Expected calibration error over bins of equal width (Guo et al. 2017, equation 3)."""
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -253,12 +253,6 @@ def square_root(bands, momentum):
     return np.array(found)
 
 
-def blt_column(scales, decays, steps):
-    """c_0 = 1, c_k = sum_j scale_j decay_j^(k-1)."""
-    each = [sum(s * d ** (k - 1) for s, d in zip(scales, decays, strict=True)) for k in range(1, steps)]
-    return np.array([1.0, *each])
-
-
 def toeplitz_sensitivity(column, gap, *, every=True, first_only=False):
     """S^2: the largest |C u|^2 over all 0-1 vectors u whose ones are at least `gap` apart."""
     matrix, steps, most = toeplitz(column), len(column), 0.0

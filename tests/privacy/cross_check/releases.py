@@ -110,16 +110,11 @@ def _column(plan: Mapping[str, Any], steps: int) -> Any:
     """The first column of C; None if it increases or is negative, which is not covered here."""
     import numpy as np
 
-    column = np.zeros(steps)
-    if plan["mechanism"] == "BandedToeplitz":
-        coefficients = np.asarray(plan["coefficients"][:steps], dtype=float)
-        column[: len(coefficients)] = coefficients
-    elif plan["mechanism"] == "BufferedToeplitz":
-        column[0] = 1.0
-        for scale, decay in zip(plan["scales"], plan["decays"], strict=True):
-            column[1:] += scale * np.power(decay, np.arange(steps - 1))
-    else:
+    if plan["mechanism"] != "BandedToeplitz":
         return None
+    column = np.zeros(steps)
+    coefficients = np.asarray(plan["coefficients"][:steps], dtype=float)
+    column[: len(coefficients)] = coefficients
     return column if (column >= 0).all() and (np.diff(column) <= 0).all() else None
 
 

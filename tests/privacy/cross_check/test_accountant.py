@@ -12,7 +12,6 @@ import pytest
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan
 from sfumato.privacy import (
     BandedToeplitz,
-    BufferedToeplitz,
     CyclicPoisson,
     FixedOrder,
     QuantileClipping,
@@ -81,12 +80,6 @@ OTHERS = {
         mechanism=Tree(noise_multiplier=9.0, steps_per_tree=10, completed=True),
     ),
     "bands": plan(population=1000, participation=ORDER, steps=23, mechanism=BANDS),
-    "buffers": plan(
-        population=1000,
-        participation=ORDER,
-        steps=23,
-        mechanism=BufferedToeplitz(noise_multiplier=3.0, scales=(0.2223, 0.2788), decays=(0.9848, 0.636)),
-    ),
     "bands in turns": plan(
         population=1000, participation=CyclicPoisson(batch_size=10, groups=8), steps=230, mechanism=BANDS
     ),

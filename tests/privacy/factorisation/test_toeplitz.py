@@ -7,20 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfumato import SfumatoError
 from sfumato.privacy.factorisation import (
     Workload,
-    blt_coefficients,
-    blt_inverse,
     inverse,
     optimal_banded,
-    optimal_blt,
     sensitivity,
     square_root,
     toeplitz_covariance,
     toeplitz_noise,
+    tree_noise,
 )
-from sfumato.privacy.factorisation.mean_square import MeanSquare, rows
-from sfumato.privacy.factorisation.toeplitz import squared_sensitivity
+from sfumato.privacy.factorisation.toeplitz import MeanSquare, rows, squared_sensitivity
 
 ONCE = Workload(steps=1024, separation=1024)
 EIGHT_TIMES = Workload(steps=1024, separation=128)
@@ -115,23 +113,7 @@ def test_the_square_root_is_one(bands, momentum):
     np.testing.assert_allclose(root @ root, by_running(Workload(steps=bands, separation=1, momentum=momentum)))
 
 
-def test_blt_coefficients_are_the_definition():
-    found = blt_coefficients((0.25, 0.5), (0.9, 0.3), 6)
-    assert found.tolist() == pytest.approx([1, *(0.25 * 0.9**k + 0.5 * 0.3**k for k in range(5))])
-
-
-@given(st.lists(st.tuples(st.floats(0.001, 0.3), st.floats(0.0, 0.999)), min_size=1, max_size=4))
-@settings(max_examples=30)
-def test_the_inverse_of_a_blt(buffers):
-    scales, decays = zip(*buffers, strict=True)
-    found = blt_inverse(scales, decays, 300)
-    np.testing.assert_allclose(found, inverse(blt_coefficients(scales, decays, 300), 300), atol=1e-10)
-
-
 # -- known figures: root mean square error of prefix sums times sensitivity, n = 1024 ----------------------------------
-
-TWO = ((0.22230337, 0.27881407), (0.98480681, 0.63617939))
-THREE = ((0.07033022, 0.14188401, 0.27854668), (0.99711365, 0.95975023, 0.66361713))
 
 
 def error(workload: Workload, coefficients) -> float:
@@ -147,11 +129,45 @@ def error(workload: Workload, coefficients) -> float:
         (ONCE, lambda: square_root(1024), 3.110),
         (EIGHT_TIMES, lambda: square_root(128), 10.294),
         (EIGHT_TIMES, lambda: optimal_banded(EIGHT_TIMES, 128), 9.965),
-        (EIGHT_TIMES, lambda: blt_coefficients(*TWO, 1024), 10.463),
-        (EIGHT_TIMES, lambda: blt_coefficients(*optimal_blt(EIGHT_TIMES, 2), 1024), 10.463),
-        (ONCE, lambda: blt_coefficients(*THREE, 1024), 3.0587),
-        (ONCE, lambda: blt_coefficients(*optimal_blt(ONCE, 3), 1024), 3.0587),
     ],
 )
 def test_rows_of_the_table(workload, coefficients, figure):
     assert error(workload, coefficients()) == pytest.approx(figure, rel=1e-4)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+EIGHT = Workload(steps=8, separation=4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"momentum": 1.0}, "momentum must be below 1, got 1.0"),
+        ({"rates": (1.0,) * 7}, "rates must be a tuple of 8 factors, got 7 of them"),
+        ({"rates": (1.0,) * 7 + (0.0,)}, "rates must be positive"),
+    ],
+)
+def test_refusals_of_a_workload(changed, words):
+    with pytest.raises(SfumatoError, match=words):
+        Workload(**{"steps": 8, "separation": 4, **changed})
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda: optimal_banded(EIGHT, 9), "bands must be at most the number of steps, 8, got 9"),
+        (lambda: square_root(0), "bands must be at least 1"),
+        (lambda: sensitivity([1.0, 0.5, 0.6], EIGHT), "coefficients must be at least 0 and must not increase"),
+        (lambda: sensitivity([1.0, float("nan")], EIGHT), "coefficients must be at least 0"),
+        (
+            lambda: toeplitz_noise(EIGHT, inverse([1.0], 7)),
+            "inverse must hold 8 coefficients, one for each step, got 7",
+        ),
+        (lambda: tree_noise(EIGHT, steps_per_tree=0), "steps_per_tree must be at least 1"),
+    ],
+)
+def test_refusals_of_what_is_asked(ask, words):
+    with pytest.raises(SfumatoError, match=words):
+        ask()

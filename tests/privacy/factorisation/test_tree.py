@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato.privacy.factorisation import Workload, tree_covariance, tree_noise
-from sfumato.privacy.factorisation.mean_square import rows
+from sfumato.privacy.factorisation.toeplitz import rows
 
 
 def by_running(steps: int, per_tree: int, completed: bool) -> np.ndarray:

@@ -7,13 +7,12 @@ import functools
 import pytest
 
 from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, CyclicPoisson, FixedOrder, Tree, TruncatedPoisson
-from sfumato.privacy.factorisation import Workload, optimal_banded, optimal_blt
+from sfumato.privacy import BandedToeplitz, CyclicPoisson, FixedOrder, Tree, TruncatedPoisson
+from sfumato.privacy.factorisation import Workload, optimal_banded
 from sfumato.privacy.planning.by_name import OptimalToeplitz, request_by_names
 
 NUMBERS = {"batch_size": 100, "steps": 40, "noise_multiplier": 8.0, "epsilon": 4.0}
 PAIRS = {
-    "blt": {"mechanism": "blt"},
     "banded": {"mechanism": "banded", "bands": 6},
     "tree": {"mechanism": "tree", "steps_per_tree": 15, "complete_trees": True},
     "by position": {"order": "position"},
@@ -39,9 +38,9 @@ def test_what_is_left_out_follows_from_what_is_given():
         for name in PAIRS
         for plan in [calibrated(name, "epsilon")]
     }
-    assert kinds["blt"] == (FixedOrder, BufferedToeplitz, "add-or-remove")
+    assert kinds["banded"] == (FixedOrder, BandedToeplitz, "add-or-remove")
     assert kinds["tree"] == (FixedOrder, Tree, "add-or-remove")
-    assert kinds["by position"] == (FixedOrder, BufferedToeplitz, "zero-out")
+    assert kinds["by position"] == (FixedOrder, BandedToeplitz, "zero-out")
     assert kinds["cyclic"] == (CyclicPoisson, BandedToeplitz, "add-or-remove")
     assert kinds["truncated"] == (TruncatedPoisson, Gaussian, "zero-out")
     assert kinds["fixed order, independent"] == (FixedOrder, Gaussian, "add-or-remove")
@@ -54,7 +53,7 @@ def test_what_is_left_out_follows_from_what_is_given():
 @pytest.mark.parametrize(
     ("name", "unknown"),
     [
-        ("blt", "batch_size"),
+        ("banded", "batch_size"),
         ("banded", "noise_multiplier"),
         ("tree", "steps"),
         ("cyclic", "noise_multiplier"),
@@ -78,17 +77,14 @@ def test_what_is_unknown_keeps_the_budget_and_nearly_uses_it(name, unknown):
 
 
 def test_coefficients_are_the_best_for_the_plan_s_own_steps_and_participations():
-    plan = calibrated("blt", "noise_multiplier")
-    work = Workload(steps=40, separation=10, momentum=0.9)
-    assert (plan.mechanism.scales, plan.mechanism.decays) == optimal_blt(work, 2)
     plan = calibrated("banded", "noise_multiplier", steps=30)
     assert plan.mechanism.coefficients == optimal_banded(Workload(steps=30, separation=10, momentum=0.9), 6)
     plan = calibrated("cyclic", "noise_multiplier")  # one unit moves one column of C in a turn
     assert plan.mechanism.coefficients == optimal_banded(Workload(steps=40, separation=40, momentum=0.9), 4)
-    longer = calibrated("blt", "steps", epsilon=10.0)
+    longer = calibrated("banded", "steps", epsilon=10.0)
     gap = longer.participation.gap(1000)
-    own = optimal_blt(Workload(steps=longer.steps, separation=min(gap, longer.steps), momentum=0.9), 2)
-    assert (longer.mechanism.scales, longer.mechanism.decays) == own
+    work = Workload(steps=longer.steps, separation=min(gap, longer.steps), momentum=0.9)
+    assert longer.mechanism.coefficients == optimal_banded(work, 6)
 
 
 def planned(number: str, value: int | None, epsilon: float | None = None, **pair: object) -> PrivacyPlan:
@@ -121,7 +117,7 @@ def test_no_more_steps_and_no_larger_batch_would_fit_where_the_noise_follows_fro
 
 def test_the_ends_of_later_turns_are_tried_where_epsilon_falls_up_to_them():
     """Noise for just so many steps costs a little less at the end of a turn of 13 steps than where that turn begins."""
-    request = request_by_names(examples=50_000, mechanism="blt", momentum=0.9)
+    request = request_by_names(examples=50_000, mechanism="banded", momentum=0.9)
     plan = PrivacyPlan.calibrate(
         examples=50_000, delta=1e-6, batch_size=4096, noise_multiplier=36.5, epsilon=3.0, **request._asdict()
     )
@@ -141,13 +137,13 @@ def test_a_cut_follows_from_the_batch():
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"mechanism": "laplace"}, "mechanism must be one of gaussian, tree, banded, blt"),
+        ({"mechanism": "laplace"}, "mechanism must be one of gaussian, tree, banded"),
         ({"participation": "shuffling"}, "no theorem here covers the participation 'shuffling'"),
         ({"participation": "balls-in-bins"}, "known only by Monte Carlo simulation"),
         ({"mechanism": "tree", "bands": 4}, "bands 4 is for mechanism banded, but mechanism is tree"),
         ({"participation": "poisson", "groups": 4}, "groups 4 is for participation cyclic"),
         ({"mechanism": "banded", "bands": 0}, "bands must be at least 1"),
-        ({"mechanism": "blt", "order": "alphabet"}, "order must be one of random, position, time"),
+        ({"mechanism": "banded", "order": "alphabet"}, "order must be one of random, position, time"),
     ],
 )
 def test_what_cannot_be_is_refused(asked, problem):
@@ -164,12 +160,12 @@ def test_coins_and_noise_that_remembers_have_no_theorem():
 
 
 def test_coefficients_are_sought_for_so_many_steps_and_no_more():
-    pair = request_by_names(examples=1000, participation="fixed-order", mechanism="blt")
+    pair = request_by_names(examples=1000, participation="fixed-order", mechanism="banded")
     with pytest.raises(SfumatoError) as refused:
         PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=50_001, epsilon=8.0, delta=1e-5, **pair._asdict())
     assert str(refused.value) == (
-        "the best coefficients of blt noise are computed for at most 50000 steps, got 50001; use --mechanism tree "
-        "or gaussian, or larger batches and fewer steps; in Python a mechanism with coefficients of its own, such "
+        "the best coefficients of banded noise are computed for at most 50000 steps, got 50001; use --mechanism "
+        "tree or gaussian, or larger batches and fewer steps; in Python a mechanism with coefficients of its own, such "
         "as those of sfumato.privacy.factorisation, takes any number of steps"
     )
 

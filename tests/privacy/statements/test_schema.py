@@ -18,7 +18,6 @@ from jsonschema import Draft202012Validator
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
     BandedToeplitz,
-    BufferedToeplitz,
     Circumstances,
     ClippedWithoutNoise,
     CyclicPoisson,
@@ -53,10 +52,7 @@ EVERYTHING = Circumstances(
     public_filtered=True,
     tokens="bytes",
     figures=NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True),
-    calibrated_on_public=True,
     class_prevalence=(("a", 0.5), ("b", 0.5)),
-    prevalence=(("a", 0.5), ("b", 0.5)),
-    training_prevalence=(("a", 0.5), ("b", 0.5)),
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
     audit=100,
     audit_directions=True,
@@ -89,15 +85,11 @@ PLANS = {
     "a fixed order": plan(participation=ORDER),
     "a tree": plan(participation=ORDER, mechanism=Tree(noise_multiplier=9.0, steps_per_tree=4, completed=True)),
     "bands": plan(participation=ORDER, mechanism=BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5))),
-    "buffers": plan(
-        participation=ORDER, mechanism=BufferedToeplitz(noise_multiplier=4.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
-    ),
     "groups that take turns": plan(participation=CyclicPoisson(batch_size=50, groups=4)),
     "a cut": plan(participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out"),
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
     "a quantile": plan(clipping=QuantileClipping(count_noise=5.0)),
     "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
-    "persons on one image": plan(unit=User(drawn="examples", at_most=2, users=500, shared=True), adjacency="zero-out"),
     "persons in clients": plan(unit=User(drawn="clients")),
 }
 STATEMENTS = {

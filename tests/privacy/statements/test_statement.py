@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
     BandedToeplitz,
-    BufferedToeplitz,
     Circumstances,
     CyclicPoisson,
     FixedOrder,
@@ -78,7 +77,6 @@ def test_circumstances_are_recorded_whole_and_read_only_whole():
                 Circumstances.from_dict({one: value for one, value in written.items() if one != name})
 
 
-BLT = BufferedToeplitz(noise_multiplier=6.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
 BANDED = BandedToeplitz(noise_multiplier=6.0, coefficients=(1.0, 0.5))
 PAIRS = {
     "tree": (
@@ -91,14 +89,14 @@ PAIRS = {
     ),
     "position": (
         FixedOrder(batch_size=100, assignment="position"),
-        BLT,
+        BANDED,
         "each example in every 10th step, by its place in the file, whose order is public, clipping norm 1, noise "
-        "multiplier 6 before it is correlated over all steps by 2 buffers, accounted",
-        ("whose order is taken as public", "noise of all steps before it"),
+        "multiplier 6 before it is correlated over 2 steps, accounted",
+        ("whose order is taken as public", "noise of the few steps before it"),
     ),
     "time": (
         FixedOrder(batch_size=20, assignment="time"),
-        BLT,
+        BANDED,
         "each example in at most one step, decided by its own time stamp",
         ("once, in the step decided by its own time stamp",),
     ),
@@ -208,7 +206,6 @@ def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
         ({"figures": FIGURES}, "Only the noisy counts are covered"),
         ({"figures": FIGURES}, "Figures that other runs publish of the same test images. Their epsilons add up."),
         ({"figures": FIGURES}, "A record in both parts of the data"),
-        ({"calibrated_on_public": True}, "The data on which the temperature was fitted"),
     ],
 )
 def test_what_is_not_covered_is_named(facts, words):

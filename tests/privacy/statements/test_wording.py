@@ -86,24 +86,3 @@ def test_two_clipping_norms_are_counted_in_plain_words_and_a_group_s_figure_stan
 def test_a_delta_above_one_over_the_persons_is_named():
     for delta, named in ((1 / 3000, True), (1 / 3500, False)):
         assert ("Delta is above one over the number of persons" in said("examples", delta=delta).sentence) == named
-
-
-@pytest.mark.parametrize(("at_most", "kept"), [(10, "up to 10"), (1, "one")])
-def test_of_shared_records_it_says_what_is_public_and_whom_nothing_is_promised(at_most, kept):
-    unit = User(drawn="examples", at_most=at_most, users=9000, shared=True)
-    shared = Statement(plan=replace(PLAN, unit=unit, adjacency="zero-out"), circumstances=Circumstances())
-    assert (
-        f"for each single person, over all images that they are on, {kept} of which were used (who is on which is "
-        "taken as public), under zero-out adjacency: 20 steps of the" in shared.sentence
-    )
-    assert "with N = 6800 examples of 9000 persons;" in shared.sentence
-    plain = "\n".join(shared.plain)
-    assert "as if that person's data had contributed nothing" in plain
-    assert "all images that the person is not on included" in plain
-    assert "the guarantee hides what a person's images show, but not that the person is on them, or with whom." in plain
-    assert "one lets all images of a person contribute, and the other lets them contribute nothing." in plain
-    uncovered = "\n".join(shared.not_covered)
-    assert "A record without names is not covered." in uncovered
-    assert "A person who is on a record but not named there is not covered on it." in uncovered
-    assert "only the person that it is named after" not in uncovered
-    assert PrivacyPlan.from_dict(json.loads(json.dumps(shared.to_dict()))["plan"]) == shared.plan

@@ -13,7 +13,6 @@ from scipy import stats
 from sfumato import SfumatoError
 from sfumato.privacy import (
     BandedToeplitz,
-    BufferedToeplitz,
     CyclicPoisson,
     Example,
     FixedOrder,
@@ -136,7 +135,6 @@ def test_the_most_steps_are_found_and_steps_add_up():
         Gaussian(noise_multiplier=20.0),
         Tree(noise_multiplier=20.0),
         BandedToeplitz(noise_multiplier=20.0, coefficients=(1.0, 0.5)),
-        BufferedToeplitz(noise_multiplier=20.0, scales=(0.5,), decays=(0.5,)),
     ],
 )
 def test_in_full_batches_all_records_of_a_user_are_one_vector_of_that_length(mechanism):

@@ -57,7 +57,7 @@ def test_right_noise_has_no_fault_and_what_would_have_been_noticed_is_said():
     assert AuditOutcome.from_dict(json.loads(json.dumps(right.to_dict()))).noise == right.noise
 
 
-@pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
+@pytest.mark.parametrize("mechanism", ["tree", "banded"])
 def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     """Where it is like independent noise; no epsilon is proven."""
     more = {"bands": 3, "order": "position"} if mechanism == "banded" else {}
@@ -185,7 +185,7 @@ def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch
 
 
 def test_the_page_of_a_run_with_correlated_noise_has_no_bounds(spots, tmp_path):
-    request = request_by_names(examples=200, momentum=0.0, mechanism="blt")._asdict()
+    request = request_by_names(examples=200, momentum=0.0, mechanism="banded")._asdict()
     plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=4, noise_multiplier=2.0, delta=1e-4, **request)
     run = train("linear", spots, plan, directory=tmp_path / "run", learning_rate=0.5, threads=1)
     assert audit_run(run.directory, observations=30).bounds == ()

@@ -237,7 +237,7 @@ def test_intervals_name_what_they_get_wrong(digits, planned, tmp_path):
     adam = replace(SETTINGS, optimizer="adam", learning_rate=0.01)
     train(None, digits, correlated, directory=tmp_path / "c", settings=adam, threads=1, device="cpu", keep=8)
     notes = intervals(tmp_path / "b", [digits.test.images[0]]).notes
-    assert "the noise of blt is correlated over steps" in notes[0]
+    assert "the noise of banded is correlated over steps" in notes[0]
     assert len(notes) == 1
     assert (
         "is for SGD with momentum, but the optimizer is adam"
@@ -274,10 +274,10 @@ def test_intervals_of_tree_noise_are_as_much_wider_as_its_last_prefix_sum_varies
 def _pair(examples: int):
     from sfumato.privacy.planning.by_name import request_by_names
 
-    return request_by_names(examples=examples, mechanism="blt", participation="full-batch", momentum=0.0)._asdict()
+    return request_by_names(examples=examples, mechanism="banded", participation="full-batch", momentum=0.0)._asdict()
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "banded", "blt", "tree"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "banded", "tree"])
 def test_the_rule_knows_the_noise_of_every_mechanism(digits, mechanism):
     """The noise's covariance over steps: of the sum of all steps it gives what `noise_in_weights` says."""
     from sfumato.privacy.planning.by_name import request_by_names

@@ -104,7 +104,6 @@ def test_what_a_statement_says_in_other_terms_is_in_it(run):
         known.circumstances,
         search=Search(runs=7, epsilon=5.0, delta=1e-4),
         rounds=3,
-        calibrated_on_public=True,
         read=("examples",),
     )
     found = entry(run(statement=replace(known, circumstances=circumstances)))["deployment"]
@@ -121,7 +120,6 @@ def test_what_a_statement_says_in_other_terms_is_in_it(run):
         "Many releases",
     )
     assert "3 rounds" in found["implementation"]["composition"]
-    assert "temperature that was fitted on public data" in found["implementation"]["post_processing"]
 
 
 def test_nothing_that_was_measured_on_private_data_is_in_it(run):

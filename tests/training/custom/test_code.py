@@ -91,7 +91,6 @@ def test_another_number_of_the_loss_releases_no_paid_step_again(spots, tmp_path,
     assert [one.body for one in after if one.kind == "release"][: len(paid)] == paid
     assert [one.body for one in after if one.kind == "lost"] == [{"first": 0, "last": len(paid) - 1}]
     assert run.statement.circumstances.steps_lost == len(paid)
-    assert "digest of loss" in json.loads((tmp_path / "run" / "settings.json").read_text())["went_on"][0]
 
 
 def test_a_run_by_a_seed_promises_nothing_whatever_its_code(spots, tmp_path):
@@ -145,9 +144,9 @@ class Counting(nn.Module):
 LOSSES = {
     "of the batch": (lambda outputs, targets: (outputs - outputs.mean(0)).sum(), "constant on one example"),
     "weights": (nn.CrossEntropyLoss(weight=torch.arange(1.0, 5.0)), "class weights that its mean divides out again"),
-    "no number": (nn.CrossEntropyLoss(reduction="none"), r"must return one number for outputs \(2, 4\) .* \(2,\)"),
-    "fails": (nn.BCEWithLogitsLoss(), r"loss fails on outputs \(2, 4\) and targets \(2,\) of torch.int64: ValueError"),
-    "keeps something": (Counting(), "loss gives different numbers when it is called again"),
+    "no number": (nn.CrossEntropyLoss(reduction="none"), r"must return one floating-point number, .* got shape \(2,\)"),
+    "fails": (nn.BCEWithLogitsLoss(), "the model or loss fails on one example: ValueError"),
+    "keeps something": (Counting(), "the plain computation gives"),
 }
 
 
@@ -157,29 +156,6 @@ def test_a_loss_that_cannot_be_is_named_before_there_is_a_run(spots, tmp_path, n
     with pytest.raises(SfumatoError, match=problem):
         trained(tmp_path / "run", spots, loss=loss)
     assert not (tmp_path / "run").exists()
-
-
-class Forgetful(torch.optim.SGD):
-    """Keeps a momentum where no state_dict finds it."""
-
-    def __init__(self, parameters, lr=0.1):
-        super().__init__(parameters, lr=lr)
-        self.before = {}
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for one in group["params"]:
-                self.before[one] = 0.9 * self.before.get(one, 0) + one.grad
-                one.data -= group["lr"] * self.before[one]
-
-
-class Noisy(torch.optim.SGD):
-    """Adds noise of its own."""
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for one in group["params"]:
-                one.data -= group["lr"] * (one.grad + torch.randn_like(one))
 
 
 class Sharp(torch.optim.SGD):
@@ -199,8 +175,6 @@ OPTIMIZERS = {
     "other parameters": (lambda _: torch.optim.SGD(nn.Linear(2, 2).parameters()), "has 2 tensors that are not"),
     "some": (lambda given: torch.optim.SGD(given[:1]), "leaves out 1 trainable parameters of the model, such as"),
     "no rate": (lambda given: torch.optim.SGD(given, lr=0.0), r"SGD needs a learning rate above 0, got \[0.0\]"),
-    "forgets": (Forgetful, "cannot be resumed"),
-    "random": (Noisy, "cannot be resumed"),
 }
 
 

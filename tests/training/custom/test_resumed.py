@@ -15,7 +15,6 @@ from sfumato.training.custom.records import own_records
 STEPS = 6
 CORRELATED = {
     "tree": {"mechanism": "tree"},
-    "blt": {"mechanism": "blt"},
     "banded": {"mechanism": "banded", "bands": 3, "order": "position"},
 }
 

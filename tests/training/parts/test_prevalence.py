@@ -111,7 +111,6 @@ def test_the_pages_and_the_verdict_know_it(finished, tmp_path):
     assert f"own score for it is {finished.published.operating.threshold:g} or more" in page
     statement = finished.statement.to_dict()
     assert statement["circumstances"]["figures"]
-    assert statement["circumstances"]["prevalence"] == statement["circumstances"]["training_prevalence"] == {}
 
 
 def rebound(place, **bound):
@@ -170,55 +169,21 @@ def test_what_is_asked_for_is_kept_when_a_run_is_resumed(rays, source, tmp_path,
     def stopping(*_):
         raise StopError
 
-    shares = {"prevalence": USED, "training_prevalence": TRAINED}
     with monkeypatch.context() as patch:
         patch.setattr(finish, "close", stopping)
         with pytest.raises(StopError):
-            trained(rays, tmp_path / "run", operating_point="pneumonia=0.8", **shares)
+            trained(rays, tmp_path / "run", operating_point="pneumonia=0.8")
     with pytest.raises(SfumatoError, match="operating_point"):
-        trained(rays, tmp_path / "run", operating_point="balanced", **shares)
-    with pytest.raises(SfumatoError, match="prevalence"):
-        trained(
-            rays, tmp_path / "run", operating_point="pneumonia=0.8", prevalence=TRAINED, training_prevalence=TRAINED
-        )
+        trained(rays, tmp_path / "run", operating_point="balanced")
     from sfumato.training.preparation import from_record
 
     record = RunDirectory(tmp_path / "run").read_json(names.SETTINGS)
     assert from_record.registry.recorded_options(record, "run") == {
-        "report_epsilon": 3.0, "operating_point": "pneumonia=0.8", "keep": 20, **shares,
+        "report_epsilon": 3.0, "operating_point": "pneumonia=0.8", "keep": 20,
     }  # fmt: skip
-    run = trained(rays, tmp_path / "run", operating_point="pneumonia=0.8", **shares)
-    loaded = run.load()
-    assert (loaded.reading.prevalence, loaded.reading.shares) == (USED, TRAINED)
+    run = trained(rays, tmp_path / "run", operating_point="pneumonia=0.8")
     assert run.published.operating is None or run.published.operating.rule == "pneumonia=0.8"
     assert verify(run.directory).holds
-
-
-def test_declared_shares_move_the_scores_and_stand_in_the_statement(source, tmp_path):
-    plain = trained(source, tmp_path / "plain", report_epsilon=None).load()
-    run = trained(source, tmp_path / "run", report_epsilon=None, prevalence=["normal=0.9,pneumonia=0.1"],
-                  training_prevalence=TRAINED)  # fmt: skip
-    loaded, images = run.load(), list(source.test.take(slice(0, 50)))
-    assert torch.equal(loaded.logits(images), plain.logits(images)), "the weights are the same"
-    moved = torch.tensor(logit_offsets((0.26, 0.74), (0.9, 0.1), loss="softmax"))
-    assert torch.allclose(loaded.predict(images), (plain.logits(images) + moved).softmax(1))
-    assert torch.equal(
-        plain.with_prevalence(loaded.reading.prevalence, TRAINED).predict(images), loaded.predict(images)
-    )
-    lines = [line for line in run.statement.not_covered if "which scores are adjusted" in line]
-    assert "from which scores are adjusted (normal 0.26, pneumonia 0.74). sfumato trusts the owner" in lines[0]
-    assert "to which scores are adjusted (normal 0.9, pneumonia 0.1)" in lines[1]
-    assert verify(run.directory).holds
-    assert plain.statement.circumstances.prevalence == ()
-    written = json.loads(read_safetensors(run.directory / names.MODEL)[1][METADATA])
-    assert (written["shares"], written["prevalence"]) == (TRAINED, {"normal": 0.9, "pneumonia": 0.1})
-
-
-def test_published_counts_are_those_of_the_moved_model(source, tmp_path):
-    run = trained(source, tmp_path / "run", prevalence={"normal": 0.9, "pneumonia": 0.1}, training_prevalence=TRAINED)
-    assert run.published.operating is None, "the owner has said for which place the model is"
-    assert abs(run.published.accuracy.value - run.accuracy) < 0.02
-    assert run.accuracy < 0.6
 
 
 def test_with_weights_scores_hold_where_all_classes_are_as_frequent(source, tmp_path):
@@ -230,8 +195,8 @@ def test_with_weights_scores_hold_where_all_classes_are_as_frequent(source, tmp_
     expected = torch.tensor(logit_offsets((0.5, 0.5), (0.38, 0.62), loss="softmax"))
     scaled = loaded.logits(images) / (loaded.reading.temperature or 1.0)
     assert torch.allclose(there.predict(images), (scaled + expected).softmax(1))
-    with pytest.raises(SfumatoError, match="training_prevalence and class_prevalence are both given"):
-        trained(source, tmp_path / "two", WEIGHTED, training_prevalence=TRAINED, prevalence=USED)
+    (line,) = [line for line in run.statement.not_covered if "by which examples are weighted" in line]
+    assert "(normal 0.26, pneumonia 0.74). sfumato trusts the owner" in line
 
 
 def test_an_aggregate_has_the_declared_shares_and_no_operating_point(finished, tmp_path):
@@ -252,9 +217,6 @@ def test_an_aggregate_has_the_declared_shares_and_no_operating_point(finished, t
         ),
         ({"operating_point": "best"}, "operating_point must be one of shares"),
         ({"operating_point": "cat=0.9"}, "operating_point must be one of normal, pneumonia; got 'cat'"),
-        ({"prevalence": USED}, "the classes' shares in the training data are not declared"),
-        ({"prevalence": {"cat": 0.5, "normal": 0.5}, "training_prevalence": TRAINED}, "'cat', which is not a class"),
-        ({"training_prevalence": ["normal=0.2"]}, "sum to 0.2, not to 1"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_spent(rays, source, tmp_path, given, words):

@@ -145,7 +145,7 @@ def test_the_exact_number_of_test_records_is_nowhere_given_away(finished, privat
     assert finished.published.records.value == whole
     # What is counted, and how, is the same for any number of test records.
     fewer = replace(private, test=private.test.select(np.arange(exact) < 100))
-    tables = [published.plan_table(2.5, source, plan, calibrated=False) for source in (private, fewer)]
+    tables = [published.plan_table(2.5, source, plan) for source in (private, fewer)]
     assert tables[0] == tables[1] == finished.published.table
 
 
@@ -419,15 +419,14 @@ def _without(path):
 
 
 def test_what_no_theorem_covers_is_refused(private, plan, arrays):
-    given = {"calibrated": False}
     persons = replace(plan, unit=User(at_most=None, drawn="users"))
     with pytest.raises(SfumatoError, match="protects users"):
-        published.plan_table(1.0, private, persons, **given)
+        published.plan_table(1.0, private, persons)
     with pytest.raises(SfumatoError, match="the data are public"):
-        published.plan_table(1.0, replace(private, public=True), plan, **given)
+        published.plan_table(1.0, replace(private, public=True), plan)
     for wrong in (0.0, -1.0, math.nan):
         with pytest.raises(SfumatoError, match="epsilon"):
-            published.plan_table(wrong, private, plan, **given)
+            published.plan_table(wrong, private, plan)
 
 
 def test_several_runs_publish_nothing(arrays, tmp_path):

@@ -49,8 +49,7 @@ class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
 
     public: bool = False
-    """The data are public, so figures measured on them are no secret. digits and torchvision sources are public unless
-    --private is given."""
+    """The data are public. digits and torchvision sources are public unless --private is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +80,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
     source: Text = None
     """Source to use instead of the recipe's."""
     trust_code: bool = False
-    """Run the code that a recipe, a run or its weights name as their model (package:function). Otherwise it is refused,
-    unless --model names the same function."""
+    """Run the code that a recipe, a run or its weights name as their model (package:function)."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -231,16 +229,15 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
     epsilon: Epsilon = None
     """Privacy budget. sfumato train takes several, separated by commas, and trains one model for each."""
     examples: Examples = None
-    """N, the number of training examples, declared. Otherwise it is counted, and the statement says that it was read
-    from the data. With --unit user, the number of records kept."""
+    """N, the number of training examples (with --unit user, of those kept), declared. If counted, the statement says
+    so."""
     private: bool = False
     """The data are private, although the source is a public one."""
     micro_batch: WholeByRule = None
     """Largest number of examples in memory at once. (default: measured on synthetic examples)"""
     precision: Precision = None
-    """Precision of matrix products and convolutions. Norms, sums and noise stay in full precision, so the guarantee
-    does not change. (default: bfloat16 on GPUs that have it in hardware, if a whole network is trained; else
-    float32)"""
+    """Precision of matrix products and convolutions. The guarantee does not change. (default: bfloat16 on GPUs that
+    have it in hardware, if a whole network is trained; else float32)"""
 
     @property
     def experiment(self) -> Experiment:

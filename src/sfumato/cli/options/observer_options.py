@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sfumato._checks import one_of
 from sfumato.cli.options.spellings import TrackerName
 
 if TYPE_CHECKING:
@@ -18,11 +19,10 @@ class ObserverOptions:
     """The observers of a run while it takes its steps."""
 
     tensorboard: bool = False
-    """Also write the figures of metrics.jsonl for TensorBoard, to tensorboard/ in the run directory. On private data
-    they are exact, and for the owner only."""
+    """Also write the figures of metrics.jsonl for TensorBoard, to tensorboard/ in the run directory. For the owner
+    only."""
     track: TrackerName = None
-    """Also log these figures to MLflow or Weights & Biases. On private data a remote tracker gets only epsilon and the
-    learning rate; a local one gets everything, under names that begin with private."""
+    """Also log these figures to MLflow or Weights & Biases. On private data only epsilon and the learning rate."""
 
     def check_observers(self) -> None:
         """Refuse TensorBoard or a tracker that is not installed, before any data are read."""
@@ -31,9 +31,10 @@ class ObserverOptions:
 
             TensorBoard.require_installed()
         if self.track is not None:
-            from sfumato.observers.trackers import tracker
+            from sfumato.observers.trackers import TRACKERS
 
-            tracker(self.track)
+            one_of("track", self.track, tuple(TRACKERS))
+            TRACKERS[self.track].require_installed()
 
     def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
         """The requested observers, in addition to the progress bar."""
@@ -45,10 +46,7 @@ class ObserverOptions:
                 progress.report("note: --tensorboard writes exact figures of private data, which are for you alone")
             found.append(TensorBoard(run.path / "tensorboard"))
         if self.track is not None:
-            from sfumato.observers.trackers import tracker
+            from sfumato.observers.trackers import TRACKERS
 
-            tracking = tracker(self.track)(run, public=public, report=progress.report)
-            if tracking.note is not None:
-                progress.report(tracking.note)
-            found.append(tracking)
+            found.append(TRACKERS[self.track](run.path, public=public, report=progress.report))
         return tuple(found)

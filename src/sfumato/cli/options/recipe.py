@@ -40,9 +40,9 @@ def _choices_of_type(words: str) -> tuple[str, ...]:
 
 
 TEXTS = (*_choices_of_type("str"), "normalisation", "source", "output", "device", "precision")
-TEXTS += ("budget", "calibrate_on", "audit_source", "operating_point")
+TEXTS += ("budget", "audit_source", "operating_point")
 SWITCHES = (*_choices_of_type("bool"), "private")
-LISTS = (*_choices_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
+LISTS = _choices_of_type("tuple[str, ...]")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )

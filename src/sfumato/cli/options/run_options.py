@@ -17,7 +17,7 @@ class PrintsJson:
     """The option of a verb that has one result."""
 
     json: bool = False
-    """Print one JSON object."""
+    """End with one JSON object on standard output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,5 +48,4 @@ class ModelOptions(RunArgument):
     """Options of a verb that uses a run's model."""
 
     model: FunctionName = None
-    """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
-    is not trusted."""
+    """The function that builds a model of your own (package:function)."""

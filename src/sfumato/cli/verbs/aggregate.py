@@ -34,7 +34,7 @@ class Aggregate(ModelOptions):
     score_on: SourceText = None
     """Source on whose test part all candidates are scored."""
     public: bool = False
-    """The scoring source is public, so choosing by it costs nothing. digits and torchvision sources always are."""
+    """The scoring source is public, so choosing by it costs nothing."""
     epsilon: Number = None
     """For a private test part: epsilon that the choice may cost each of its records. (default: private records are
     refused)"""

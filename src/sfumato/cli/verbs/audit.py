@@ -39,8 +39,7 @@ class Audit(EndsWithJson):
     confidence: float = 0.95
     """One minus the probability that the bound exceeds the true epsilon."""
     model: FunctionName = None
-    """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
-    is not trusted."""
+    """The function that builds a model of your own (package:function)."""
     trust_code: bool = False
     """Run the code that a recipe names as its model (package:function)."""
 

@@ -55,11 +55,10 @@ class Dedup(EndsWithJson):
     drop: str = "private"
     """Which set loses the duplicates: private, public (which reveals something about the private set), or none."""
     limit: Annotated[float | None, Spelling("SHARE", "default: 0.28")] = None
-    """Largest difference that counts as a copy, relative to the image's contrast. 0.001 finds only exact copies,
-    mirrored or not."""
+    """Largest difference that counts as a copy, relative to the image's contrast."""
     backbone: Annotated[str | None, Spelling("NAME", "default: pixels only")] = None
-    """Also compare features of this network: timm:NAME, torchvision:NAME, or a run of sfumato pretrain. This finds
-    copies in other light or colours, or with a caption. Its weights must come from public data."""
+    """Also compare features of this public network (timm:NAME, torchvision:NAME, or a run of sfumato pretrain), to find
+    copies in other light or colours."""
     weights: Path = None
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
     resolution: OwnSide = None
@@ -68,12 +67,11 @@ class Dedup(EndsWithJson):
     """Where pairs.json, pairs.html and the smaller set go. (default: dedup/ and the private source's name, with -public
     if that set is the smaller one)"""
     bit_depth: BitDepth = None
-    """Number of bits that 16-bit images use, in both sets: 12 if white is 4095. Larger values are refused."""
+    """Number of bits that 16-bit images use, in both sets: 12 if white is 4095."""
     window: Window = None
     """Alternatively, the values that become black and white, in both sets."""
     user_from: UserFrom = None
-    """How to find the person behind each private image: class, folder, dicom, or a regular expression. The smaller set
-    keeps it."""
+    """How to find the person behind each private image."""
     label_columns: LabelColumns = None
     """Several labels of each private image, as in sfumato train. The smaller set keeps them."""
     root: Path = None

@@ -43,8 +43,7 @@ class Doctor(PrintsJson):
     """
 
     new_key: bool = False
-    """If the owner's key is lost, make a new one and move the lists of the lost one aside. The split into train and
-    test changes, and totals no longer include earlier runs."""
+    """Replace a lost owner's key. The split into train and test changes, and totals no longer include earlier runs."""
 
     def run(self) -> int:
         """Run the checks and print the findings."""

@@ -42,20 +42,19 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
     private: bool = False
     """The data are private, although the source is a public one."""
     budget: BudgetName = None
-    """Reserve the whole plan in this budget before the first round, and refuse to start if it does not fit. See sfumato
-    budget."""
+    """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
     keep: WholeByRule = None
-    """Number of checkpoints kept beside the model, half of them from the very last rounds, for sfumato aggregate. 0
-    keeps none. (default: 20, or as many as fit in 64 MiB, or none if fewer than 4 fit)"""
+    """Number of checkpoints kept beside the model, for sfumato aggregate. 0 keeps none. (default: 20, or as many as fit
+    in 64 MiB, or none if fewer than 4 fit)"""
     audit: Whole = None
     """Insert this many canary users (random directions in parameter space), each with probability one half, and report
     the epsilon that guessing them back proves, and an estimate of epsilon."""
     seeds: Whole = None
-    """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its
-    95% prediction interval, and their joint guarantee."""
+    """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its 95% prediction interval, and
+    their joint guarantee."""
     copy: bool = False
-    """Resume a run although another copy of it went on, such as one before a backup was restored. The steps that the
-    other copy may have taken are counted as spent."""
+    """Resume a run although another copy of it went on. The steps that the other may have taken are counted as spent.
+    """
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 

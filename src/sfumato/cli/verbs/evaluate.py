@@ -43,14 +43,11 @@ class Evaluate(SharedWork, ModelOptions, Loading):
     part: str = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False
-    """The data are public, so figures measured on them are no secret. digits, torchvision sources and data that the run
-    declares public always are."""
+    """The data are public. digits, torchvision sources and data that the run declares public always are."""
     label_sets: spellings.Path = None
-    """JSON file with several right labels per image, as in ImageNet-ReaL. A prediction is right if it is one of
-    them."""
+    """JSON file with several right labels per image, as in ImageNet-ReaL."""
     user_from: spellings.UserFrom = None
-    """How to find the person behind each image, as in training. A split that differs from the one in training is
-    refused."""
+    """How to find the person behind each image, as in training."""
     groups_from: spellings.GroupColumn = None
     """Column of a table with the group of each record, for accuracy, area under ROC curves and calibration of each
     group. The names of all groups may follow."""
@@ -67,16 +64,13 @@ class Evaluate(SharedWork, ModelOptions, Loading):
     window: spellings.OwnWindow = None
     """Alternatively, the values that become black and white."""
     positive: spellings.ClassName = None
-    """A class, such as a disease: prints the area under its ROC curve, sensitivity and specificity, with 95% intervals.
-    With several labels, the only one to show."""
+    """Class, such as a disease, whose area under the ROC curve, sensitivity and specificity are printed, with 95%
+    intervals."""
     threshold: spellings.Number = None
     """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
     prevalence: spellings.SharesThere = None
     """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
     of every class, which also shifts the scores."""
-    training_prevalence: spellings.Shares = None
-    """Share of each class in the training data, declared, from which scores are shifted. (default: as the model file
-    says)"""
     plot: spellings.Path = None
     """Draw the ROC curve of that class into this .svg file."""
     far: spellings.Number = None
@@ -157,13 +151,7 @@ class Evaluate(SharedWork, ModelOptions, Loading):
 
     def _reading(self, loaded: Loaded) -> Reading:
         """How logits become scores: as in the model file, or shifted to the declared class shares."""
-        alone = self._share is not None
-        if alone and self.training_prevalence is not None:
-            raise SfumatoError(
-                "--training-prevalence is given, but --prevalence is a single share, which does not shift scores",
-                "give --prevalence as CLASS=SHARE of every class",
-            )
-        return loaded.reading.with_prevalence(None if alone else self.prevalence, self.training_prevalence)
+        return loaded.reading.with_prevalence(None if self._share is not None else self.prevalence)
 
     @property
     def _share(self) -> float | None:

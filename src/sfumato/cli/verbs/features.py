@@ -42,24 +42,22 @@ class Features(SharedWork, EndsWithJson, SourceChoices):
     what: spellings.SourceName
     """The images, spelled as for sfumato train, such as folder:PATH."""
     backbone: Annotated[str, spellings.Spelling("NAME")]
-    """timm:NAME, torchvision:NAME, or a run of sfumato pretrain. Its weights must come from public data."""
+    """Public network: timm:NAME, torchvision:NAME, or a run of sfumato pretrain."""
     weights: spellings.Path = None
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
     model: spellings.FunctionName = None
-    """The function that builds the network of a run with a model of your own (package:function). A name inside a file
-    is not trusted."""
+    """The function that builds a model of your own (package:function)."""
     resolution: spellings.OwnSide = None
     """Input size of the backbone in pixels."""
     resize: spellings.OwnSide = None
-    """Size to which images are resized before they are cropped to the resolution: --resolution 256 --resize 384 shows
-    the middle 256 of 384 pixels."""
+    """Size to which images are resized before they are cropped to the resolution."""
     crop: spellings.Crop = "central"
     """How training images are cropped: central, or at random as in Inception."""
     crop_area: spellings.CropArea = None
     """For random crops: smallest share of the image's area."""
     views: spellings.Whole = None
-    """K, the versions of each training image: any number of random crops, or the image and its mirror image. (default:
-    1; 2 for central crops with --flip True)"""
+    """K, the versions of each training image: random crops, or the image and its mirror image. (default: 1; 2 for
+    central crops with --flip True)"""
     flip: spellings.OffByDefault = None
     """Whether views are mirrored."""
     whiten_by: spellings.SourceText = None

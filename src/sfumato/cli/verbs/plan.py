@@ -68,7 +68,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
     users: spellings.Whole = None
     """Number of users, if the unit is a user."""
     batch_size: spellings.Whole = None
-    """Expected number of examples in a step, or of users if users are sampled; all of them for full-batch steps."""
+    """Expected number of examples, or of sampled users, in a step; all of them for full-batch steps."""
     steps: spellings.Whole = None
     """Number of training steps."""
     noise_multiplier: spellings.Number = None
@@ -78,8 +78,8 @@ class Plan(PrintsJson, Units, PairOfRecords):
     mu: spellings.MuIfAny = None
     """Budget as the mu of Gaussian differential privacy, in place of epsilon."""
     attack_risk: spellings.AttackRisk = None
-    """Budget as an attacker's success, in place of epsilon. 0.01@0.001: a membership test with one false alarm in a
-    thousand finds at most 1% of the members."""
+    """Budget as an attacker's success, in place of epsilon. 0.01@0.001: at one false alarm in a thousand, at most 1% of
+    the members are found."""
     accountant: spellings.AccountantName = None
     """How to find noise, steps or batch size that meet epsilon."""
     delta: spellings.Delta = None
@@ -87,9 +87,9 @@ class Plan(PrintsJson, Units, PairOfRecords):
     max_norm: float = 1.0
     """Clipping norm. It does not change epsilon."""
     momentum: spellings.MomentumByDefault = None
-    """Momentum of the optimizer, for which banded and buffered noise are optimised."""
+    """Momentum of the optimizer, for which banded noise is optimised."""
     schedule: spellings.ScheduleName = None
-    """Learning rate schedule, for which banded and buffered noise are optimised."""
+    """Learning rate schedule, for which banded noise is optimised."""
     start: spellings.Start = None
     """When step 0 begins, if each record's time stamp decides its step. It does not change epsilon."""
     period: spellings.Period = None

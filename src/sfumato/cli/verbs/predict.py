@@ -32,12 +32,8 @@ class Predict(ModelOptions):
     prevalence: Shares = None
     """Share of each class where the model is used, declared, as in pneumonia=0.02 normal=0.98. Scores are shifted to
     these shares. (default: as the model file says)"""
-    training_prevalence: Shares = None
-    """Share of each class in the training data, declared, from which scores are shifted. (default: as the model file
-    says)"""
     interval: Number = None
-    """Confidence level, such as 0.95: shows how far the randomness of training may have moved the first label's logit,
-    estimated from the run's checkpoints."""
+    """Confidence level, such as 0.95, of an interval for the first label's logit, from the run's checkpoints."""
 
     def run(self) -> int:
         """Predict the labels and print them."""
@@ -52,7 +48,7 @@ class Predict(ModelOptions):
         loaded = load(self.run_directory, model=self.model)
         several, of_texts = not is_exclusive(loaded.loss), isinstance(loaded.transform, Tokens)
         self._refuse_others(several=several)
-        loaded = loaded.with_prevalence(self.prevalence, self.training_prevalence)
+        loaded = loaded.with_prevalence(self.prevalence)
         threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:

@@ -30,19 +30,16 @@ class Report(RunArgument):
     dpia: bool = False
     """Write dpia.md and dpia.html instead: what a data protection officer needs, for the owner only."""
     registry: bool = False
-    """Write registry-entry.yaml instead: an entry for the Differential Privacy Deployments Registry. Facts that the
-    record does not hold are given with --set."""
+    """Write registry-entry.yaml instead: an entry for the Differential Privacy Deployments Registry."""
     set: FieldValues = ()
-    """With --registry: the owner's facts by the registry's names, such as data_curator_type=Industry. Those that are
-    missing are named."""
+    """With --registry: the owner's facts by the registry's names, such as data_curator_type=Industry."""
 
     public: bool = False
     """Leave out everything that shows private data or was measured on them."""
     title: FreeText = None
     """Title of the report. (default: that of sfumato train)"""
     owner: FreeText = None
-    """Who is responsible for the data. Shown in the owner's report; with --public in both reports, like the next
-    four."""
+    """Who is responsible for the data. With --public in both reports, like the next four."""
     contact: FreeText = None
     """How to reach them."""
     date: FreeText = None

@@ -48,7 +48,7 @@ class Sweep(PrivateChoices):
     score_on: spellings.SourceText = None
     """Score on the test part of this public source instead."""
     budget: spellings.BudgetName = None
-    """Reserve each run's plan in this budget before its first step. See sfumato budget."""
+    """Reserve each run's plan in this budget."""
     processes: spellings.Processes = None
     """Number of runs at once on this machine."""
     dry_run: bool = False

@@ -55,28 +55,18 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
     """A source, a recipe, or a run to resume."""
 
     budget: spellings.BudgetName = None
-    """Reserve the whole plan in this budget before the first step, and refuse to start if it does not fit. See sfumato
-    budget."""
+    """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
     keep: WholeByRule = None
-    """Number of checkpoints kept beside the model, half of them from the very last steps, for sfumato aggregate and for
-    intervals. 0 keeps none. (default: 20, or as many as fit in 64 MiB, or none if fewer than 4 fit)"""
+    """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
+    as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     report_epsilon: EpsilonOfFigures = None
     """Publish noisy figures of the private test part: accuracy, per-class figures, ROC, calibration. This is the
     epsilon that they cost each test record. A record pays the larger of this and --epsilon, so figures up to --epsilon
     are free."""
-    calibrate_on: SourceText = None
-    """Public source for temperature scaling, so that a score of 80% is right in 80% of cases. Must have the same
-    classes. With --report-epsilon alone, the temperature is chosen from that budget if there are enough images."""
     operating_point: spellings.RuleOfLabels = None
     """For two classes: the score from which an image is assigned to a class, chosen from the counts of --report-epsilon
     at no further cost. shares: scores are shifted until their mean is each class's share; balanced: the mean of both
     classes' recall is largest; or a class and the recall to reach, such as pneumonia=0.95."""
-    prevalence: spellings.Shares = None
-    """Share of each class where the model will be used, declared. Scores are shifted to these shares. Needs
-    --training-prevalence or --class-prevalence."""
-    training_prevalence: spellings.Shares = None
-    """Share of each class in the training data, declared, not counted. Scores are shifted from these shares. (default:
-    --class-prevalence: all alike; or the counts of --report-epsilon)"""
     audit: Whole = None
     """Insert this many canaries (synthetic records with random labels), each with probability one half, and report the
     epsilon that guessing them back proves. Inserted canaries act as label noise."""
@@ -84,13 +74,13 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
     """Public source of the images used as canaries, in place of noise. It must not share a record with the private
     source. directions: random directions in parameter space, added to the sums, in place of images."""
     seeds: Whole = None
-    """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread,
-    and their joint guarantee."""
+    """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread, and their joint guarantee.
+    """
     title: FreeText = None
     """Title of the report, including the public one. (default: the names of data and model)"""
     copy: bool = False
-    """Resume a run although another copy of it went on, such as one before a backup was restored. The steps that the
-    other copy may have taken are counted as spent."""
+    """Resume a run although another copy of it went on. The steps that the other may have taken are counted as spent.
+    """
     verbose: bool = False
     """Also print each choice by rule, with its reason, and how the data were read."""
     dry_run: bool = False
@@ -256,8 +246,8 @@ class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
     max_norm: Unclipped = None
     """L2 norm to which a step's mean gradient is clipped. Gives no privacy guarantee."""
     agc: Unclipped = None
-    """Adaptive gradient clipping: largest norm of each unit's mean gradient, relative to its weights', in all layers
-    except the classifier. Gives no privacy guarantee."""
+    """Adaptive gradient clipping: largest norm of a unit's mean gradient, relative to its weights'. Gives no privacy
+    guarantee."""
     micro_batch: WholeByRule = None
     """Largest number of examples in memory at once."""
 

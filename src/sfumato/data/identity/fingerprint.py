@@ -125,16 +125,16 @@ def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
 def assignment(owner_key: bytes, *parts: Part) -> str:
     """`Source.assignment`."""
     known = [coded_users(part, owner_key) for part in parts]
-    pairs, start = np.empty((sum(len(users[1].records) for users in known if users), 4 * LENGTH), np.uint8), 0
+    pairs, start = np.empty((sum(len(users[1]) for users in known if users), 4 * LENGTH), np.uint8), 0
     for part, users in zip(parts, known, strict=True):
         if users is None:
             return ""
         codes, owners = users
-        some, own = pairs[start : start + len(owners.records)], own_codes(part, owner_key)
+        some, own = pairs[start : start + len(owners)], own_codes(part, owner_key)
         for first in range(0, len(some), _BLOCK):
             block = slice(first, first + _BLOCK)
-            some[block, : 2 * LENGTH] = codes[owners.users[block]]
-            some[block, 2 * LENGTH :] = own[owners.records[block]]
+            some[block, : 2 * LENGTH] = codes[owners[block]]
+            some[block, 2 * LENGTH :] = own[block]
         start += len(some)
     return grouping(owner_key, pairs)
 
@@ -145,7 +145,7 @@ def grouping(owner_key: bytes, pairs: np.ndarray) -> str:
     Users are known by their records alone, so the digits are the same whatever the users are called.
 
     Args:
-        pairs: uint8 (E, 64), for each record of each user 32 bytes that name the user, and the record's two codes.
+        pairs: uint8 (N, 64), for each record 32 bytes that name its user, and its two codes.
     """
     found = list[str]()
     for half in (slice(2 * LENGTH, 3 * LENGTH), slice(3 * LENGTH, None)):

@@ -75,15 +75,14 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
                 "save y as rows of 0 and 1, or leave them out",
             )
         classes, listed = _classes(arrays, names, declared, where)
-    has_own_split, before = "x" not in arrays, len(arrays.get("x", ()))
+    has_own_split = "x" not in arrays
     of_texts = arrays["x_train" if has_own_split else "x"].ndim == 2
     if order.declared.people.user_from == BY_CLASS:
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
         arrays.pop("time_test", None)  # unused
-    neither = 0 if has_own_split else before - len(arrays["x_train"]) - len(arrays["x_test"])
-    known = {"classes_listed": listed, "has_own_split": has_own_split, "in_neither_part": neither, **reading}
+    known = {"classes_listed": listed, "has_own_split": has_own_split, **reading}
     if of_texts:
         if multilabel:
             problem = f"{where} has several labels for each text"
@@ -107,16 +106,14 @@ def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Orde
     """The arrays with each image's class as its user. Labels are positions in `names`."""
     own = next((f"array {name}" for name in arrays if name.startswith("users")), None)
     check_by_class(order.declared, where, has_own_split="x" not in arrays, own=own)
-    refuse_several(names)
+    for name in names:
+        refuse_several(name, f"class {name!r}, which is one user,")
     labels = {name.replace("y", "users", 1): array for name, array in arrays.items() if name.startswith("y")}
     return arrays | {name: np.array(names)[array] for name, array in labels.items()}
 
 
 def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]:
-    """Splits the arrays of a pair by a keyed hash of each record. Adds `rows`, the original positions.
-
-    Records that belong to neither part (`record_in_test`) are left out.
-    """
+    """Splits the arrays of a pair by a keyed hash of each record. Adds `rows`, the original positions."""
     key, share = order.owner_key, order.declared.loading.share
     users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
     pairs = zip(arrays["x"], users, strict=True)

@@ -21,7 +21,7 @@ from sfumato.data import paths
 from sfumato.data.classes import Spellings, part_by_name, refuse_unwritable, to_nfc
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import NOBODY, canonical_users, record_in_test, users_to_nfc
+from sfumato.data.identity.record_users import record_in_test, refuse_several
 from sfumato.data.subsets import MARK
 
 _QUOTED = re.compile('"[^"]*"')
@@ -211,11 +211,11 @@ def facts_of(
     where = f"line {line} of {str(table)!r}"
     for column in (*wanted, *(FACTS if labels is None else FACTS[1:]), SUBGROUP):
         if column in row and not (row[column] or "").strip():
-            other = {"time": f"; {OTHER_NAME}", "user": f"; or {NOBODY}"}.get(column, "")
+            other = f"; {OTHER_NAME}" if column == "time" else ""
             raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or remove the line{other}")
     found: dict[str, Any] = {name: (row[name] or "").strip() for name in FACTS if name in row}
     if "user" in found:
-        found["user"] = canonical_users(found["user"])
+        refuse_several(found["user"], where)
     part = found_split = found.pop("split", None)
     if part is not None:
         part = part_by_name(part)
@@ -248,7 +248,7 @@ _BINARY = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
 def facts_to_nfc(found: dict[str, Any], names: Spellings) -> dict[str, Any]:
     """The result of `facts_of` with names of class, user and group in composed form."""
-    rules = {"label": lambda name: names.normalise("class", name), "user": lambda name: users_to_nfc(name, names)}
+    rules = {"label": lambda name: names.normalise("class", name), "user": lambda name: names.normalise("user", name)}
     rules["group"] = rules["subgroup"] = lambda name: names.normalise("group", name)
     return found | {fact: rule(found[fact]) for fact, rule in rules.items() if fact in found}
 
@@ -278,7 +278,7 @@ class RecordFacts:
     Args:
         label: name of the class; or 0 or 1 for each of the source's labels.
         part: "train", "test", or None to let the keyed hash decide.
-        user: the user or users (`record_users.canonical_users`), if known.
+        user: the user, if known.
         group: the public group of the user, if known.
         subgroup: the group for figures, if declared.
         time: time stamp, if known.
@@ -293,7 +293,7 @@ class RecordFacts:
     time: TimeStamp | None = None
     filtered: bool = False
 
-    def in_test(self, content: bytes, order: Order) -> bool | None:
+    def in_test(self, content: bytes, order: Order) -> bool:
         """Whether the record belongs to the test part: as given, else by a keyed hash (`record_in_test`)."""
         if self.part is not None:
             return self.part == "test"

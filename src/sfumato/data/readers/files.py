@@ -79,8 +79,7 @@ def load_files(
         side = declared.purpose.larger_side(size) or 0
         room = min(MEMORY_SHARE * memory_limit(), listing.stored.room)
         read = _load_to_memory if len(listing) * (size * size + side * side) * channels <= room else _leave_on_disk
-        parted = listing.split_by_users(order)
-        records, known = read(parted, order, classes, size, channels)
+        records, known = read(listing.split_by_users(order), order, classes, size, channels)
     return Parts(
         records=records,
         classes=classes,
@@ -89,7 +88,6 @@ def load_files(
             size_rule=size_rule,
             cropped_share=cropped_share,
             unreadable_files=tuple(map(str, unreadable)),
-            in_neither_part=len(listing) - len(parted),
             notes=notes,
             **listing.reading(order),
         ),
@@ -195,7 +193,7 @@ def _load_to_memory(
     def one(row: int) -> tuple[list[np.ndarray], bytes, bool]:
         place = int(sides[row])
         content = stored.read(place)
-        is_test = bool(record_in_test(key, content, None, share) if test is None else test[row])
+        is_test = record_in_test(key, content, None, share) if test is None else bool(test[row])
         sizes = (size, side) if side and not is_test else (size,)
         found, own = _decoded(content, stored.name(place), key, sizes=sizes, channels=channels, levels=levels)
         return found, own, is_test
@@ -232,7 +230,7 @@ def _leave_on_disk(
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL|pydicom")
 
     def coin(place: int) -> bool:
-        return bool(record_in_test(key, stored.read(place), None, share))
+        return record_in_test(key, stored.read(place), None, share)
 
     if test is None:
         test = np.fromiter(map_in_threads(coin, listing.places, order.progress), bool, len(listing))

@@ -11,7 +11,7 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import notes_on_parts, part_by_name, refuse_unwritable, test_part, to_nfc, to_nfd
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER
+from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER, refuse_several
 from sfumato.data.images.decoding import is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
@@ -139,6 +139,8 @@ class _Names:
             for file, known, label, user in self._deep_files(root) if self.deep else self._files(root):
                 refuse_unwritable(label, "class name")
                 refuse_unwritable(str(file), "image", longest=None)
+                if user is not None:
+                    refuse_several(user, f"image {str(file)!r}")
                 found.add(label, part=part, user=user)
                 files.append(str(file))
                 several.add(file, known)

@@ -13,7 +13,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data.classes import PARTS, Spellings, notes_on_parts, test_part
 from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import SEPARATOR, record_in_test, refuse_several, users_to_nfc
+from sfumato.data.identity.record_users import record_in_test, refuse_several
 from sfumato.data.stored import Stored
 
 TEXT = np.dtypes.StringDType()
@@ -85,22 +85,17 @@ class Listing:
 
     def with_class_users(self) -> Self:
         """The listing with each class as one user."""
-        refuse_several(self.names)
+        for name in self.names:
+            refuse_several(name, f"class {name!r}, which is one user,")
         return replace(self, users=self.labels, people=self.names)
 
     def split_by_users(self, order: Order) -> Self:
-        """The listing split by users, if they are known and the list has no parts, without the records that belong to
-        neither part (`record_in_test`)."""
+        """The listing split by users, if they are known and the list has no parts (`record_in_test`)."""
         if self.test is not None or self.users is None:
             return self
         key, share = order.owner_key, order.declared.loading.share
         of_people = [record_in_test(key, b"", name, share) for name in self.people]
-        neither = np.array([side is None for side in of_people], bool)[self.users]
-        test = np.array([bool(side) for side in of_people], bool)[self.users]
-        if SEPARATOR in self.people:  # records of nobody are placed by their bytes
-            for row in np.flatnonzero(self.users == self.people.index(SEPARATOR)):
-                test[row] = record_in_test(key, self.stored.read(int(self.places[row])), None, share)
-        return replace(self, test=test).select(~neither)
+        return replace(self, test=np.array(of_people, bool)[self.users])
 
     def known(self, rows: np.ndarray) -> dict[str, Any]:
         """Labels, users, groups and times of these rows, as fields of `Records`."""
@@ -165,7 +160,7 @@ class ListingBuilder:
         if part is not None:
             self._parts.append(PARTS.index(part))
         if user is not None:
-            self._users.append(users_to_nfc(user, self._spellings))
+            self._users.append(self._spellings.normalise("user", user))
         if group is not None:
             self._groups.append(self._spellings.normalise("group", group))
         if subgroup is not None:

@@ -20,7 +20,7 @@ from sfumato._memory import memory_limit
 from sfumato.data import paths
 from sfumato.data.classes import Spellings, refuse_unwritable, renumber_labels, to_nfc
 from sfumato.data.declared import Order, check_size
-from sfumato.data.identity.record_users import NOBODY, SEPARATOR, codes_of, users_to_nfc
+from sfumato.data.identity.record_users import SEPARATOR, codes_of, refuse_several
 from sfumato.data.images.decoding import prepare_array
 from sfumato.data.images.levels import Levels
 from sfumato.data.parts import Parts, Reading, RecordSets
@@ -219,14 +219,18 @@ def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
 
 
 def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> np.ndarray:
-    """Text (N,), the user or users of each image. For rows of names (N, K), all that are not empty."""
-    if users.ndim == 2 and users.dtype.kind == "U" and users.shape[1]:
-        users = np.array([SEPARATOR.join([SEPARATOR, *row]) for row in users.tolist()], np.str_)
-    numbers, names = numbered(_texts(users, what, images, f"; {NOBODY}"))
-    return np.array([users_to_nfc(name, spellings) for name in names], np.str_)[numbers]
+    """Text (N,), the user of each image."""
+    if users.ndim == 2:
+        for row, own in enumerate(users.tolist()):
+            if len(named := [str(name) for name in own if str(name)]) > 1:
+                refuse_several(SEPARATOR.join(named), f"image {row} of {what}")
+    numbers, names = numbered(_texts(users, what, images))
+    for name, row in zip(names, np.unique(numbers, return_index=True)[1].tolist(), strict=True):
+        refuse_several(name, f"image {row} of {what}")
+    return np.array([spellings.normalise("user", name) for name in names], np.str_)[numbers]
 
 
-def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np.ndarray:
+def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:
     """Text (N,). Whole numbers become decimal digits, so that an archive names users like a table."""
     if texts.shape != (images,) or texts.dtype.kind not in "iuU":
         raise SfumatoError(
@@ -237,6 +241,6 @@ def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np
     for name in np.unique(texts).tolist():
         if not name.strip():
             odd = np.flatnonzero(texts == name)[0]
-            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or remove the image{otherwise}")
+            raise SfumatoError(f"{what} has no name for image {odd}", "give it one, or remove the image")
         refuse_unwritable(name, f"{what}: the name")
     return texts

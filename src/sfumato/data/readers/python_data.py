@@ -17,7 +17,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.classes import Spellings, declared_names, notes_on_parts, test_part
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import BY_CLASS
+from sfumato.data.identity.record_users import BY_CLASS, refuse_several
 from sfumato.data.images import decoding
 from sfumato.data.parts import Parts
 from sfumato.data.readers.arrays import parts_from_arrays
@@ -185,6 +185,7 @@ def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
     for place in range(len(stored)):
         _, label, user = stored.item(place)
         name, part = stored.name(place), stored.part(place)
+        refuse_several(user or "", str(name))
         found.add(_label_name(label, known[part], several, name), part=parts[part], user=user)
         if order.progress is not None:
             order.progress(place + 1, len(stored))

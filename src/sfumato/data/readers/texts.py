@@ -157,7 +157,6 @@ def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ..
         reading=Reading(
             size_rule=_size_rule(order),
             tokens=form,
-            in_neither_part=test.count(None),
             notes=notes,
             **lines.reading_of(found, order),
         ),

@@ -170,7 +170,6 @@ _RIGHT = {
     "aggregate": _aggregate,
     "normalisation": _spelling,
     "shares": _shares,
-    "prevalence": _shares,
     "operating_point": _operating_point,
     "temperature": lambda value: isinstance(value, float) and 1e-6 <= value <= 1e6,
 }

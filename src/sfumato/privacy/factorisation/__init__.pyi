@@ -1,8 +1,6 @@
 from .banded import optimal_banded as optimal_banded
-from .blt import blt_coefficients as blt_coefficients
-from .blt import blt_inverse as blt_inverse
-from .blt import optimal_blt as optimal_blt
-from .mean_square import NoiseInWeights as NoiseInWeights
+from .toeplitz import NoiseInWeights as NoiseInWeights
+from .toeplitz import Workload as Workload
 from .toeplitz import inverse as inverse
 from .toeplitz import sensitivity as sensitivity
 from .toeplitz import square_root as square_root
@@ -12,4 +10,3 @@ from .toeplitz import toeplitz_variances as toeplitz_variances
 from .tree import tree_covariance as tree_covariance
 from .tree import tree_noise as tree_noise
 from .tree import tree_variances as tree_variances
-from .workload import Workload as Workload

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato._checks import positive_integer
-from sfumato.privacy.factorisation.mean_square import Array, NoiseInWeights, rates_of, with_momentum
-from sfumato.privacy.factorisation.workload import Workload
+from sfumato.privacy.factorisation.toeplitz import Array, NoiseInWeights, Workload, rates_of, with_momentum
 
 Steps = NDArray[np.int64]
 

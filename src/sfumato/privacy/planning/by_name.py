@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import choice
 from sfumato.privacy import factorisation
-from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
+from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.participation import (
     PARTICIPATIONS,
     CyclicPoisson,
@@ -29,8 +29,8 @@ from sfumato.privacy.unit import Adjacency
 
 NAMES_OF_MECHANISMS = tuple(each.name for each in MECHANISMS.values())
 NAMES_OF_PARTICIPATIONS = tuple(each.name for each in PARTICIPATIONS.values())
-BUFFERS, BANDS, GROUPS = 2, 64, 8
-MECHANISM_OPTIONS = {"tree": ("steps_per_tree", "complete_trees"), "banded": ("bands",), "blt": ("buffers",)}
+BANDS, GROUPS = 64, 8
+MECHANISM_OPTIONS = {"tree": ("steps_per_tree", "complete_trees"), "banded": ("bands",)}
 PARTICIPATION_OPTIONS = {
     "fixed-order": ("order",),
     "cyclic": ("groups",),
@@ -41,20 +41,17 @@ PARTICIPATION_OPTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class OptimalToeplitz:
-    """A Toeplitz mechanism whose coefficients are optimised for a plan, for the least noise in the weights.
+    """A banded mechanism whose coefficients are optimised for a plan, for the least noise in the weights.
 
     `adapted` returns the mechanism.
 
     Args:
-        buffers: the number of buffers of a buffered mechanism; None for a banded one.
-        bands: the number of bands of a banded mechanism, reduced if there are fewer steps or groups; None for a
-            buffered one.
+        bands: the number of bands, reduced if there are fewer steps or groups.
         momentum: the optimizer's momentum.
         rates: maps the number of steps to the learning rate factor of each step; None for a constant rate.
     """
 
-    buffers: int | None = None
-    bands: int | None = None
+    bands: int
     momentum: float = 0.0
     rates: Callable[[int], tuple[float, ...]] | None = None
 
@@ -62,15 +59,14 @@ class OptimalToeplitz:
     """The most steps. The search takes some seconds for this many, and its time grows in proportion."""
 
     def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
-        """The optimal mechanism of its kind for this number of steps and the units' participations.
+        """The optimal mechanism for this number of steps and the units' participations.
 
         Raises:
             SfumatoError: if there are more steps than `longest`.
         """
         if steps > self.longest:
             raise SfumatoError(
-                f"the best coefficients of {'banded' if self.buffers is None else 'blt'} noise are computed for at "
-                f"most {self.longest} steps, got {steps}",
+                f"the best coefficients of banded noise are computed for at most {self.longest} steps, got {steps}",
                 "use --mechanism tree or gaussian, or larger batches and fewer steps; in Python a mechanism with "
                 "coefficients of its own, such as those of sfumato.privacy.factorisation, takes any number of steps",
             )
@@ -81,7 +77,7 @@ class OptimalToeplitz:
             steps=steps, separation=min(gap or steps, steps), momentum=self.momentum, rates=rates
         )
         most = steps if gap is not None else min(steps, participation.longest_band)
-        return _optimal(work, self.buffers, self.bands and min(self.bands, most))
+        return _optimal(work, min(self.bands, most))
 
 
 class Request(NamedTuple):
@@ -93,11 +89,8 @@ class Request(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _optimal(workload: factorisation.Workload, buffers: int | None, bands: int | None) -> Mechanism:
-    if buffers is not None:
-        scales, decays = factorisation.optimal_blt(workload, buffers)
-        return BufferedToeplitz(noise_multiplier=1.0, scales=scales, decays=decays)
-    return BandedToeplitz(noise_multiplier=1.0, coefficients=factorisation.optimal_banded(workload, bands or 1))
+def _optimal(workload: factorisation.Workload, bands: int) -> Mechanism:
+    return BandedToeplitz(noise_multiplier=1.0, coefficients=factorisation.optimal_banded(workload, bands))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +119,17 @@ class Pair:
     Errors: `SfumatoError` for an unknown name.
     """
 
-    mechanism: str | None = choice(None, "gaussian|tree|banded|blt")
-    """Correlation of the noise across steps: none (gaussian), tree, banded, or buffered (blt)."""
+    mechanism: str | None = choice(None, "gaussian|tree|banded")
+    """Correlation of the noise across steps: none (gaussian), tree, or banded."""
     participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting")
     """Who takes part in a step: a Poisson sample, all examples (full-batch), fixed batches in turn (fixed-order), a
-    sample of one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or samples whose
-    shares of two groups change over time (drifting)."""
+    sample of one group in turn (cyclic), a Poisson sample cut at a fixed size (truncated), or of two groups with
+    changing shares (drifting)."""
     adjacency: Adjacency | None = choice(
         None, "add-or-remove|zero-out", "add-or-remove, where the participation allows it", given_as="str"
     )
-    """Which data sets count as neighbours: those that differ by one record (add-or-remove), or by one record's
-    contribution being replaced by zero (zero-out)."""
+    """Which data sets are neighbours: those that differ by one record (add-or-remove), or by one record's contribution
+    set to zero (zero-out)."""
     order: Assignment | None = choice(None, "random|position|time", "random", given_as="str")
     """For fixed-order participation: batches drawn at random and kept secret, in the order of the file (position), or
     by time stamps (time)."""
@@ -145,21 +138,18 @@ class Pair:
     largest_batch: int | None = choice(None, by_default="five standard deviations above the batch size")
     """For truncated participation: size at which a batch is cut."""
     bands: int | None = choice(None, by_default="64; the number of groups with cyclic participation")
-    """For banded noise: number of steps over which it is correlated. Needs memory for one copy of the trained weights
-    fewer than that."""
-    buffers: int | None = choice(None, by_default="2")
-    """For buffered noise (blt): number of buffers, from 1 to 4, each as large as the trained weights."""
+    """For banded noise: number of steps over which it is correlated, each of which but one takes a copy of the trained
+    weights."""
     steps_per_tree: int | None = choice(None, by_default="one tree")
     """For tree noise: number of steps after which a new tree begins."""
     complete_trees: bool | None = choice(None, "True|False", "False")
     """For tree noise: whether each tree is completed with virtual steps before the next begins."""
     drift: int | None = choice(None, "STEPS", "")
-    """For drifting participation: the period, in steps, over which the shares of the two groups rise and fall."""
+    """For drifting participation: the period of the two groups' shares, in steps."""
     drift_shape: Shape | None = choice(None, "linear|cosine", "linear", given_as="str")
     """For drifting participation: whether shares change linearly or as a cosine."""
     drift_groups: tuple[str, ...] | None = choice(None, "NAME [NAME ...]", "")
-    """For drifting participation: the classes of the second group, or its values in the group column if the source has
-    one."""
+    """For drifting participation: the classes of the second group, or its values in the group column."""
     drift_size: int | None = choice(None, by_default="counted in the data")
     """For drifting participation: number of training examples in the second group, declared."""
 
@@ -175,8 +165,8 @@ class Pair:
         """The pair with the missing names filled in.
 
         An option of a participation (for drifting, its period) implies that participation. Otherwise, a correlated
-        mechanism implies a fixed order. A fixed order implies buffered noise, cyclic sampling implies banded noise, and
-        everything else implies independent noise.
+        mechanism implies a fixed order. A fixed order and cyclic sampling imply banded noise, everything else implies
+        independent noise.
 
         Errors: `SfumatoError` for an option that the chosen names do not have.
         """
@@ -185,7 +175,7 @@ class Pair:
             given = (name for name, own in PARTICIPATION_OPTIONS.items() if getattr(self, own[0]) is not None)
             participation = next(given, None if mechanism in (None, "gaussian") else "fixed-order")
         if mechanism is None:
-            mechanism = {"fixed-order": "blt", "cyclic": "banded"}.get(participation or "", "gaussian")
+            mechanism = "banded" if participation in ("fixed-order", "cyclic") else "gaussian"
         for kind, chosen, table in (
             ("mechanism", mechanism, MECHANISM_OPTIONS),
             ("participation", participation, PARTICIPATION_OPTIONS),
@@ -249,9 +239,6 @@ class Pair:
                     remedy = "give the number of steps that the noise is correlated over"
                     bands = positive_integer("bands", self.bands, remedy=remedy)
                 return OptimalToeplitz(bands=bands, momentum=momentum, rates=rates)
-            case "blt":
-                buffers = BUFFERS if self.buffers is None else self.buffers
-                return OptimalToeplitz(buffers=buffers, momentum=momentum, rates=rates)
         return Gaussian(noise_multiplier=1.0)
 
 

@@ -53,7 +53,6 @@ OWN_CODE = ("loss", "optimizer", PREPARATION)
 
 _LISTS = ("read", "origins", "kept", "own_code")
 _IF_ANY = ("steps_copied",)
-_SHARES = ("class_prevalence", "prevalence", "training_prevalence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +105,8 @@ class Circumstances:
         public_filtered: whether these were chosen by looking at private data.
         tokens: for texts, a description of how they became numbers.
         figures: the noisy table of the test part, whose figures may be published; None if there is none.
-        calibrated_on_public: the model's temperature was fitted on data that their owner declared public.
         class_prevalence: the declared share of each class; examples are weighted by its inverse. Empty if all have the
             same weight.
-        prevalence: the declared share of each class where the model will be used; scores are adjusted to it.
-        training_prevalence: the declared share of each class in the training data; scores are adjusted from it.
         noise_grid: the grid of secure noise; None for floating-point noise.
         audit: the number of canaries: records that belong to nobody, each included among the examples by a fair coin.
         own_loop: the steps were taken inside the owner's own training loop.
@@ -137,10 +133,7 @@ class Circumstances:
     public_filtered: bool = False
     tokens: str | None = None
     figures: NoisyTable | None = None
-    calibrated_on_public: bool = False
     class_prevalence: tuple[tuple[str, float], ...] = ()
-    prevalence: tuple[tuple[str, float], ...] = ()
-    training_prevalence: tuple[tuple[str, float], ...] = ()
     noise_grid: NoiseGrid | None = None
     audit: int = 0
     own_loop: bool = False
@@ -162,7 +155,7 @@ class Circumstances:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         data = asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
-        data |= {name: dict(getattr(self, name)) for name in _SHARES}
+        data["class_prevalence"] = dict(self.class_prevalence)
         data["figures"] = None if self.figures is None else self.figures.to_dict()
         return {name: value for name, value in data.items() if value or name not in _IF_ANY}
 
@@ -172,7 +165,7 @@ class Circumstances:
         try:
             search = None if data["search"] is None else Search(**data["search"])
             lists = {name: tuple(data[name]) for name in _LISTS}
-            lists |= {name: tuple(data[name].items()) for name in _SHARES}
+            lists["class_prevalence"] = tuple(data["class_prevalence"].items())
             figures = None if data["figures"] is None else NoisyTable.from_dict(data["figures"])
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
             typed = {one.name: {"bool": bool, "int": int, "str": str}.get(str(one.type)) for one in fields(cls)}

@@ -63,8 +63,6 @@ def _data_lines(facts: Circumstances) -> list[str]:
             "Figures that other runs publish of the same test images. Their epsilons add up.",
             "A record in both parts of the data, such as an image stored in two files. Its epsilons add up.",
         ]
-    if facts.calibrated_on_public:
-        lines.append("The data on which the temperature was fitted. Their owner declared them public.")
     return lines
 
 
@@ -113,17 +111,13 @@ def _choice_lines(facts: Circumstances) -> list[str]:
 
 
 def _share_lines(facts: Circumstances) -> list[str]:
-    """Lines about class shares that the run takes on the owner's word."""
-    used = (
-        (facts.class_prevalence, "by which examples are weighted"),
-        (facts.training_prevalence, "from which scores are adjusted"),
-        (facts.prevalence, "to which scores are adjusted"),
-    )
+    """The class shares that the run takes on the owner's word."""
+    if not facts.class_prevalence:
+        return []
+    shares = ", ".join(f"{name} {share:g}" for name, share in facts.class_prevalence)
     return [
-        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}). sfumato "
-        "trusts the owner that they were not counted in the private labels."
-        for shares, what in used
-        if shares
+        f"The shares of the classes by which examples are weighted ({shares}). sfumato trusts the owner that they were "
+        "not counted in the private labels."
     ]
 
 

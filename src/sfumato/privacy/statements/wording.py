@@ -71,29 +71,10 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
             "The contribution of each group of persons was limited as a whole. Without one of its persons a group "
             "contributes something different, so twice the limit was counted."
         )
-    names = (
-        "Identity: sfumato trusts the names in your data. A record covers only the person whom it names, and nobody if "
-        "it has no name."
-    )
-    single = f"person, with {images},"
-    if unit.shared:
-        single = (
-            f"person, over all images that they are on, {images.removesuffix(' images').removesuffix(' image')} of "
-            "which were used (who is on which is taken as public),"
-        )
-        limit = f"If a person is on more than {unit.at_most}, the others were not used"
-        plain = [
-            f"The guarantee is for each person and covers all images that name the person. {limit}. Which images were "
-            "used depended only on who is on which image. So the guarantee hides what a person's images show, but not "
-            "that the person is on them, or with whom."
-        ]
-        names = (
-            "Identity: sfumato trusts the names in your data, and takes them as public. A person who is on a record "
-            "but not named there is not covered on it. A record without names is not covered."
-        )
     lines = [
         "One person under two names. Each name counts as a separate person, and both together have a larger epsilon.",
-        names,
+        "Identity: sfumato trusts the names in your data. A record covers only the person whom it names, and nobody if "
+        "it has no name.",
     ]
     if unit.max_vectors > 1:
         lines.append(
@@ -101,8 +82,8 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
             f"has more than {unit.at_most} records, another one may take its place."
         )
     return Wording(
-        single=single,
-        others="all images that the person is not on" if unit.shared else "all images of the other persons",
+        single=f"person, with {images},",
+        others="all images of the other persons",
         subject="that person's data",
         used="a person's images were used",
         count=count,

@@ -90,12 +90,6 @@ def theorem_for(plan: Plan) -> Theorem:
             f"no theorem here covers {mechanism.name} noise under {rule.name} participation{why}",
             f"use {', or '.join(nearest)}",
         )
-    if plan.unit.shared and plan.adjacency != "zero-out":
-        raise SfumatoError(
-            f"adjacency must be zero-out if a record may belong to several users, got {plan.adjacency}: which records "
-            "of a user are kept depends on who else is on them, so a missing user may let others' records in",
-            "use zero-out adjacency, which takes as known who is on which record; or leave shared records out",
-        )
     if plan.adjacency not in allowed:
         moves, instead = _MOVES_OTHERS[rule]
         raise SfumatoError(

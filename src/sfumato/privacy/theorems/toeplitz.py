@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Toeplitz
+from sfumato.privacy.mechanism import BandedToeplitz
 from sfumato.privacy.theorems.composed_gaussian import OneGaussianTheorem, gap
 from sfumato.privacy.theorems.theorem import Plan
 
@@ -14,7 +14,7 @@ from sfumato.privacy.theorems.theorem import Plan
 class ToeplitzGaussian(OneGaussianTheorem):
     """C times the sums, with independent noise, is one Gaussian release; multiplying by C^-1 is post-processing."""
 
-    mechanisms = (BandedToeplitz, BufferedToeplitz)
+    mechanisms = (BandedToeplitz,)
     name = "Gaussian mechanism with Toeplitz-correlated noise"
     citation = (
         "Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024 (arXiv 2405.13763), theorem 2 (sensitivity); Denisov "
@@ -24,12 +24,12 @@ class ToeplitzGaussian(OneGaussianTheorem):
     def squared_sensitivity(self, plan: Plan, steps: int) -> float:
         """S^2 of the first `steps` rows and columns of C. These releases depend on no others."""
         mechanism = plan.mechanism
-        assert isinstance(mechanism, Toeplitz)
+        assert isinstance(mechanism, BandedToeplitz)
         return _cached_sensitivity(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
 
 
 @functools.lru_cache(maxsize=64)
-def _cached_sensitivity(mechanism: Toeplitz, steps: int, gap: int) -> float:
+def _cached_sensitivity(mechanism: BandedToeplitz, steps: int, gap: int) -> float:
     """Cached, because calibration tries dozens of noise multipliers."""
     return squared_sensitivity(mechanism.column(steps), gap)
 

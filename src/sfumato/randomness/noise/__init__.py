@@ -1,4 +1,4 @@
-"""The noise of a plan's mechanism. One file for each mechanism."""
+"""The noise of a plan's mechanism."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.gradients import GridSum
-from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
+from sfumato.privacy.mechanism import BandedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import blocks
 from sfumato.randomness.noise.blocks import CPUNoise, GaussianNoise, PrefetchedNoise, StepNoise
-from sfumato.randomness.noise.toeplitz import BandedToeplitzNoise, BufferedToeplitzNoise
-from sfumato.randomness.noise.tree import TreeNoise
+from sfumato.randomness.noise.correlated import BandedToeplitzNoise, TreeNoise
 
 NOISES: dict[type[Mechanism], Callable[[Any], StepNoise]] = {
     Gaussian: GaussianNoise,
     Tree: TreeNoise,
     BandedToeplitz: BandedToeplitzNoise,
-    BufferedToeplitz: BufferedToeplitzNoise,
 }
 
 

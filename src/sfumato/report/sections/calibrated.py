@@ -80,7 +80,7 @@ def _warning(error: float, excess: float) -> str:
     way = "is overconfident" if excess > 0 else "is underconfident"
     return (
         f"Do not read these scores as probabilities: on average they differ from the accuracy by {percent(error)}, and "
-        f"the model {way}. With --calibrate-on or --report-epsilon a temperature corrects most of that."
+        f"the model {way}. With --report-epsilon a temperature corrects most of that."
     )
 
 

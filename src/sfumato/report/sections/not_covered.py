@@ -38,7 +38,6 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("Exact accuracy, losses and images", MENDABLE, "publish only the report of sfumato report RUN --public"),
     ("Figures that other runs publish", MENDABLE, "publish the figures of one run only"),
     ("A record in both parts", INHERENT, ""),
-    ("The data on which the temperature", INHERENT, ""),
     ("The owner's own code around the steps", MENDABLE, "do not use private records in the loop's body"),
     ("The owner's own (loss|optimizer)", INHERENT, ""),
     ("Records of the same person at other sites", INHERENT, ""),

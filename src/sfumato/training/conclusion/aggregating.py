@@ -25,7 +25,7 @@ from sfumato.data import Source, parse, supports_user_from
 from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
 from sfumato.models.losses import NEXT_WORD, is_exclusive, probabilities
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, FixedClipping, PrivacyPlan, PrivateChoice, Tree
+from sfumato.privacy import BandedToeplitz, FixedClipping, PrivacyPlan, PrivateChoice, Tree
 from sfumato.privacy.factorisation.toeplitz import toeplitz_covariance
 from sfumato.privacy.factorisation.tree import tree_covariance
 from sfumato.randomness import RunKey, choose
@@ -309,7 +309,7 @@ def _noise(plan: PrivacyPlan, steps: int) -> Any:
     if isinstance(mechanism, Tree):
         whole = tree_covariance(plan.steps, steps_per_tree=mechanism.steps_per_tree, completed=mechanism.completed)
         return variance * whole[:steps, :steps]
-    if not isinstance(mechanism, (BandedToeplitz, BufferedToeplitz)):
+    if not isinstance(mechanism, BandedToeplitz):
         return np.full(steps, variance)
     column = np.zeros(steps)
     first = np.asarray(mechanism.column(plan.steps), np.float64)[:steps]

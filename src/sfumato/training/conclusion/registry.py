@@ -75,7 +75,7 @@ def _known(record: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, A
         "preprocessing_and_hyperparameter_tuning": "\n".join(_tuning(statement)),
         "mechanisms": f"{statement.sentence}\nNoise: {facts.noise_sampler}.{grid}\nSoftware: {software}.",
         "composition": _composition(statement, written),
-        "post_processing": _post_processing(record, statement),
+        "post_processing": _post_processing(record),
     }
 
 
@@ -113,11 +113,7 @@ def _composition(statement: Statement, written: Mapping[str, Any]) -> str:
     return f"{steps} under one plan, by {written['theorem']} ({written['citation']}), with {written['accountant']}"
 
 
-def _post_processing(record: Mapping[str, Any], statement: Statement) -> str:
-    facts, settings = statement.circumstances, record.get("settings", {})
-    done = [
-        ("averages of the weights over the steps", settings.get("ema") or settings.get("aggregate")),
-        ("a temperature that was fitted on public data", facts.calibrated_on_public),
-        ("scores adjusted to declared shares of the classes", facts.prevalence),
-    ]
-    return "; ".join(words for words, applies in done if applies) or "none after the last step"
+def _post_processing(record: Mapping[str, Any]) -> str:
+    settings = record.get("settings", {})
+    averaged = settings.get("ema") or settings.get("aggregate")
+    return "averages of the weights over the steps" if averaged else "none after the last step"

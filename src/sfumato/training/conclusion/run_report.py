@@ -27,7 +27,6 @@ from sfumato.report import (
     page,
 )
 from sfumato.runs import directory as names
-from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading, publishable_settings
@@ -68,25 +67,13 @@ def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> s
             owner=heading.private,
             about=heading.public,
             model=file_hash(run / names.MODEL) if (run / names.MODEL).is_file() else "",
-            environment=_environment(record),
+            environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "methods"},
             settings=settings_facts(record),
             metrics=run.rows(),
             evaluation=evaluation_of(run),
         ),
         public=public,
     )
-
-
-def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's environment; for a run resumed elsewhere also the changes, with the step of each."""
-    shown = record["environment"] | {k: v for k, v in record["performance"].items() if k != "methods"}
-    for later in record.get(pins.WENT_ON, ()):
-        own = {name: value for name, value in later.items() if name != "step" and not name.startswith("digest of ")}
-        changed = {
-            name: value for name, value in own.items() if record["environment"].get(name, shown.get(name)) != value
-        }
-        shown |= {f"{name}, after {later['step']:,} steps": value for name, value in changed.items()}
-    return shown
 
 
 def title_of(record: Mapping[str, Any]) -> str:

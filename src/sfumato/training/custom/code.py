@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source
-from sfumato.experiment.settings import Settings
 from sfumato.models import losses
 from sfumato.models.choices import LossSettings
 from sfumato.optim import OWN
@@ -36,8 +33,8 @@ class CustomCode:
     **Guarantee.** Gradients are clipped after the loss, so one example moves a step's sum by at most the plan's norm
     whatever the loss is, and the optimizer receives the sum after the noise. For both the guarantee is the plan's, as
     long as neither was made from private records or reads any besides its arguments; the statement says that this is
-    the owner's word. A run resumed with code that computes something else on synthetic numbers (`digests`) reports it;
-    its repeated steps give the same releases or none.
+    the owner's word. If a run is resumed with code that computes something else, its repeated steps give the same
+    releases or none (`releases.commit`).
     """
 
     model: nn.Module | None = None
@@ -86,64 +83,6 @@ class CustomCode:
             return copy.deepcopy(self.loss).to(device)
         return self.loss or losses.weighted_loss(objective.loss, objective.class_prevalence, labels, device)
 
-    def digests(self, module: nn.Module, source: Source, settings: Settings) -> dict[str, str]:
-        """SHA-256 of the results of the own loss and optimizer on synthetic numbers.
-
-        Args:
-            module: the model, whose parameters are trained.
-
-        Errors: `SfumatoError` for a loss that fails or returns no number, and for an unsuitable optimizer
-        (`optimizers.optimizer_digest`).
-        """
-        found, classes = {}, len(source.classes)
-        if self.loss is not None:
-            if source.next_words:
-                source.require_classes("a loss of your own")
-            targets = torch.from_numpy(source.synthetic_labels(classes))
-            loss = self.loss_for(settings.objective, source.classes, "cpu")
-            found["loss"], again = (_loss_digest(loss, targets, classes, settings.augmentation.views) for _ in range(2))
-            if again != found["loss"]:
-                raise SfumatoError(
-                    "loss gives different numbers when it is called again: it has a state",
-                    "make it a function of outputs and targets alone",
-                )
-        if self.optimizer is not None:
-            trained = {name: value.shape for name, value in module.named_parameters() if value.requires_grad}
-            found["optimizer"] = optimizers.optimizer_digest(self.optimizer, trained, settings.descent.learning_rate)
-        return found
-
 
 def _is_factory(optimizer: Any) -> bool:
     return callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer)
-
-
-def _loss_digest(loss: Loss, targets: Tensor, classes: int, views: int) -> str:
-    """SHA-256 of the loss's values and gradients for synthetic outputs, one example's views at a time."""
-    digest, generator = hashlib.sha256(), torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for target in targets:
-            outputs = torch.randn(views, classes, generator=generator, requires_grad=True)
-            value = _value(loss, outputs, target.expand(views, *target.shape))
-            digest.update(value.detach().double().numpy().tobytes())
-            if value.requires_grad:  # the clipped gradient refuses a constant loss
-                (slope,) = torch.autograd.grad(value, outputs, allow_unused=True)
-                digest.update(b"" if slope is None else slope.double().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _value(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    taken = f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} of {targets.dtype}"
-    try:
-        value = loss(outputs, targets)
-    except SfumatoError:
-        raise
-    except Exception as error:
-        raise SfumatoError(
-            f"loss fails on {taken}: {type(error).__name__}: {' '.join(str(error).split())}",
-            "give a function of (outputs, targets), the views of one example, such as torch.nn.CrossEntropyLoss()",
-        ) from error
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise SfumatoError(f"loss must return one number for {taken}, got {got}", "return the mean over the first axis")
-    return value

@@ -20,14 +20,12 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.optim import FACTOR
-from sfumato.runs.checkpoint import MOVING, roundtrip
-from sfumato.training.step import descend
+from sfumato.runs.checkpoint import roundtrip
 
 Makes = Callable[..., torch.optim.Optimizer]
 """An optimizer class, which also takes `lr`; or a callable that makes an optimizer from a list of parameters."""
 _EXAMPLE = "give torch.optim.AdamW, or lambda parameters: torch.optim.AdamW(parameters, lr=0.001)"
 _ITS_OWN = ("momentum", "weight_decay", "pretrained_rate")
-_PLAIN = (bool, int, float, str, tuple, list, type(None))
 
 
 def rate_of(make: Makes, choices: Mapping[str, Any]) -> float:
@@ -108,64 +106,6 @@ def refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
     except Exception as error:
         raise _fails(trial, error) from error
     roundtrip(trial.state_dict())
-
-
-def optimizer_digest(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
-    """SHA-256 of the optimizer's result on synthetic parameters of at most 2 numbers along each axis.
-
-    **Guarantee.** An optimizer passes only if its next step after saving and loading its state is, bit for bit, the
-    step it would have taken otherwise: if not, a resumed run would release other weights with the same noise.
-
-    Errors: `SfumatoError` if the optimizer fails or does not pass, and as for `make_optimizer`.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn() -> dict[str, Tensor]:
-        return {
-            name: torch.randn([min(2, one) for one in shape], generator=generator) for name, shape in shapes.items()
-        }
-
-    start, gradients = drawn(), [drawn() for _ in range(4)]
-    whole, _ = _take_steps(make, start, gradients, rate, seed=0)
-    half, state = _take_steps(make, start, gradients[:2], rate, seed=0)
-    again, _ = _take_steps(make, half, gradients[2:], rate, seed=1, state=roundtrip(state))
-    if not all(torch.equal(whole[name], again[name]) for name in whole):
-        raise SfumatoError(
-            "the optimizer cannot be resumed: after its state is saved and loaded it takes another step",
-            "give one whose state_dict holds all of its state, and that draws no random numbers",
-        )
-    constants = [
-        {name: value for name, value in group.items() if name not in MOVING and isinstance(value, _PLAIN)}
-        for group in state["param_groups"]
-    ]
-    digest = hashlib.sha256(f"{name_of(make)} {constants}".encode())
-    for name, value in whole.items():
-        digest.update(f"{name} {tuple(shapes[name])}".encode() + value.double().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _take_steps(
-    make: Makes,
-    start: Mapping[str, Tensor],
-    gradients: Sequence[Mapping[str, Tensor]],
-    rate: float,
-    *,
-    seed: int,
-    state: dict[str, Any] | None = None,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Takes steps with an optimizer, from `state` if given. Returns the parameters and the optimizer's state."""
-    parameters = {name: nn.Parameter(value.clone()) for name, value in start.items()}
-    optimizer = make_optimizer(make, parameters, rate)
-    if state is not None:
-        optimizer.load_state_dict(state)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for gradient in gradients:
-            try:
-                descend(optimizer, parameters, gradient)
-            except Exception as error:
-                raise _fails(optimizer, error) from error
-    return {name: value.detach() for name, value in parameters.items()}, optimizer.state_dict()
 
 
 def _fails(optimizer: torch.optim.Optimizer, error: Exception) -> SfumatoError:

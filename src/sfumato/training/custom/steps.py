@@ -271,14 +271,13 @@ class PrivateSteps:
     def _restore(self, ledger: Ledger | None) -> Checkpoint:
         """Restores model and optimizer from the checkpoint, and returns it."""
         run, paid = self._run, 0
-        self._key = resume.verified_key(run, ledger)
         if ledger is not None:
             remove_temporary(run.path)
             paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
+        self._key = resume.verified_key(run, ledger)
+        if ledger is not None:
             resume.refuse_ended(run, ledger, self.plan)
         checkpoint = resume.verified_checkpoint(run, ledger, paid)
-        if ledger is not None:
-            resume.report_environment(run, self._known, checkpoint.step, paid, notify=self._add_note)
         checkpoint.require_optimizer(self._optimizer, where=str(run.path))
         later = checkpoint.optimizer.pop(LATER, [])
         checkpoint.restore(self.model, self._optimizer, self._device)

@@ -19,7 +19,7 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import ranks_within_users
 from sfumato.data.classes import Spellings
 from sfumato.data.identity.fingerprint import grouping
-from sfumato.data.identity.record_users import refuse_several, users_to_nfc
+from sfumato.data.identity.record_users import refuse_several
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User
@@ -162,9 +162,10 @@ def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarr
     if kinds == {"integers"}:
         return owners
     names, numbers = np.unique(owners, return_inverse=True)
-    spelt = [users_to_nfc(name, Spellings()) for name in names.tolist()]
-    refuse_several(spelt, "each of `users`")
-    return np.array(spelt)[numbers]
+    for name, row in zip(names.tolist(), np.unique(numbers, return_index=True)[1].tolist(), strict=True):
+        refuse_several(name, f"record {row}")
+    spellings = Spellings()
+    return np.array([spellings.normalise("user", name) for name in names.tolist()])[numbers]
 
 
 def _kinds(owners: np.ndarray) -> set[str]:

@@ -1,5 +1,5 @@
 """Parts with declared facts: a clock gives each record's step, a drift its group, and class shares the weights of
-examples and the shift of a model's scores."""
+examples."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import Clock, Source
 from sfumato.experiment.drift import facts_read, second_group
-from sfumato.models.shares import answer_weights, class_weights, ordered_shares, parse_shares, refuse_for_users
+from sfumato.models.shares import answer_weights, class_weights, refuse_for_users
 from sfumato.privacy import Circumstances, FixedOrder, PrivacyPlan
 from sfumato.randomness import is_time_ordered
-from sfumato.runs.reading import check_shares
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
 
 
@@ -192,84 +191,12 @@ class ClassShares(Part):
         """Adds the shares."""
         return replace(facts, class_prevalence=tuple(self.prevalence.items()))
 
-
-NAMES = ("prevalence", "training_prevalence")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prevalence(Part):
-    """Declared class shares, saved in the model file to interpret its scores.
-
-    Args:
-        prevalence: share of each class where the model will be used; None if not declared.
-        training_prevalence: share of each class in the training data; None if not declared.
-        weighted: whether examples are weighted by the inverse of `class_prevalence`. Scores are then those for equally
-            frequent classes, or with several labels for equally frequent answers to each.
-
-    **Guarantee.** Only declared values shift the scores; no labels are counted. The statement names both shares.
-    """
-
-    options = NAMES
-    prevalence: Mapping[str, float] | None
-    training_prevalence: Mapping[str, float] | None
-    weighted: bool
-
-    @classmethod
-    def check(cls, early: EarlyFacts) -> None:
-        """Refuse invalid shares."""
-        for name in NAMES:
-            if (given := early.options.get(name)) is not None:
-                shares = parse_shares(given, name)
-                if (classes := early.spec.declared.labels.classes) is not None:
-                    ordered_shares(shares, classes, name)
-
-    @classmethod
-    def from_request(cls, request: RunRequest) -> Prevalence | None:
-        """The requested shares; with weights alone, the scores are those for equal shares."""
-        weighted = request.settings.objective.class_prevalence is not None
-        given = {name: value for name in NAMES if (value := request.options.get(name)) is not None}
-        if not given:
-            return cls(prevalence=None, training_prevalence=None, weighted=True) if weighted else None
-        request.source.require_classes(f"`{next(iter(given))}`")
-        if weighted and "training_prevalence" in given:
-            raise SfumatoError(
-                "`training_prevalence` and `class_prevalence` are both given, but they have the same meaning",
-                "leave `training_prevalence` out",
-            )
-        if "prevalence" in given and "training_prevalence" not in given and not weighted:
-            raise SfumatoError(
-                "`prevalence` is given, but the classes' shares in the training data are not declared",
-                "declare them, such as `training_prevalence` pneumonia=0.74 normal=0.26; or give `prevalence` when the "
-                "model is used",
-            )
-        shares = {name: check_shares(value, request.source.classes, name) for name, value in given.items()}
-        return cls(
-            prevalence=shares.get("prevalence"),
-            training_prevalence=shares.get("training_prevalence"),
-            weighted=weighted,
-        )
-
-    @classmethod
-    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The shares of the run."""
-        return dict(record.get("prevalence", {}))
-
-    @property
-    def _declared(self) -> dict[str, Any]:
-        return {name: dict(value) for name in NAMES if (value := getattr(self, name)) is not None}
-
-    @property
-    def pins(self) -> dict[str, dict[str, Any]]:
-        """The shares."""
-        return {"prevalence": self._declared} if self._declared else {}
-
-    def circumstances(self, facts: Circumstances) -> Circumstances:
-        """Adds the shares."""
-        return replace(facts, **{name: tuple(value.items()) for name, value in self._declared.items()})
-
     def end(self, conclusion: Conclusion) -> None:
-        """Records the shares that the scores are for, and those that they are shifted to."""
-        classes = conclusion.setup.source.classes
-        alike = 1 / 2 if conclusion.setup.source.multilabel else 1 / len(classes)
-        shares = dict.fromkeys(classes, alike) if self.weighted else self.training_prevalence
-        conclusion.reading = replace(conclusion.reading, shares=shares, prevalence=self.prevalence)
+        """Records the shares that the model's scores are for: with weights, all classes are alike, or of several labels
+        both answers to each.
+
+        **Guarantee.** A function of the list of classes; no labels are counted.
+        """
+        source = conclusion.setup.source
+        alike = 1 / 2 if source.multilabel else 1 / len(source.classes)
+        conclusion.reading = replace(conclusion.reading, shares=dict.fromkeys(source.classes, alike))

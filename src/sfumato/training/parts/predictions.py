@@ -18,7 +18,6 @@ class Predictions:
         labels: (N,).
         classes: names of the classes.
         loss: the loss, which determines how logits become probabilities.
-        offsets: offset of each class's logit, added after the temperature, from declared shares; empty for none.
         groups: the declared names of the groups; empty for none.
         group_of: text (N,), the group of each record.
     """
@@ -27,7 +26,6 @@ class Predictions:
     labels: Tensor
     classes: Sequence[str]
     loss: str
-    offsets: Sequence[float] = ()
     groups: Sequence[str] = ()
     group_of: np.ndarray | None = None
 

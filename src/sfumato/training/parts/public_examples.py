@@ -1,26 +1,24 @@
-"""Public records of a run: examples for the model's normalisation, and records on which a temperature is fitted."""
+"""Public examples of a run, for the model's normalisation."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sfumato import data
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Preparation, Source, find_known, open_source, own_codes
-from sfumato.evaluation.temperature import PublicCalibration, public_calibration
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs.owner import sentences
-from sfumato.training.parts.part import Conclusion, EarlyFacts, RunRequest
 from sfumato.training.parts.part import Part as RunPart
+from sfumato.training.parts.part import RunRequest
 
 DRAWN_BY = 0
 """The public seed for drawing among a source's training examples; the draw only depends on their number."""
@@ -167,70 +165,3 @@ def draw(part: Part, count: int) -> Part:
     chosen = np.zeros(len(part), bool)
     chosen[np.random.default_rng(DRAWN_BY).permutation(len(part))[:count]] = True
     return part.select(chosen)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibration(RunPart):
-    """Public records on which a temperature is fitted, which divides the model's logits in predictions.
-
-    Args:
-        given: the requested source, by spelling or opened.
-        source: the private source, whose form the records must have.
-        records: the records; None until the model is built.
-    """
-
-    options = ("calibrate_on",)
-    given: str | Source
-    source: Source
-    records: PublicCalibration | None = None
-
-    @classmethod
-    def check(cls, early: EarlyFacts) -> None:
-        """Refuse a source that does not exist."""
-        if isinstance(given := early.options.get("calibrate_on"), str):
-            data.refuse_absent(given)
-
-    @classmethod
-    def from_request(cls, request: RunRequest) -> Calibration | None:
-        """The part for the requested source."""
-        given = request.options.get("calibrate_on")
-        return None if given is None else cls(given=given, source=request.source)
-
-    @classmethod
-    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The spelling of the run's calibration source."""
-        if "calibration" not in record:
-            return {}
-        if (spec := record["calibration"]["source"]) is None:
-            raise SfumatoError(
-                f"the run in {path} calibrates on an object that only its own code can open",
-                "run that code again, which resumes the run",
-            )
-        return {"calibrate_on": spec}
-
-    def with_model(self, module: nn.Module, transform: Preparation) -> Calibration:
-        """Reads the records, with the model's transform."""
-        return replace(self, records=public_calibration(self.given, self.source, transform))
-
-    @property
-    def pins(self) -> dict[str, dict[str, Any]]:
-        """The facts that identify the records."""
-        return {} if self.records is None else {"calibration": self.records.record()}
-
-    def circumstances(self, facts: Circumstances) -> Circumstances:
-        """Adds that a temperature is fitted on public data."""
-        return replace(facts, calibrated_on_public=True)
-
-    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """A message about private records among those declared public."""
-        if self.records is not None and (note := sentences.declared_public_note(self.records.source)) is not None:
-            yield note
-
-    def end(self, conclusion: Conclusion) -> None:
-        """Fits the temperature of the released model."""
-        if self.records is not None:
-            trained, loss = conclusion.trained, conclusion.setup.settings.objective.loss
-            found = self.records.temperature(
-                trained.module, trained.weights, trained.transform, loss=loss, device=trained.device
-            )
-            conclusion.reading = replace(conclusion.reading, temperature=found)

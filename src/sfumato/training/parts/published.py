@@ -54,13 +54,8 @@ class PublishedFigures(Part):
 
     @classmethod
     def from_request(cls, request: RunRequest) -> PublishedFigures | None:
-        """The figures at the requested epsilon, with a temperature unless one is fitted on public data."""
-        table = plan_table(
-            request.options.get("report_epsilon"),
-            request.source,
-            request.plan,
-            calibrated=request.options.get("calibrate_on") is not None,
-        )
+        """The figures at the requested epsilon."""
+        table = plan_table(request.options.get("report_epsilon"), request.source, request.plan)
         rule = check_rule(request.options, request.source.classes)
         if table is None:
             return None
@@ -105,7 +100,6 @@ class PublishedFigures(Part):
                 labels=torch.from_numpy(source.test.labels),
                 classes=source.classes,
                 loss=conclusion.setup.settings.objective.loss,
-                offsets=conclusion.reading.offsets,
                 groups=source.subgroups,
                 group_of=source.test.subgroups,
             ),
@@ -122,12 +116,12 @@ class PublishedFigures(Part):
             conclusion.bound |= {published.ENTRY: file_hash(conclusion.run / names.FIGURES)}
 
     def _rule(self, conclusion: Conclusion) -> str:
-        """The rule for choosing an operating point. The default is by shares, unless the owner declared shares."""
+        """The rule for choosing an operating point. The default is by shares, unless examples are weighted."""
         if self.operating_point is not None:
             return self.operating_point
-        declared = conclusion.reading.shares is not None or conclusion.reading.prevalence is not None
+        weighted = conclusion.reading.shares is not None
         fits = point_choice.is_two_class(conclusion.setup.source.classes, conclusion.setup.settings.objective.loss)
-        return SHARES if fits and not declared else NONE
+        return SHARES if fits and not weighted else NONE
 
     def _set_from_figures(self, figures: NoisyFigures, conclusion: Conclusion) -> None:
         """Sets the operating point and the class shares that the scores are for.
@@ -182,12 +176,11 @@ def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str
     return rule
 
 
-def plan_table(epsilon: float | None, source: Source, plan: PrivacyPlan, *, calibrated: bool) -> NoisyTable | None:
+def plan_table(epsilon: float | None, source: Source, plan: PrivacyPlan) -> NoisyTable | None:
     """The table to release at this epsilon; None without one.
 
     Args:
         epsilon: the cost for each record of the test split.
-        calibrated: whether a temperature is fitted on public data, so that none is chosen here.
 
     **Guarantee.** The table depends on epsilon, the classes, the number of training examples and the share of the test
     split: each is declared, or named by the statement as read from the data; and on the groups, which must be declared.
@@ -203,13 +196,12 @@ def plan_table(epsilon: float | None, source: Source, plan: PrivacyPlan, *, cali
     source.require_classes(f"report_epsilon {epsilon:g}")
     refuse_read_groups(source.declared)
     share = source.test_fraction
-    table = NoisyTable.by_rule(
+    return NoisyTable.by_rule(
         epsilon,
         classes=len(source.classes),
         records=max(1, round(source.examples * share / (1 - share))),
         groups=len(source.subgroups) or 1,
     )
-    return replace(table, temperature=False) if calibrated else table
 
 
 def release_table(
@@ -271,12 +263,11 @@ def release_table(
 
 def _draw_figures(table: NoisyTable, key: RunKey, predicted: Predictions, temperature: float | None) -> NoisyFigures:
     outputs, labels, loss = predicted.outputs.double().nan_to_num(), predicted.labels, predicted.loss
-    offsets = outputs.new_tensor(list(predicted.offsets) or [0.0])
     if table.temperature:
-        scores = scores_of([_gap(outputs / one + offsets, labels, loss) for one in TEMPERATURES])
+        scores = scores_of([_gap(outputs / one, labels, loss) for one in TEMPERATURES])
         temperature = TEMPERATURES[choose(table.choice, scores, _own_key(key, "temperature", scores))]
     temperature = temperature or 1.0
-    outputs = outputs / temperature + offsets
+    outputs = outputs / temperature
     counts = count_cells(table, outputs, labels, loss=loss, groups=predicted.places).flatten().tolist()
     noisy = np.array(noisy_counts(table, counts, _own_key(key, "counts", counts)), np.int64)
     released = noisy.reshape(table.groups, *table.shape)

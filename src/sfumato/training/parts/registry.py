@@ -7,15 +7,15 @@ from typing import Any
 
 from sfumato.training.parts.budgeted import Budgeted
 from sfumato.training.parts.canary_audits import Audit, Directions
-from sfumato.training.parts.declared_facts import ByTime, ClassShares, Drift, Prevalence
+from sfumato.training.parts.declared_facts import ByTime, ClassShares, Drift
 from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.parts.part import EarlyFacts, Part, RunRequest
-from sfumato.training.parts.public_examples import Calibration, PublicNormalisation
+from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.parts.published import PublishedFigures
 
 PARTS: tuple[type[Part], ...] = (
     *(ClassShares, ByTime, Drift, PublicNormalisation),
-    *(Prevalence, Calibration, PublishedFigures, KeptWeights, Audit, Directions, Budgeted),
+    *(PublishedFigures, KeptWeights, Audit, Directions, Budgeted),
 )
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
 """The names of all their options."""

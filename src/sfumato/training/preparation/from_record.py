@@ -213,7 +213,6 @@ def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
         resume.compare(job, run, resuming=False)
         checkpoint = resume.verified_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
         outcome = outcome_at_checkpoint(job, checkpoint)
-        resume.report_environment(run, job.record(run.identity), checkpoint.step, checkpoint.step)
         MetricsFile(run).on_train_begin(checkpoint.step, job.steps)
         statement = conclude(job, run, ledger, outcome)
     return result_of(job, run, statement, outcome)

@@ -91,8 +91,7 @@ def prepare(
     def keyed_by(weights: str) -> tuple[Any, ...]:
         keyed = {name: value for part in parts for name, value in part.key_facts.items()}
         of_data = (source.fingerprint, source.features)
-        # A seed's key is a function of every entry and its place, the empty one included.
-        return (plan.fingerprint, *of_data, weights, settings.to_dict(), None, precision, keyed)
+        return (plan.fingerprint, *of_data, weights, settings.to_dict(), precision, keyed)
 
     known = common_setup(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
     module, device = known["module"], known["performance"].device
@@ -135,13 +134,11 @@ def common_setup(
     what = PUBLIC if keyed_by is None else "initial weights"
     key = start.unfinished.key or first_key(settings, what)
     module = built(key_of_weights(key, settings, what))
-    synthetic = source.form.synthetic(2)
-    functions = {"function": pins.model_digest(module, synthetic), **own.digests(module, source, settings)}
-    if keyed_by is not None:
-        functions["in training"] = pins.model_digest(module, synthetic, training=True)
-        if start.unfinished.key is None and settings.seed is not None:
-            decided = keyed_by(pins.weights_digest(module.state_dict()))
-            key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
+    if own.loss is not None and source.next_words:
+        source.require_classes("a loss of your own")
+    if keyed_by is not None and start.unfinished.key is None and settings.seed is not None:
+        decided = keyed_by(pins.weights_digest(module.state_dict()))
+        key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
     module.to(device)
     check_choices(module, settings, steps=max(1, steps), own=own.optimizer)  # an untrained model has 0 steps
     return {
@@ -154,7 +151,6 @@ def common_setup(
         ),
         "transform": transform_for(module, source, settings),
         "key": key,
-        "functions": functions,
         "own": own,
         "kind": kind,
         "request": start.context.request,

@@ -81,7 +81,7 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
     fresh.write_json(names.PLAN, job.plan.to_dict())
     bound = {"key_check": job.key.check_value(record["run"]), **commitment.commitments(record)}
     with Ledger(fresh / names.LEDGER) as ledger:
-        opening = ledger.append("begin", _opening(job, record["run"], record["model"]) | bound)
+        opening = ledger.append("begin", _opening(job, record["run"]) | bound)
         ledger.sync()
     return opening.hash
 
@@ -89,8 +89,8 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
 def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = True) -> None:
     """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
-    Performance and NumPy's random draws only matter if more steps are taken (`going_on`). Other differences in the
-    environment are reported by `report_environment`: a repeated step gives the same release or none.
+    Performance and NumPy's random draws only matter if more steps are taken (`resuming`). The rest of the environment,
+    and the code of a model, loss or optimizer, may differ: a repeated step gives the same release or none.
     """
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
@@ -132,39 +132,10 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     pins.require_same("environment", before, now, remedy=remedy, where=where)
 
 
-def report_environment(
-    run: RunDirectory,
-    present: Mapping[str, Any],
-    reached: int,
-    paid: int,
-    *,
-    notify: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Records and reports, before another step, that a run is resumed in a different environment.
-
-    Args:
-        present: the record that the run would have here.
-        reached, paid: steps at its checkpoint, and steps in its ledger.
-    """
-    recorded = run.read_json(names.SETTINGS)
-    if not (found := pins.changes_since(recorded, present)):
-        return
-    entry = {"step": reached, **pins.compute_record(present)}
-    run.write_json(names.SETTINGS, recorded | {pins.WENT_ON: [*recorded.get(pins.WENT_ON, ()), entry]}, private=True)
-    message = f"note: the run in {run.path} is resumed in a different environment: {', '.join(found)}"
-    if paid > reached:
-        message += (
-            f"; steps {reached + 1} to {paid} are already paid for and will be repeated. A repeated step that gives "
-            "another result here is not released: it is refused, or these steps are lost but stay paid for. The "
-            "original environment avoids this"
-        )
-    notify(message)
-
-
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     """The number of releases in the ledger. Refuses a ledger of another job, or whose steps are not 0, 1, 2, ..."""
     recorded = run.read_json(names.SETTINGS)
-    return recorded_steps(ledger, _opening(job, recorded["run"], recorded.get("model", {})), job.plan)
+    return recorded_steps(ledger, _opening(job, recorded["run"]), job.plan)
 
 
 def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
@@ -257,17 +228,13 @@ def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
         )
 
 
-def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> dict[str, Any]:
+def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     """The ledger's first entry: everything in the run's record that its sums depend on.
 
     **Guarantee.** A copy of an unfinished run is resumed with the rate, named model and transform of the run, or not at
     all, so that its record stays true.
-
-    Args:
-        functions: as recorded (`Job.functions`).
     """
-    # An unfinished run goes on only if every entry is at its place, the constant one included.
-    decided = (job.settings.to_dict(), job.transform.to_dict(), dict(functions), job.source.features, False)
+    decided = (job.settings.to_dict(), job.transform.to_dict(), job.source.features)
     decided += (job.key_facts, job.step_facts, job.performance.precision)
     return commitment.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
 

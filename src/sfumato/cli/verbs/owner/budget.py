@@ -46,17 +46,16 @@ class Budget(PrintsJson):
     """Total that all runs together may cost, at least what is already spent. Sets or changes the budget. (default: show
     the budget)"""
     delta: Number = None
-    """Probability with which that bound may fail. Required when the budget is set; fixed afterwards, like all options
-    below."""
+    """Probability with which that bound may fail. Fixed once the budget is set, like all options below."""
     unit: Annotated[str | None, Spelling("example|user")] = None
     """What the total covers: each single record (example), or each person (user). (default: example)"""
     adjacency: Annotated[str | None, Spelling("add-or-remove|zero-out")] = None
     """Adjacency of the total. zero-out counts plans of both kinds. (default: add-or-remove)"""
     accounting: Annotated[str | None, Spelling("renyi|gaussian|planned")] = None
-    """How plans add up: renyi (one Renyi order) or gaussian (mu^2 of exact Gaussian plans), where each plan may depend
-    on earlier results; or planned: a list of --plans, fixed in advance. (default: renyi)"""
+    """How plans add up: renyi (one Renyi order) or gaussian (mu^2), where a plan may depend on earlier results; or
+    planned, a fixed list of --plans. (default: renyi)"""
     plans: tuple[str, ...] = ()
-    """For planned accounting: one file per run, its plan.json or the output of sfumato train --dry-run --json."""
+    """For planned accounting: one file per run, its plan.json or the output of train --dry-run --json."""
     plot: Path = None
     """Draw what the runs have used into this .svg file."""
 

@@ -14,14 +14,13 @@ from sfumato.data import classes as class_lists
 from sfumato.data.classes import to_nfc
 from sfumato.data.clock import WRITTEN, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import BY_CLASS, SEPARATOR, users_to_nfc
+from sfumato.data.identity.record_users import BY_CLASS, SEPARATOR, refuse_several
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import TEXT, Listing, Texts, check_names
+from sfumato.data.readers.listing import Listing, Texts, check_names
 from sfumato.data.readers.sharded.row_groups import ParquetRows, column_named, features_of
 from sfumato.data.readers.sharded.shards import parts_of, shards_of
-from sfumato.data.records import numbered
 from sfumato.data.subsets import MARK
 
 if TYPE_CHECKING:
@@ -153,8 +152,10 @@ class _Reader:
 
     def _text(self, texts: Texts, column: pa.Array, name: str, first: int) -> None:
         kind = str(column.type)
-        if name == "user" and kind.startswith(("list<", "large_list<")):
-            return texts.extend(*self._lists(column, first))
+        if name == "user" and _lists(kind):
+            for place, users in enumerate(column.to_pylist()):
+                if len(users) > 1:
+                    refuse_several(SEPARATOR.join(map(str, users)), f"image {self._stored.name(first + place)!r}")
         if not (
             _is_integer_type(column.type) or "string" in kind or kind.startswith("dictionary<values=string")
         ) or _lists(kind):
@@ -168,27 +169,11 @@ class _Reader:
         places = encoded.indices.to_numpy(zero_copy_only=False)
         for place in [place for place, text in enumerate(names) if not text.strip()][:1]:
             self._refuse(first + int(np.argmax(places == place)), f"no {name}")
-        known = [text.strip() for text in names]
-        return texts.extend([self._composed(texts, text) for text in known], places)
-
-    def _composed(self, texts: Texts, name: str) -> str:
-        if texts is self.texts["user"]:
-            return users_to_nfc(name, self._spellings)
-        return self._spellings.normalise("class" if texts is self.texts["label"] else "group", name)
-
-    def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
-        """The users of each row, as arguments of `Texts.extend`. An empty list means nobody."""
-        if not (_is_integer_type(column.type.value_type) or "string" in str(column.type.value_type)):
-            raise SfumatoError(
-                f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of integers or text"
-            )
-        listed = column.to_pylist()
-        for place, names in enumerate(listed):
-            if any(name is None or not str(name).strip() for name in names):
-                self._refuse(first + place, "a user without a name")
-        joined = [users_to_nfc(SEPARATOR.join([SEPARATOR, *map(str, names)]), self._spellings) for names in listed]
-        numbers, texts = numbered(np.array(joined, TEXT))
-        return texts, numbers
+        what = "class" if texts is self.texts["label"] else "user" if name == "user" else "group"
+        if what == "user":
+            for place, text in enumerate(names):
+                refuse_several(text, f"image {self._stored.name(first + int(np.argmax(places == place)))!r}")
+        return texts.extend([self._spellings.normalise(what, text.strip()) for text in names], places)
 
     def _members(self, column: pa.Array, first: int) -> np.ndarray:
         """0 or 1 for each of `label_columns`, from lists of labels: by name, by number if class labels have names, or

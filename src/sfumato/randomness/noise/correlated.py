@@ -1,4 +1,4 @@
-"""Tree aggregation with Honaker's estimator: the noise of a prefix sum is that of a few nodes of a binary tree."""
+"""Correlated noise over the steps, computed online in a few buffers: tree aggregation, banded Toeplitz matrices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sfumato.privacy.mechanism import Tree
+from sfumato.privacy.mechanism import BandedToeplitz, Tree
 from sfumato.randomness.noise.blocks import Fresh
+
+AHEAD = 8
+"""For how many steps the contribution of earlier steps is computed at once. Checkpoint states depend on it."""
+SMALL = 1 << 18
+"""A BLAS does up to this many multiplications in the calling thread. The threads here are our own."""
 
 
 class TreeNoise:
@@ -63,3 +68,48 @@ def _merged(
 def _variance(height: int) -> float:
     """The variance of a merged node. Its estimate of its leaves' sum, node / variance, has variance 1 / (2 - 2^-h)."""
     return 2 - 2.0**-height
+
+
+class BandedToeplitzNoise:
+    """C^-1 z by forward substitution (Choquette-Choo et al. 2023, arXiv 2306.08153, algorithm 9):
+
+        zhat_t = z_t - sum_{j=1}^{b-1} c_j zhat_{t-j}
+
+    with b - 1 buffers: zhat of step t replaces the oldest one, in buffer t mod (b - 1). Reading all buffers in every
+    step would dominate the time. So they are read once for the next `AHEAD` steps: the part of each of these steps' sum
+    that is already known is stored in the buffer that the step itself will use.
+    """
+
+    def __init__(self, mechanism: BandedToeplitz):
+        self._coefficients = np.array(mechanism.coefficients)
+        self._count = len(mechanism.coefficients) - 1
+        self._ahead = min(AHEAD, self._count)
+
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
+        """zhat of the step."""
+        noise = fresh("noise")
+        if not self._count:
+            return noise
+        begun = step - step % self._ahead
+        if step == begun:
+            self._look_ahead(step, buffers)
+        place = step % self._count
+        noise -= buffers[place]
+        for earlier in range(begun, step):
+            noise -= self._coefficients[step - earlier] * buffers[earlier % self._count]
+        buffers[place] = noise
+        return noise
+
+    def _look_ahead(self, step: int, buffers: np.ndarray) -> None:
+        """Store what earlier steps subtract from the noise of the next `AHEAD` steps, in the buffers of these steps."""
+        coming = step + np.arange(self._ahead)
+        past = step - 1 - np.arange(self._count)
+        distance = coming[:, None] - past
+        weights = np.zeros((self._ahead, self._count))
+        weights[:, past % self._count] = np.where(
+            distance <= self._count, self._coefficients[np.minimum(distance, self._count)], 0.0
+        )
+        width = max(1, SMALL // weights.size)
+        for start in range(0, buffers.shape[1], width):
+            columns = buffers[:, start : start + width]
+            columns[coming % self._count] = weights @ columns
