@@ -68,7 +68,7 @@ def three(tmp_path_factory, ranks):
 
 def test_three_workers_have_the_bits_of_one(three):
     for found, _ in three:
-        assert len(found) == 19
+        assert len(found) == 17
         assert all(found.values()), found
 
 
