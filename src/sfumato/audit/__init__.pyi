@@ -9,8 +9,5 @@ from .gaussian import white_box as white_box
 from .noise import NoiseAudit as NoiseAudit
 from .noise import ParameterNoise as ParameterNoise
 from .noise import audit_noise as audit_noise
-from .one_run import one_run as one_run
-from .one_run import one_run_gaussian as one_run_gaussian
-from .one_shot import one_shot as one_shot
 from .two_worlds import largest_provable as largest_provable
 from .two_worlds import two_worlds as two_worlds

@@ -49,6 +49,6 @@ def smallest_fault(noticed: Callable[[float], bool]) -> float | None:
     return LEAST + bisect(lambda more: LEAST + more < 1 and noticed(LEAST + more), precision=1e-4)
 
 
-def count_quantile(trials: int, probability: float, events: int = 2) -> int:
-    """A quantile of the count: not exceeded in nine of ten repetitions, with the tenth split over `events` counts."""
-    return int(binom.ppf(1 - (1 - NINE_OF_TEN) / events, trials, probability))
+def count_quantile(trials: int, probability: float) -> int:
+    """A quantile of the count: neither of two counts exceeds it in nine of ten repetitions."""
+    return int(binom.ppf(1 - (1 - NINE_OF_TEN) / 2, trials, probability))

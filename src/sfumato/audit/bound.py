@@ -11,24 +11,24 @@ from sfumato._checks import SfumatoError, fraction
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A lower bound on epsilon at delta, or an estimate of epsilon.
+    """A lower bound on epsilon at delta.
 
     Args:
-        epsilon: the bound or the estimate; 0 if nothing was shown.
+        epsilon: the bound; 0 if nothing was shown.
         delta: the delta at which epsilon is bounded.
-        confidence: one minus the probability that the bound exceeds the true epsilon; None for an estimate.
+        confidence: one minus the probability that the bound exceeds the true epsilon.
         method: name of the method.
         assumption: assumption beyond the observations, such as "a Gaussian trade-off curve"; None if there is none.
         at_most: the largest epsilon that this number of observations can show.
-        mu: the bound or the estimate of the Gaussian parameter mu from which epsilon was computed.
+        mu: the bound on the Gaussian parameter mu from which epsilon was computed.
         smallest_fault: the largest factor below 1 on the noise that the same number of observations would detect in
             nine of ten repetitions; None if it was not computed or if no factor would be detected.
-        observations: the counts behind the bound: {"canaries": 1000, "guesses": 100, "right": 90}.
+        observations: the counts behind the bound: {"observed_in": 5000, "observed_out": 5000, "in_below": 90}.
     """
 
     epsilon: float
     delta: float
-    confidence: float | None
+    confidence: float
     method: str
     assumption: str | None = None
     at_most: float | None = None
@@ -39,17 +39,16 @@ class Bound:
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
             raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "pass 0 if nothing was shown")
-        if self.confidence is not None:
-            fraction("confidence", self.confidence)
+        fraction("confidence", self.confidence)
 
     @property
     def proven(self) -> bool:
-        """Whether the bound has a confidence and needs no assumption."""
-        return self.confidence is not None and self.assumption is None
+        """Whether the bound needs no assumption."""
+        return self.assumption is None
 
     def refutes(self, epsilon: float) -> bool:
         """Whether the bound contradicts a promise of this epsilon at the same delta."""
-        return self.confidence is not None and self.epsilon > epsilon
+        return self.epsilon > epsilon
 
     @property
     def sentence(self) -> str:
@@ -57,22 +56,15 @@ class Bound:
 
         >>> Bound(epsilon=2.31, delta=1e-5, confidence=0.95, method="two worlds", at_most=4.91).sentence
         'epsilon is at least 2.31 at delta 1e-05 (two worlds; confidence 95%; at most 4.91 could have been shown)'
-        >>> print(Bound(epsilon=2.3, delta=1e-5, confidence=None, method="one shot").sentence)
-        epsilon is estimated at 2.30 at delta 1e-05 (one shot; an estimate, without any confidence)
         """
-        verb = "is at least" if self.confidence is not None else "is estimated at"
-        parts = [self.method]
-        if self.confidence is None:
-            parts.append("an estimate, without any confidence")
-        else:
-            parts.append(f"confidence {_percent(self.confidence)}")
+        parts = [self.method, f"confidence {_percent(self.confidence)}"]
         if self.assumption:
             parts.append(f"assumes {self.assumption}")
         if self.at_most is not None and math.isfinite(self.at_most):
             parts.append(f"at most {_rounded_down(self.at_most)} could have been shown")
         if self.smallest_fault is not None:
             parts.append(f"noise of {_percent(self.smallest_fault)} of its scale would have been noticed")
-        return f"epsilon {verb} {_rounded_down(self.epsilon)} at delta {self.delta:g} ({'; '.join(parts)})"
+        return f"epsilon is at least {_rounded_down(self.epsilon)} at delta {self.delta:g} ({'; '.join(parts)})"
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and the sentence as plain data."""

@@ -10,7 +10,7 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, not_negative
+from sfumato._checks import SfumatoError, below_one
 
 
 def mean(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -57,8 +57,7 @@ def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], d
     >>> exponential([{"w": torch.tensor([0.0])}, {"w": torch.tensor([1.0])}], [10, 12], decay=0.5)
     {'w': tensor([0.8000])}
     """
-    if not_negative("decay", decay, remedy="give a number in [0, 1), such as 0.99") >= 1:
-        raise SfumatoError(f"decay must be below 1, got {decay!r}", "give 0.99, or take the mean of the last weights")
+    below_one("decay", decay, remedy="give a number in [0, 1), such as 0.99")
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     if any(gap < 1 for gap in gaps):
         raise SfumatoError(f"steps must ascend, got {list(steps)!r}", "pass the weights in the order of their steps")

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, not_negative, one_of, positive_integer
+from sfumato._checks import SfumatoError, below_one, one_of, positive_integer
 
 
 class Average(Protocol):
@@ -78,10 +78,7 @@ class EMA:
 
     def __post_init__(self):
         one_of("ema_form", self.form, FORMS)
-        if not_negative("EMA decay", self.decay, remedy="give a number in [0, 1), such as 0.9999") >= 1:
-            raise SfumatoError(
-                f"EMA decay must be below 1, got {self.decay!r}", "give 0.9999, or 0 to use the last parameters"
-            )
+        below_one("EMA decay", self.decay, remedy="give a number in [0, 1), such as 0.9999")
 
     @property
     def copies(self) -> int:

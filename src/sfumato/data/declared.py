@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato import _checks
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, within
 from sfumato._choices import NestedChoices, choices_of
 from sfumato.data.classes import Spellings, check_task, declared_groups, to_nfc
 
@@ -82,10 +82,8 @@ class Pixels:
         """As they are."""
         if self.size is not None:
             check_size(_checks.positive_integer("size", self.size))
-        if self.channels not in (None, 1, 3):
-            raise SfumatoError(
-                f"channels must be 1 or 3, got {self.channels!r}", "declare 1 for grey or 3 for colour images"
-            )
+        if self.channels is not None:
+            check_channels(self.channels)
         levels = self.levels
         return self if levels is None or levels.window is None else replace(self, window=levels.window)
 
@@ -208,7 +206,7 @@ class People:
         remedy="leave it out, or give a table",
     )
     """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
-    calibration of each group. The names of all groups may follow, and must with --report-epsilon."""
+    calibration of each group. The names of all groups may follow."""
 
     def checked(self) -> People:
         """With the names of the groups as a tuple."""
@@ -340,10 +338,15 @@ class Order:
     names: Spellings = field(repr=False, compare=False, default_factory=Spellings)
 
 
+def check_channels(channels: int) -> None:
+    """Refuses images that are neither grey nor in colour."""
+    if channels not in (1, 3):
+        raise SfumatoError(f"channels must be 1 or 3, got {channels!r}", "give 1 for grey and 3 for colour images")
+
+
 def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
     """The side of the images in pixels, within what this room handles."""
-    if not SMALLEST_SIZE <= size <= LARGEST_SIZE:
-        raise SfumatoError(f"size must lie between {SMALLEST_SIZE} and {LARGEST_SIZE} pixels, got {size}", remedy)
+    within("size", size, SMALLEST_SIZE, LARGEST_SIZE, remedy=remedy)
     return size
 
 

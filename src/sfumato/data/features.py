@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, nested_differences, one_of, parse_json, positive_integer, shortened
-from sfumato._files import regular_file, write
+from sfumato._checks import SfumatoError, nested_differences, one_of, positive_integer, shortened
+from sfumato._files import read_json, write
 from sfumato.data.declared import TEST_FRACTION, OnProgress
 from sfumato.data.paths import FEATURES, expanded, is_cache
-from sfumato.data.pieces import CachedRecords, Piece, write_piece
+from sfumato.data.pieces import CachedRecords, Piece, damaged, write_piece
 
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -151,26 +151,16 @@ class Cache:
     @functools.cached_property
     def contents(self) -> Contents:
         """The contents of the cache, complete or planned."""
+        remedy = "make it with sfumato features SOURCE --output PATH"
+        index = read_json(self.path / FEATURES, f"cache {str(self.path / FEATURES)!r}", remedy)
         try:
-            index = parse_json(regular_file(self.path / FEATURES).read_text("utf-8"))
             if index["format"] != _FORMAT:
-                raise SfumatoError(
-                    f"cache {str(self.path)!r} was made by another version of sfumato",
-                    "compute it again in another directory",
-                )
+                raise damaged(self.path / FEATURES, "is of another version of sfumato")
             return Contents.from_dict(index)
-        except SfumatoError:
-            raise
-        except FileNotFoundError:
-            what = "holds no features" if self.path.exists() else "does not exist"
-            raise SfumatoError(
-                f"cache {str(self.path)!r} {what}", "make it with sfumato features SOURCE --output PATH"
-            ) from None
-        except OSError as error:
-            raise SfumatoError(f"cache {str(self.path)!r} cannot be read ({error.strerror})", "check it") from None
-        except (ValueError, TypeError, KeyError):
-            place = self.path / FEATURES
-            raise SfumatoError(f"{place} is damaged", "restore it from a copy, or compute it again") from None
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, SfumatoError):
+                raise
+            raise damaged(self.path / FEATURES, "is damaged") from None
 
     def begin(self, contents: Contents) -> None:
         """Creates a cache, or resumes one with the same contents. Other contents are refused with their differences."""

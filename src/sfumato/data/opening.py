@@ -20,6 +20,7 @@ from sfumato.data.identity.record_users import refuse_several
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
 from sfumato.data.parts import Parts, subgroup_names
 from sfumato.data.paths import places_of
+from sfumato.data.pieces import damaged
 from sfumato.data.readers.reader_choice import choose_reader
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
@@ -264,9 +265,6 @@ def _check_labels(labels: np.ndarray, cache: Cache) -> None:
     """Refuses labels that do not fit the cache's classes."""
     classes = len(cache.contents.source["classes"])
     if labels.ndim == 1 and len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-        raise SfumatoError(
-            f"cache {str(cache.path)!r} has labels from {labels.min()} to {labels.max()} and {classes} classes",
-            "make it anew",
-        )
+        raise damaged(cache.path, f"has labels from {labels.min()} to {labels.max()} and {classes} classes")
     if labels.ndim > 1 and (labels.shape[1] != classes or not np.isin(labels, (0, 1)).all()):
-        raise SfumatoError(f"cache {str(cache.path)!r} has other labels than it says", "make it anew")
+        raise damaged(cache.path, "has other labels than it says")

@@ -30,6 +30,11 @@ _CHECKED = 4 << 20
 MOST_LABELS = 1 << 16
 
 
+def damaged(path: Path, what: str) -> SfumatoError:
+    """The error for a file of a cache that is not as it was written."""
+    return SfumatoError(f"{path} {what}", "delete it and repeat the command of sfumato features")
+
+
 def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *, cache: str) -> None:
     """Writes a piece atomically.
 
@@ -64,10 +69,10 @@ class CachedRecords:
         users: text (N,), the code of each record's user (`user_codes`), if the source had users.
         groups: text (N,), the public group of each record's user, if known.
         subgroups: text (N,), the group of each record for figures, if declared.
-        files, times: None: a cache stores neither files nor times.
+        files: None: a cache stores no files.
     """
 
-    files = times = None
+    files = None
 
     def __init__(self, pieces: list[Piece], which: np.ndarray | None = None):
         self._pieces, self._which = pieces, which
@@ -122,7 +127,7 @@ class CachedRecords:
             return None
         if len(held) < len(self._pieces):
             (odd, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
-            raise SfumatoError(f"{odd} lacks the {name} that other pieces hold", "make the cache anew")
+            raise damaged(odd, f"lacks the {name} that other pieces hold")
         texts = np.concatenate(held)
         return texts if self._which is None else texts[self._which]
 
@@ -206,11 +211,11 @@ class Piece:
             own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
-            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and repeat the command") from None
+            raise damaged(path, f"is damaged ({error!r})") from None
         if own != {"cache": cache, "piece": path.name}:
-            raise SfumatoError(f"{path} belongs to another cache", "delete it and repeat the command")
+            raise damaged(path, "belongs to another cache")
         if not fits:
-            raise SfumatoError(f"{path} is truncated or of another shape", "delete it and repeat the command")
+            raise damaged(path, "is truncated or of another shape")
         at = {name: 8 + length + start for name, (start, _) in places.items()}
         return cls(path=path, dtype=dtype, at=at, shapes=shapes, sha256=sha256)
 
@@ -227,9 +232,7 @@ class Piece:
             if name != "features":
                 code.update(self._array(name).data)
         if code.hexdigest() != self.sha256:
-            raise SfumatoError(
-                f"{self.path} holds other numbers than were written", "delete it and compute the features again"
-            )
+            raise damaged(self.path, "holds other numbers than were written")
 
     def labels(self) -> np.ndarray:
         """int64 (n,) or (n, L)."""
@@ -261,7 +264,7 @@ class Piece:
             while rest:
                 count = read_at(descriptor, rest, offset)
                 if not count:
-                    raise SfumatoError(f"{self.path} is truncated", "delete it and compute the features again")
+                    raise damaged(self.path, "is truncated")
                 rest, offset = rest[count:], offset + count
         finally:
             os.close(descriptor)

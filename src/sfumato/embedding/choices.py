@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato._checks import one_of, positive, positive_integer, within
 from sfumato._choices import all_optional, optional_choice
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Budget
@@ -188,8 +188,9 @@ class Clients:
         one_of("grouping", self.grouping, GROUPINGS)
         one_of("method", self.method, METHODS)
         positive_integer("dimension", self.dimension)
-        if positive("far", self.far, remedy="give a share such as 0.001") > 1:
-            raise SfumatoError(f"far must be at most 1, got {self.far!r}", "give a share such as 0.001")
+        remedy = "give a share such as 0.001"
+        positive("far", self.far, remedy=remedy)
+        within("far", self.far, None, 1, remedy=remedy)
 
     @property
     def head_in_model(self) -> bool:

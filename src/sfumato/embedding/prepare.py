@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -41,10 +41,8 @@ from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts import canary_audits as audits
 from sfumato.training.parts import kept_weights
-from sfumato.training.parts.canary_audits import SOURCE, Directions
-from sfumato.training.parts.part import Part, RunRequest
+from sfumato.training.parts.part import RunRequest
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import origins, pretraining_digests, transform_for
 from sfumato.training.preparation.prepare import common_setup, key_of_weights, private_setup
@@ -54,36 +52,19 @@ from sfumato.training.pretraining import MICRO_BATCH
 
 BY_ROUNDS = (*WITH_NOISE, "dpsgd")
 """Methods whose rounds follow a plan, with noise in sums of updates or gradients."""
-INSIDE = "backbone."
-"""The prefix of the released weights' names if a head over classes is trained along with them."""
 
 
 def check(options: Mapping[str, Any], method: str) -> None:
-    """Refuse invalid numbers, too few canaries, and options that the method does not support."""
-    budget, audit, keep = (options.get(name) for name in ("budget", "audit", "keep"))
+    """Refuse invalid numbers, and options that the method does not support."""
+    budget, keep = options.get("budget"), options.get("keep")
     if budget is not None and method in WITHOUT_PLAN:
         raise SfumatoError(f"`budget` is {budget}, but method {method} spends nothing of it", "leave it out")
-    audits.check_count(audit)
     kept_weights.check_count(keep)
-    for given, lacking in (
-        (audit is not None and f"audit is {audit}", "no steps that canary users could be in"),
-        (keep and f"keep is {keep}", "no rounds by a plan whose weights could be kept"),
-    ):
-        if given and method not in BY_ROUNDS:
-            remedy = f"leave it out, or use method {' or '.join(BY_ROUNDS)}"
-            raise SfumatoError(f"{given}, but method {method} has {lacking}", remedy)
-
-
-def options_of(options: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """The options as those of a classifier's training: canaries are directions, and whitening keeps no weights."""
-    audited = {} if options.get("audit") is None else {"audit_source": SOURCE}
-    return {**options, **audited, **({} if method in BY_ROUNDS else {"keep": 0})}
-
-
-def for_backbone(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
-    """The parts, with canaries in the backbone alone, since a head is not released."""
-    inside = INSIDE if clients.head_in_model else ""
-    return tuple(replace(part, prefix=inside) if isinstance(part, Directions) else part for part in parts)
+    if keep and method not in BY_ROUNDS:
+        raise SfumatoError(
+            f"keep is {keep}, but method {method} has no rounds by a plan whose weights could be kept",
+            f"leave it out, or use method {' or '.join(BY_ROUNDS)}",
+        )
 
 
 def prepare(
@@ -100,7 +81,7 @@ def prepare(
         source: the source of the run.
         decided: the decided settings, with or without a plan.
         model: a module of the caller's in place of `settings.model`: images (N, C, H, W) to (N, D). It is copied.
-        start, choices: as for `sfumato.training.preparation.prepare`, with the parts' options budget, audit and keep.
+        start, choices: as for `sfumato.training.preparation.prepare`, with the parts' options budget and keep.
 
     **Guarantee.** Data that are not declared public are refused if there is no plan and the method trains.
 
@@ -112,7 +93,7 @@ def prepare(
     if isinstance(decided, EmbeddingDecision) or clients.method == UNTRAINED:
         refuse_trained_on(source, pretraining_digests(source, settings))
     if isinstance(decided, EmbeddingDecision):
-        options = options_of(options, clients.method)
+        options = {**options, **({} if clients.method in BY_ROUNDS else {"keep": 0})}
         if clients.method == "dpsgd":
             return _dpsgd_job(source, decided, model, start, options)
         _refuse(source, decided.plan, clients)
@@ -155,11 +136,10 @@ def _private(
     plan, settings, clients = decided.plan, decided.settings, decided.clients
     whitens = clients.method == WHITEN
     asked = RunRequest(source=source, plan=plan, settings=settings, options=options)
-    parts = for_backbone(parts_of(asked), clients)
+    parts = parts_of(asked)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
-        own = plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
-        return *own, *(value for part in parts for value in part.key_facts.values() if value)
+        return plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
 
     size, kind = (1, WHITENING) if whitens else (clients.local.batch_size, kinds.EMBEDDING)
     known = common_setup(
@@ -194,8 +174,6 @@ def _dpsgd_job(
     job = prepare_classifier(module, source, decided.plan, own, start, **options)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
-    parts = for_backbone(job.parts, clients)
-    known["parts"] = tuple(part.with_model(job.module, job.transform) for part in parts)
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
     return DpsgdJob(**known, clients=clients, initial_weights=copy_weights(job.module))
 

@@ -19,8 +19,7 @@ from sfumato.embedding.choices import EVEN
 from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.job import AnyJob, BackboneWithHead, EmbeddingJob, NoiselessJob
 from sfumato.embedding.rounds import Assign, Rounds, assign_by_group, assign_evenly, assign_randomly
-from sfumato.evaluation.comparison import BEGINNING, PIXELS, RESULT, compare_recall
-from sfumato.evaluation.recall import recall_at_far, roc
+from sfumato.evaluation.recall import BEGINNING, PIXELS, RESULT, compare_recall, recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k
 from sfumato.gradients import GridSum
 from sfumato.observers.progress import Progress
@@ -28,7 +27,7 @@ from sfumato.privacy import QuantileClipping
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training import launch
-from sfumato.training.parts.part import RunKind, constant_of_parts
+from sfumato.training.parts.part import RunKind
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import FARTHEST, NORM, AdaptiveStep, PrivateStep
 from sfumato.training.steps import PlanSteps, PrivateTrainingSteps, PublicSteps
@@ -97,12 +96,9 @@ class EmbeddingSteps(PlanSteps):
         adaptive = isinstance(plan.clipping, QuantileClipping)
         noise = noise_of(job.settings, plan, key, max_norm=1.0 if adaptive else None)
         kind = AdaptiveStep if adaptive else PrivateStep
-        known: dict[str, Any] = {
-            "divisor": job.clients.count,
-            "workers": launch.current_workers(),
-            "added": constant_of_parts(job.parts, key),
-        }
-        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, **known)
+        self._step = kind(
+            plan=plan, gradient=job.gradient, noise=noise, divisor=job.clients.count, workers=launch.current_workers()
+        )
         self._clients = RoundClients(job, key)
         self._sampler = Sampler(plan, key, records=self._clients.units)
 

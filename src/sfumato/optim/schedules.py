@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, within
 
 
 def constant(progress: float) -> float:
@@ -67,8 +67,7 @@ def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float
     shape = _SHAPES[name]
 
     def multiplier(step: int) -> float:
-        if not 0 <= step < steps:
-            raise SfumatoError(f"step must lie between 0 and {steps - 1}, got {step!r}", "plan more steps")
+        within("step", step, 0, steps - 1, remedy="plan more steps")
         if step < warmup:
             return (step + 1) / warmup
         return shape((step - warmup) / (steps - warmup))

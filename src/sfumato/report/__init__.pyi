@@ -12,8 +12,7 @@ from .plots.comparisons import sweep_panels as sweep_panels
 from .plots.curves import recall_curve as recall_curve
 from .plots.curves import roc_file as roc_file
 from .plots.drawing import png as png
-from .sections.audits import Audit as Audit
-from .sections.audits import Histogram as Histogram
+from .sections.audit import Audit as Audit
 from .sections.classes import wilson as wilson
 from .sections.embedding import EmbeddingEvaluation as EmbeddingEvaluation
 from .sections.embedding import Neighbour as Neighbour

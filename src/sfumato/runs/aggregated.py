@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, one_of, parse_json
+from sfumato._checks import SfumatoError, fraction, one_of, parse_json
 from sfumato._files import write
 from sfumato.averaging import aggregates
 from sfumato.models import METADATA, read_description
@@ -58,8 +58,8 @@ class Recipe:
             raise SfumatoError(
                 f"decay is {self.decay} for the method {self.method}", "give a decay with ema, and only with ema"
             )
-        if self.decay is not None and not 0 < self.decay < 1:
-            raise SfumatoError(f"decay must lie strictly between 0 and 1, got {self.decay}", "give one such as 0.95")
+        if self.decay is not None:
+            fraction("decay", self.decay)
 
     def combine(self, weights: Mapping[int, Mapping[str, Tensor]], rest: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the model file.
@@ -137,8 +137,6 @@ def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] 
             "choice": dict(choice or {}),
         }
     }
-    for found in ("temperature", "operating_point"):  # they were fitted to the run's own model
-        description.pop(found, None)
     paid, promise = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
         promise["plain"] = [*promise["plain"], PAID.format(**paid)]

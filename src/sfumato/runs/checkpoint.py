@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import regular_file, write
+from sfumato._files import path_errors, regular_file, write
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import METADATA, read_description, resolve_weights
 from sfumato.randomness import NoiseState
@@ -171,13 +171,12 @@ def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors (on the CPU) and the metadata of a safetensors file."""
+    remedy = "restore it from a copy, or start another run"
     try:
-        with safe_open(regular_file(path), framework="pt") as file:
+        with path_errors(str(path), remedy, remedy), safe_open(regular_file(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:
-        raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
-    except (OSError, SafetensorError) as error:
-        raise SfumatoError(f"{path} cannot be read as safetensors ({error})", "restore it from a copy") from None
+    except SafetensorError as error:
+        raise SfumatoError(f"{path} cannot be read as safetensors ({error})", remedy) from None
 
 
 def backbone_of(cache: Cache) -> dict[str, Tensor]:

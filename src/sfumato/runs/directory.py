@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import make_directory, regular_file, sync_directory, whole_lines, write, write_errors
+from sfumato._files import make_directory, read_json, regular_file, sync_directory, whole_lines, write, write_errors
 from sfumato._systems import fsync, lock, open_bytes, refuse_forbidden
 from sfumato.models.weights import description
 from sfumato.privacy import ledger
@@ -38,7 +38,6 @@ PAGE = "page.json"
 FIGURES = "figures.json"
 SIGNATURE = "signature.json"
 """The signature of the run."""
-AUDIT = "audit.json"
 STEP_AUDIT = "audit-of-step.json"
 RUN_KEY = "dice.key"
 WORKERS = "workers.token"
@@ -197,19 +196,10 @@ class RunDirectory:
     def read_json(self, name: str) -> Any:
         """The content of a JSON file of the run."""
         path = self / name
-        try:
-            data = parse_json(regular_file(path).read_text("utf-8"))
-            if not isinstance(data, dict) or (name == SETTINGS and not _IDENTITY.fullmatch(str(data.get("run")))):
-                raise SfumatoError(f"{path} was changed after sfumato wrote it", "restore it from a copy")
-            return data
-        except FileNotFoundError:
-            raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
-        except OSError as error:
-            raise SfumatoError(f"{path} cannot be read ({error.strerror})", "check its permissions") from None
-        except SfumatoError:
-            raise
-        except ValueError:
-            raise SfumatoError(f"{path} is not valid JSON", "restore it from a copy, or start another run") from None
+        data = read_json(path, str(path), "restore it from a copy, or start another run")
+        if not isinstance(data, dict) or (name == SETTINGS and not _IDENTITY.fullmatch(str(data.get("run")))):
+            raise SfumatoError(f"{path} was changed after sfumato wrote it", "restore it from a copy")
+        return data
 
     def write_json(self, name: str, data: Any, *, private: bool = False) -> None:
         """Write a JSON file atomically."""

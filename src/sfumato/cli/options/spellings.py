@@ -90,9 +90,6 @@ Epsilon = Annotated[float | tuple[float, ...] | None, replace(NUMBERS, default="
 EpsilonOfFigures = Annotated[float | None, Spelling("EPSILON", "default: no figures are published")]
 Shares = Annotated[tuple[str, ...] | None, Spelling("CLASS=SHARE [CLASS=SHARE ...]")]
 SharesThere = Annotated[tuple[str, ...] | None, Spelling("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]
-RuleOfLabels = Annotated[
-    str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, for two classes with --report-epsilon")
-]
 ClassName = Annotated[str | None, Spelling("CLASS")]
 MuIfAny = Annotated[float | None, Spelling("MU")]
 AttackRisk = Annotated[str | None, Spelling("TPR@FPR")]
@@ -121,8 +118,6 @@ Multipliers = Annotated[tuple[float, ...] | None, Spelling("SIGMA [SIGMA ...]", 
 MomentumByDefault = Annotated[float | None, Spelling("NUMBER", "default: 0.9")]
 AccountantName = Annotated[str | None, Spelling("pld|rdp", "default: pld")]
 ScheduleName = Annotated[str | None, Spelling("NAME", "default: constant")]
-Start = Annotated[str | None, Spelling("TIME")]
-Period = Annotated[str | None, Spelling("DURATION")]
 OffByDefault = Annotated[bool | None, Spelling("True|False", "default: False")]
 Unclipped = Annotated[float | None, Spelling("NUMBER", "default: no clipping")]
 Crop = Annotated[str, Spelling("central|inception", "default: central")]

@@ -46,9 +46,6 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
     keep: WholeByRule = None
     """Number of checkpoints kept beside the model, for sfumato aggregate. 0 keeps none. (default: 20, or as many as fit
     in 64 MiB, or none if fewer than 4 fit)"""
-    audit: Whole = None
-    """Insert this many canary users (random directions in parameter space), each with probability one half, and report
-    the epsilon that guessing them back proves, and an estimate of epsilon."""
     seeds: Whole = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its 95% prediction interval, and
     their joint guarantee."""
@@ -98,7 +95,7 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
             source=self.spec,
             device=self.device,
             threads=self.threads,
-            options={"budget": self.budget, "audit": self.audit, "keep": self.keep},
+            options={"budget": self.budget, "keep": self.keep},
             earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
         )
 

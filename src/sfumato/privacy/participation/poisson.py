@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, positive_integer, within
 from sfumato.privacy.participation.participation import BatchedParticipation
 
 
@@ -34,7 +34,7 @@ class Poisson(BatchedParticipation):
                 "give a smaller batch, or the whole data set for full-batch steps",
             )
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """N - 1."""
         return population - 1
 
@@ -64,12 +64,10 @@ class TruncatedPoisson(Poisson):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give the size to which larger steps are cut, about four standard deviations above the batch size"
-        if positive_integer("largest", self.largest, remedy=remedy) < self.batch_size:
-            raise SfumatoError(
-                f"largest must be at least the batch size, got {self.largest} for {self.batch_size}", remedy
-            )
+        largest = positive_integer("largest", self.largest, remedy=remedy)
+        within("largest", largest, self.batch_size, None, remedy=remedy)
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """The number kept in a truncated step."""
         return min(self.largest, population - 1)
 

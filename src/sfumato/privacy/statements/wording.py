@@ -112,8 +112,6 @@ def release_fields(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
         outputs.append(f"the weights after each of the site's {facts.rounds} rounds, to the server and to everybody")
     if facts.figures is not None:
         outputs.append("noisy counts of the test part, and figures computed from them")
-    if facts.audit:
-        outputs.append("scores and coins of the canaries, and the result of the audit")
     outputs += ["this statement", "the plan", "the ledger"]
     rule = plan.participation.describe(plan.population, plan.unit.drawn_one)
     return {

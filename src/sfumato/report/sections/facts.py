@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError
 from sfumato.report.plots.attack import Attack
-from sfumato.report.sections.audits import Audit
+from sfumato.report.sections.audit import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.groups import GroupScore
 from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation
@@ -79,33 +79,18 @@ class Published:
     the ends of the 95% interval; the estimate is None if the noise is too large for one.
 
     Attributes:
-        epsilon: the privacy cost of the figures for each test image.
-        records: the approximate number of images.
+        epsilon: the privacy cost of the figures for each test image, or each person.
+        records: the approximate number of images that were counted.
         accuracy: the share of correctly classified images.
-        per_class: the accuracy of each class.
-        auc: the area under the ROC curve of each class against all others; empty if it was not counted.
+        per_class: the recall of each class.
         majority: the approximate share of the most frequent class; None if it is not known.
-        roc: the ROC curves: (false-positive rate, true-positive rate) at each threshold, ascending.
-        error: the expected calibration error.
-        bands: for each bin of confidence its ends, its approximate number of images, and their accuracy.
-        temperature: the divisor of the logits.
-        operating: the operating point of a model of two classes: the class, and the least score for predicting it; None
-            if the likelier class is predicted.
-        groups: the figures of each group, if groups were counted apart; their areas are unweighted means.
     """
 
     epsilon: float
     records: Interval
     accuracy: Interval
     per_class: Mapping[str, Interval]
-    auc: Mapping[str, Interval]
-    error: Interval
-    bands: Sequence[tuple[float, float, float, Interval]]
-    temperature: float = 1.0
-    roc: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     majority: float | None = None
-    operating: tuple[str, float] | None = None
-    groups: Sequence[GroupScore] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +196,7 @@ class Facts:
         model: the SHA-256 digest of the model file, in hexadecimal; empty if there is no file yet.
         total: the contents of `together`, for a public page on which the owner wants them.
         together: the total cost of all runs on the same data, in sentences. Private, as is the number of runs.
-        audits: lower bounds of epsilon, measured on canaries alone, which every version of the page shows.
+        audit: lower bounds of epsilon, measured on synthetic records, which every version of the page shows.
     """
 
     title: str
@@ -228,7 +213,7 @@ class Facts:
     attack: Attack | None = None
     owner: Mapping[str, str] = field(default_factory=dict)
     joint_costs: Sequence[str] = ()
-    audits: Sequence[Audit] = ()
+    audit: Audit | None = None
     about: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     total_cost: Sequence[str] = ()

@@ -20,7 +20,6 @@ from sfumato.report import (
     EmbeddingEvaluation,
     Evaluation,
     Facts,
-    GroupScore,
     MultilabelEvaluation,
     Published,
     WordEvaluation,
@@ -103,9 +102,9 @@ def _guarantee_facts(
         "attack": _attack(promised) if promised.promises else None,
         "joint_costs": [] if public else used,
         "total_cost": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
-        "plan": remarks.figures(plan, record.get("clock")),
+        "plan": remarks.figures(plan),
         "public_test": facts.test_public,
-        "audits": audit_results.audits_of(run),
+        "audit": audit_results.audit_of(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
         **(_person_epsilons(record, plan) if promised.promises and single and not facts.data_public else {}),
     }
@@ -175,11 +174,12 @@ def evaluation_of(
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)
-    if "labels" in data:
-        return MultilabelEvaluation.from_dict(data)
-    if "words" in data:
-        return WordEvaluation.from_dict(data)
-    return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
+    with run.format_errors():
+        if "labels" in data:
+            return MultilabelEvaluation.from_dict(data)
+        if "words" in data:
+            return WordEvaluation.from_dict(data)
+        return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
 
 
 def published_of(run: RunDirectory) -> Published | None:
@@ -192,23 +192,7 @@ def published_of(run: RunDirectory) -> Published | None:
         records=found.records,
         accuracy=found.accuracy,
         per_class=found.per_class,
-        auc=found.auc,
         majority=found.majority,
-        roc={name: found.roc(name) for name in found.auc},
-        error=found.calibration_error,
-        bands=found.reliability,
-        temperature=found.temperature,
-        operating=None if found.operating is None else (found.operating.positive, found.operating.threshold),
-        groups=[
-            GroupScore(
-                name=name,
-                records=own.records,
-                accuracy=own.accuracy,
-                auc=own.mean_auc,
-                calibration_error=own.calibration_error,
-            )
-            for name, own in found.by_group.items()
-        ],
     )
 
 

@@ -101,7 +101,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = 
     if resuming:
         compare_draws(recorded, present, where=where)
     pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
-    for name, value in (job.step_facts | job.key_facts).items():
+    for name, value in job.step_facts.items():
         pins.require_same(name, recorded.get(name, {}), value, remedy=again, where=where)
     if isinstance(job, PrivateJob):
         pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
@@ -125,7 +125,7 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     """Refuse to take more steps with another version of NumPy, which may draw other numbers from the same key.
 
     **Guarantee.** Values drawn from the key for all steps together do not change: the bins of a fixed order, and so how
-    often an example takes part; the noise of earlier steps, which later steps subtract; canaries.
+    often an example takes part; the noise of earlier steps, which later steps subtract.
     """
     before, now = ({pins.DRAWS: one.get("environment", {}).get(pins.DRAWS)} for one in (recorded, present))
     remedy = "return to that version, end the run at its checkpoint (sfumato finish), or start another run"
@@ -235,7 +235,7 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     all, so that its record stays true.
     """
     decided = (job.settings.to_dict(), job.transform.to_dict(), job.source.features)
-    decided += (job.key_facts, job.step_facts, job.performance.precision)
+    decided += (job.step_facts, job.performance.precision)
     return commitment.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from sfumato._checks import SfumatoError, parse_json
+from sfumato._checks import SfumatoError
 from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import Number, Path, Spelling, positional
 from sfumato.cli.output import console
@@ -109,18 +109,10 @@ class Budget(PrintsJson):
 
 def read_plan(path: str) -> PrivacyPlan:
     """The plan in a file, which is a plan.json or the output of a dry run."""
-    from sfumato._files import regular_file
+    from sfumato._files import read_json
     from sfumato.privacy import PrivacyPlan
 
-    remedy = "give a run's plan.json, or the output of sfumato train --dry-run --json"
-    try:
-        data: Any = parse_json(regular_file(path).read_text("utf-8"))
-    except OSError as error:
-        raise SfumatoError(f"--plans {path} cannot be read ({error.strerror})", remedy) from None
-    except SfumatoError:
-        raise
-    except ValueError:
-        raise SfumatoError(f"--plans {path} is not valid JSON", remedy) from None
+    data = read_json(path, f"--plans {path}", "give a run's plan.json, or the output of sfumato train --dry-run --json")
     return PrivacyPlan.from_dict(data.get("privacy_plan", data) if isinstance(data, dict) else data)
 
 
