@@ -26,10 +26,9 @@ from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, remove_temporary
-from sfumato.runs.heading import Heading
-from sfumato.runs.owner import codes, composition, sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.directory import Heading, RunDirectory, remove_temporary
+from sfumato.runs.owner import budgets, codes, sentences, uses
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import launch
 from sfumato.training.conclusion import finish
@@ -335,8 +334,8 @@ def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, ou
     others = [use for use in used if use.unit.name != job.plan.unit.name]
     return Run(
         **known,
-        joint_cost=composition.joint_cost(own) if len(own) > 1 else None,
-        adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
-        other_units=tuple(composition.joint_costs(others)),
+        joint_cost=budgets.joint_cost(own) if len(own) > 1 else None,
+        adjacency=budgets.adjacency_of(own) if len(own) > 1 else None,
+        other_units=tuple(budgets.joint_costs(others)),
         publishing=tuple(epsilon for unit, epsilon in found.figures if unit == job.plan.unit.name),
     )

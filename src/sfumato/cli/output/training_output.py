@@ -298,7 +298,7 @@ def _estimates(job: Any) -> dict[str, Any]:
 
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """The data of a dry run as text, by label."""
-    from sfumato.runs.heading import publishable_settings
+    from sfumato.runs.directory import publishable_settings
     from sfumato.training.conclusion.run_report import CLASSIFIER_OPTIONS
 
     expected, clients = data["estimate"], dict(data.get("clients", {}))

@@ -1,4 +1,4 @@
-"""Texts for the owner about all runs on the same data: notes before a run, sentences after it."""
+"""All runs on the same data in words, before and after a run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
-from sfumato.runs.owner.budgets import percent, runs_text
-from sfumato.runs.owner.composition import JointCost, adjacency_of, joint_cost, joint_costs
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.budgets import JointCost, adjacency_of, joint_cost, joint_costs, percent, runs_text
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.uses import EarlierUses, earlier_uses
 
 _NAMED = 3

@@ -11,8 +11,7 @@ from sfumato.privacy.statements.circumstances import FACT_NAMES
 from sfumato.privacy.statements.display import percent_up, rounded_up
 from sfumato.report.registry_entry import registry_entry
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory
-from sfumato.runs.heading import Heading
+from sfumato.runs.directory import Heading, RunDirectory
 
 ENTRY = "registry-entry.yaml"
 _HEADINGS = {"owner": "data_curator_name", "purpose": "intended_use", "about_data": "data_domain"}

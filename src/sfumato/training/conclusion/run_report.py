@@ -26,11 +26,10 @@ from sfumato.report import (
     page,
 )
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
 from sfumato.runs.figures import published
-from sfumato.runs.heading import Heading, publishable_settings
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.conclusion import audit_results
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted

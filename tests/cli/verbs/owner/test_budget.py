@@ -12,7 +12,7 @@ import sfumato
 from sfumato.cli import main
 from sfumato.privacy import Ledger
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 
 @pytest.fixture
