@@ -140,22 +140,16 @@ def private_steps(
     """
     _refuse_choices(unknown, optimizer, with_state, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), storable(unwrap(model))
-    joined, records = ExitStack(), own_records(data, key)
-    workers = joined.enter_context(launch.join_if_started())
-    if workers.count > 1 and rounds:
-        raise SfumatoError("several processes cannot share the rounds of one site", "start one process for each site")
-    if not workers.is_leader:
-        workers.receive_run()
+    records, joined = own_records(data, key), _join(rounds)
     records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, drawn)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
-    known = {"counted": examples is None, "public": public, "seeded": seed is not None, "rounds": rounds}
-    facts = circumstances_of(records, **known)
+    facts = circumstances_of(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
-    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run}
+    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run, **joined}
     own = PrivateSteps(
         model=model,
         optimizer=optimizer,
@@ -165,12 +159,21 @@ def private_steps(
         facts=facts,
         **others,
         start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
-        workers=workers,
-        leave=joined.close,
     )
-    if workers.count > 1 and workers.is_leader:
-        own._announce()
+    own._announce()
     return own
+
+
+def _join(rounds: int) -> dict[str, Any]:
+    """The workers that torchrun started and a function to leave them. Followers wait until the leader has begun the
+    run."""
+    joined = ExitStack()
+    workers = joined.enter_context(launch.join_if_started())
+    if workers.count > 1 and rounds:
+        raise SfumatoError("several processes cannot share the rounds of one site", "start one process for each site")
+    if not workers.is_leader:
+        workers.receive_run()
+    return {"workers": workers, "leave": joined.close}
 
 
 def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:

@@ -240,6 +240,8 @@ class PrivateSteps:
 
     def _announce(self) -> None:
         """As the leader of several processes, begin the run before the others prepare theirs."""
+        if self._workers.count == 1 or not self._workers.is_leader:
+            return
         if self.is_finished:
             self._workers.broadcast_json({})
             return
