@@ -19,7 +19,7 @@ from sfumato.evaluation import diagnostic
 from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import evaluation_mode
 from sfumato.models.losses import LOSSES, is_exclusive, probabilities
-from sfumato.report import Calibration, Evaluation, FigureInterval, GroupScore, StepSpread, png
+from sfumato.report import Calibration, Evaluation, FigureInterval, StepSpread, png
 
 BATCH = 256
 SAMPLES = 24
@@ -188,7 +188,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         for one, label, guess, score in result.samples
     ]
     names = ("accuracy", "top5", "weighted_auc", "loss", "classes", "confusion", "samples", "over_steps")
-    names += ("calibration", *(["groups"] if result.groups else []))
+    names += ("calibration",)
     data = asdict(replace(result, samples=[])) | {"loss": finite_or_none(result.loss), "samples": samples}
     data["classes"] = list(result.classes)
     return {name: data[name] for name in names if data[name] is not None or name in ("top5", "loss")}
@@ -204,7 +204,6 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
     parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
     if (area := data.get("weighted_auc")) is not None:
         parts["weighted_auc"] = FigureInterval(*area)
-    parts["groups"] = [GroupScore.from_dict(one) for one in data.get("groups", ())]
     return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
 
 

@@ -12,7 +12,6 @@ from sfumato.report.plots.drawing import WIDTH, inline, render
 from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.sections.classes import ClassScore
 from sfumato.report.sections.facts import Calibration, Published
-from sfumato.report.sections.groups import groups_table
 from sfumato.report.sections.numbers import percent
 from sfumato.report.style import INK, SERIES
 
@@ -62,7 +61,6 @@ def published(found: Published | None) -> Markup:
     plots = {
         "plot": Markup(reliability(points, name="published-reliability")) if points else "",
         "receiver": Markup(roc_curves(*_curves(found))),
-        "groups": groups_table(found.groups, mean="mean"),
     }
     return Markup(render("published.html.jinja", found=found, most=_MOST_CLASSES, **plots))
 

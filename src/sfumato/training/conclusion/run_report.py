@@ -20,7 +20,6 @@ from sfumato.report import (
     EmbeddingEvaluation,
     Evaluation,
     Facts,
-    GroupScore,
     MultilabelEvaluation,
     Published,
     WordEvaluation,
@@ -200,16 +199,6 @@ def published_of(run: RunDirectory) -> Published | None:
         bands=found.reliability,
         temperature=found.temperature,
         operating=None if found.operating is None else (found.operating.positive, found.operating.threshold),
-        groups=[
-            GroupScore(
-                name=name,
-                records=own.records,
-                accuracy=own.accuracy,
-                auc=own.mean_auc,
-                calibration_error=own.calibration_error,
-            )
-            for name, own in found.by_group.items()
-        ],
     )
 
 
