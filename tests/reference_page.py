@@ -38,7 +38,6 @@ MORE = {
     "mu": "concepts.md#attack-risk-and-mu",
     "noise": "noise.md#noise-that-holds-on-real-machines",
     "normalisation": "normalisation.md",
-    "operating-point": "figures.md#where-classes-have-other-shares",
     "positive": "figures.md#a-test-for-a-disease",
     "overlap": "federation.md#what-the-federation-reads",
     "precision": "engine.md#half-precision",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sfumato._checks import SfumatoError
 from sfumato.data import Records, Source, cap_per_user, open_source
 from sfumato.data.identity.record_users import codes_of
+from sfumato.data.subsets import one_per_user
 
 KEY = bytes(range(32))
 IMAGES = np.random.default_rng(0).integers(256, size=(12, 4, 4, 1), dtype=np.uint8)
@@ -146,3 +147,17 @@ def test_what_cannot_be_capped_is_refused():
         cap_per_user(source, KEY, 0)
     with pytest.raises(SfumatoError, match="does not name the user of each record; give a table with the column user"):
         cap_per_user(open_source("digits", owner_key=KEY), KEY, 3)
+
+
+@settings(max_examples=30)
+@given(records, st.sampled_from("abcd"))
+def test_one_record_of_each_user_is_chosen_and_a_user_more_or_less_changes_no_other(listed, person):
+    def chosen(some: Sequence[Record]) -> list[Record]:
+        part = source_of(some).train
+        return listed_in(part.select(one_per_user(part, KEY)))
+
+    whole, rest = chosen(listed), [record for record in listed if record[0] != person]
+    assert sorted(user for user, *_ in whole) == sorted({user for user, *_ in listed})
+    assert whole == kept(listed, 1)
+    if rest:
+        assert chosen(rest) == [record for record in whole if record[0] != person]

@@ -100,7 +100,7 @@ def test_it_predicts_the_word_after_a_text(run):
 
 
 def test_a_server_gives_the_same_scores(run):
-    from sfumato.serving.inference import Predictor
+    from sfumato.serving.bodies import Predictor
 
     loaded = sfumato.load(run.directory)
     rows = Predictor(loaded, 4)._rows(loaded.transform(["the cat sees"]))

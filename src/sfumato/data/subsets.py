@@ -216,9 +216,7 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
             not follow from the number before the cap, since it depends on the number of records of each user.
     """
     positive_integer("at_most", at_most, remedy="give the number of records to keep of each user, such as 10")
-    users, _ = by_user(source.train)
-    codes = own_codes(source.train, owner_key)[:, :LENGTH]
-    kept = ranks_within_users(users, codes, source.train.labels, owner_key) < at_most
+    kept = _ranks(source.train, owner_key) < at_most
     facts = tuple(fact for fact in (*FACTS, LEFT_OUT) if fact in {*source.read, "examples"})
     read = source.read if source.published else facts
     read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")
@@ -231,6 +229,22 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
         fingerprint=hmac.digest(owner_key, f"{source.fingerprint} at most {at_most}".encode(), "sha256").hex(),
         at_most=at_most,
     )
+
+
+def one_per_user(part: Part, owner_key: bytes) -> np.ndarray:
+    """Chooses one record of each user, bool (N,): the first of those that `cap_per_user` would keep.
+
+    **Guarantee.** The chosen record of a user is a function of that user's records and of the owner's key. So adding or
+    removing a user, with all of their records, adds or removes one chosen record and changes no other.
+
+    Errors: `SfumatoError` for a part without users.
+    """
+    return _ranks(part, owner_key) == 0
+
+
+def _ranks(part: Part, owner_key: bytes) -> np.ndarray:
+    users, _ = by_user(part)
+    return ranks_within_users(users, own_codes(part, owner_key)[:, :LENGTH], part.labels, owner_key)
 
 
 def ranks_within_users(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: bytes) -> np.ndarray:

@@ -19,9 +19,8 @@ from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
 from sfumato.experiment.from_keywords import from_choices
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import Observer
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.planning import remarks
 from sfumato.privacy.planning.target import Epsilon

@@ -19,8 +19,7 @@ from sfumato.embedding.choices import EVEN
 from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.job import AnyJob, BackboneWithHead, EmbeddingJob, NoiselessJob
 from sfumato.embedding.rounds import Assign, Rounds, assign_by_group, assign_evenly, assign_randomly
-from sfumato.evaluation.comparison import BEGINNING, PIXELS, RESULT, compare_recall
-from sfumato.evaluation.recall import recall_at_far, roc
+from sfumato.evaluation.recall import BEGINNING, PIXELS, RESULT, compare_recall, recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k
 from sfumato.gradients import GridSum
 from sfumato.observers.progress import Progress

@@ -1,4 +1,6 @@
-"""Accuracy, loss, confusion matrix and sample predictions of a model. The figures have no noise and are private."""
+"""Accuracy, loss, confusion matrix and sample predictions, and the figures of several labels. None has noise: all are
+private.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfumato._checks import SfumatoError, fraction
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
 from sfumato.evaluation import diagnostic
 from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import evaluation_mode
-from sfumato.models.losses import LOSSES, is_exclusive, probabilities
-from sfumato.report import Calibration, Evaluation, FigureInterval, StepSpread, png
+from sfumato.models.losses import LOSSES, MULTILABEL, is_exclusive, multilabel_cross_entropy, probabilities
+from sfumato.report import (
+    Calibration,
+    Evaluation,
+    FigureInterval,
+    LabelScore,
+    MultilabelEvaluation,
+    StepSpread,
+    png,
+    wilson,
+)
 
 BATCH = 256
 SAMPLES = 24
@@ -214,3 +226,89 @@ def finite_or_none(value: float) -> float | None:
 
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+LABEL_THRESHOLD = 0.5
+"""Score from which a label is predicted."""
+
+
+def predict_labels(outputs: Tensor, threshold: float = LABEL_THRESHOLD) -> Tensor:
+    """The predicted labels, bool (N, L), from logits (N, L): those with a score at or above the threshold.
+
+    >>> import torch
+    >>> predict_labels(torch.tensor([[0.0, -3.0, 2.0]])).tolist()
+    [[True, False, True]]
+    """
+    return probabilities(outputs.double(), MULTILABEL) >= threshold
+
+
+def label_score(outputs: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Accuracy (the fraction of correct decisions at 0.5) and loss of logits (N, L) for labels (N, L) of 0 and 1."""
+    _check_shapes(outputs, labels)
+    loss = multilabel_cross_entropy(outputs.double(), labels).item()
+    return {
+        "accuracy": (predict_labels(outputs) == labels.bool()).double().mean().item(),
+        "top5": None,
+        "loss": finite_or_none(loss),
+    }
+
+
+def label_evaluation(
+    outputs: Tensor, labels: Tensor, names: Sequence[str], *, threshold: float = LABEL_THRESHOLD
+) -> MultilabelEvaluation:
+    """Evaluates logits (N, L) against labels (N, L) of 0 and 1, both on the CPU.
+
+    Each label has an area under its ROC curve (DeLong et al. 1988), a sensitivity and a specificity (Clopper and
+    Pearson 1934), as in `diagnostic`. The fraction of correct decisions has Wilson's interval with N trials, because
+    the decisions on one example are correlated.
+    """
+    fraction("threshold", threshold, remedy="give the lowest score at which a label is predicted, such as 0.5")
+    _check_shapes(outputs, labels)
+    if labels.shape != (len(outputs), len(names)) or not len(names) or not len(labels):
+        raise SfumatoError(
+            f"labels of shape {tuple(labels.shape)} don't match {len(names)} names",
+            "give a source with the model's labels",
+        )
+    right = predict_labels(outputs, threshold) == labels.bool()
+    scores = probabilities(outputs.double(), MULTILABEL).numpy()
+    return MultilabelEvaluation(
+        accuracy=_mean_share(right.double().mean(1)),
+        exact_match=diagnostic.proportion(int(right.all(1).sum()), len(right)),
+        loss=multilabel_cross_entropy(outputs.double(), labels).item(),
+        threshold=threshold,
+        labels=[
+            _figures_of_label(name, scores[:, index], labels[:, index].bool().numpy(), threshold)
+            for index, name in enumerate(names)
+        ],
+        weighted_auc=diagnostic.weighted_auc(scores, labels.bool().numpy()),
+    )
+
+
+def _figures_of_label(name: str, scores: np.ndarray, true: np.ndarray, threshold: float) -> LabelScore:
+    """The figures of one label, as far as its positive and negative examples define them."""
+    positives, negatives = scores[true], scores[~true]
+    defined = len(positives) > 0 and len(negatives) > 0 and bool(np.isfinite(scores).all())
+    hits, rejected = int((positives >= threshold).sum()), int((negatives < threshold).sum())
+    return LabelScore(
+        name=name,
+        positives=len(positives),
+        negatives=len(negatives),
+        auc=diagnostic.auc(positives, negatives) if defined else None,
+        sensitivity=diagnostic.proportion(hits, len(positives)) if len(positives) else None,
+        specificity=diagnostic.proportion(rejected, len(negatives)) if len(negatives) else None,
+    )
+
+
+def _mean_share(shares: Tensor) -> FigureInterval:
+    """The mean of the examples' fractions (N,), with Wilson's interval.
+
+    A variable in [0, 1] has at most the variance of a Bernoulli variable with the same mean, so the interval is
+    conservative.
+    """
+    return FigureInterval(shares.mean().item(), *wilson(shares.sum().item(), len(shares)))
+
+
+def _check_shapes(outputs: Tensor, labels: Tensor) -> None:
+    """Refuses shapes that would broadcast, such as class labels (N,)."""
+    if outputs.shape != labels.shape or outputs.dim() != 2:
+        raise TypeError(f"labels must be {tuple(outputs.shape)} of 0 and 1, got {tuple(labels.shape)}")

@@ -137,8 +137,6 @@ def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] 
             "choice": dict(choice or {}),
         }
     }
-    for found in ("temperature", "operating_point"):  # they were fitted to the run's own model
-        description.pop(found, None)
     paid, promise = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
         promise["plain"] = [*promise["plain"], PAID.format(**paid)]

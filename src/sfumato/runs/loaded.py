@@ -182,8 +182,7 @@ class Loaded:
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
     def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
-        """Logits (N, classes), on the CPU, as the module gives them, before any temperature; arguments as for
-        `predict`."""
+        """Logits (N, classes), on the CPU, as the module gives them, without any shift; arguments as for `predict`."""
         return torch.cat([*self._outputs(images, batch), torch.zeros(0, len(self.classes))])
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:

@@ -19,7 +19,7 @@ from sfumato.runs import aggregated, commitment, kept_weights, pins, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import point_choice, published
+from sfumato.runs.figures import published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
@@ -247,11 +247,6 @@ def _published(run: RunDirectory, record: Record, facts: Circumstances, last: Ma
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
-    assert figures is not None
-    found, stored = figures.operating, parse_json(read_safetensors(run / names.MODEL)[1][METADATA])
-    chosen = found and point_choice.choose_operating_point(replace(figures, operating=None), found.rule)
-    _require(found == chosen, "the operating point is not the one that the counts give")
-    _require((found and found.to_dict()) == stored.get("operating_point"), "the model has another operating point")
 
 
 def _require_bound(path: Path, recorded: str | None) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import write, write_errors
 from sfumato.data import Source
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency

@@ -14,8 +14,7 @@ import torch
 from sfumato import averaging
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato._files import write
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.privacy.unit import Adjacency

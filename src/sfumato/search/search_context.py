@@ -13,8 +13,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Part, Source, SourceSpec, find_known, hold_out, own_codes
 from sfumato.experiment import users
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, Space, owner_key

@@ -21,9 +21,8 @@ from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
-from sfumato.observers.progress import NoProgress, Progress
+from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
@@ -96,8 +95,8 @@ def train(
             keep: number of intermediate weights to save for `sfumato.aggregate` and intervals; None for the default, 0
             for none.
 
-            report_epsilon: publish figures of the private test split, from noisy counts, at this epsilon for each of
-            its records (`NoisyTable`); see `run.published`.
+            report_epsilon: publish accuracy and recall on the private test split, from noisy counts, at this epsilon
+            for each of its records or users (`NoisyTable`); see `run.published`.
 
             budget: name of a budget (`set_budget`) in which the whole plan is reserved before step 0.
 
@@ -343,5 +342,5 @@ def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, ou
         joint_cost=composition.joint_cost(own) if len(own) > 1 else None,
         adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
         other_units=tuple(composition.joint_costs(others)),
-        publishing=found.figures,
+        publishing=tuple(epsilon for unit, epsilon in found.figures if unit == job.plan.unit.name),
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import NextWords
-from sfumato.evaluation import accuracy, multilabel, next_words
+from sfumato.evaluation import accuracy, next_words
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.training.inputs import OnFeatures, features
@@ -85,12 +85,12 @@ class MultilabelScorer(Scorer):
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
         """The share of correct decisions and the loss of logits (N, L)."""
-        return multilabel.score_of(outputs, self._labels)
+        return accuracy.label_score(outputs, self._labels)
 
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
         """Figures for each label of the model with these weights; `outputs` skips computing logits."""
         outputs = self.outputs(weights) if outputs is None else outputs
-        return multilabel.evaluation(outputs, self._labels, self._job.source.classes).to_dict()
+        return accuracy.label_evaluation(outputs, self._labels, self._job.source.classes).to_dict()
 
 
 class WordScorer(Scorer):

@@ -51,7 +51,7 @@ EVERYTHING = Circumstances(
     public_examples=10,
     public_filtered=True,
     tokens="bytes",
-    figures=NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True),
+    figures=NoisyTable(epsilon=4.0, classes=2),
     class_prevalence=(("a", 0.5), ("b", 0.5)),
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
     steps_lost=2,

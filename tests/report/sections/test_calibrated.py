@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sfumato.report import Calibration, Published, page
-from sfumato.report.sections.calibrated import calibrated, published
+from sfumato.report.sections.calibrated import calibrated
 
 FIGURES = Published(
     epsilon=0.5,
     records=(1234.0, 1100.0, 1368.0),
     accuracy=(0.9712, 0.962, 0.981),
     per_class={"heron": (0.9, 0.8, 1.0), "<newt>": (None, 0.0, 1.0)},
-    auc={"heron": (0.99, 0.98, 1.0)},
-    error=(0.012, 0.0, 0.04),
-    bands=[(0.0, 0.5, 10.0, (None, 0.0, 1.0)), (0.5, 1.0, 1200.0, (0.97, 0.95, 0.99))],
-    temperature=1.37,
 )
 
 
@@ -24,7 +20,6 @@ def test_published_figures_are_on_every_version_of_the_page(facts):
         text = page(facts(published=FIGURES), public=public)
         assert "Accuracy: 97.1% (96.2% to 98.1%)." in text
         assert "epsilon 0.5" in text
-        assert "temperature 1.37" in text
         assert "unknown: the noise leaves nothing of it" in text
         assert "&lt;newt&gt;" in text
         assert "<newt>" not in text
@@ -50,7 +45,6 @@ def test_bad_calibration_is_said_in_a_sentence():
     assert few["left_out"] == 9
     assert "0% at 55" not in few["plot"], "nine images make no point"
     assert "86.0% at 85.0%" in few["plot"]
-    assert published(None) == ""
 
 
 def test_published_accuracy_leads_the_page_whose_exact_one_is_left_out(facts, evaluation):
@@ -67,16 +61,3 @@ def test_published_accuracy_leads_the_page_whose_exact_one_is_left_out(facts, ev
     )
     nothing = replace(FIGURES, accuracy=(None, 0.0, 1.0))
     assert "Accuracy is left out" in page(facts(published=nothing, evaluation=evaluation), public=True)
-
-
-def test_published_curves_are_on_every_version_of_the_page(facts):
-    figures = replace(
-        FIGURES, roc={"heron": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)], "<newt>": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]}
-    )
-    for public in (False, True):
-        assert "areas 99.0% of heron." in page(facts(published=figures), public=public)
-
-
-def test_what_the_noise_leaves_nothing_of_has_no_curve(facts):
-    figures = replace(FIGURES, auc={"heron": (None, 0.0, 1.0)}, roc={"heron": [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]})
-    assert "ROC curves" not in page(facts(published=figures))

@@ -34,7 +34,7 @@ EVERYTHING = Circumstances(
     public_examples=64,
     public_filtered=True,
     tokens="words by a hash",
-    figures=NoisyTable.by_rule(1.0, classes=3, records=500),
+    figures=NoisyTable(epsilon=1.0, classes=3),
     class_prevalence=(("normal", 0.9), ("odd", 0.1)),
     steps_lost=2,
     steps_copied=3,

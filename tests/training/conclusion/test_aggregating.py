@@ -116,10 +116,10 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
 
     monkeypatch.setattr(aggregating, "choose", choosing)
     made = aggregate(run, score_on=private, epsilon=0.5)
-    assert uses.earlier_uses(DataIdentity(private.data_digests)).figures == (0.5,), "it is on the owner's list of uses"
-    assert uses.earlier_uses(DataIdentity(("others",), private.places)).figures == (0.5,), (
-        "and known by its place where images are changed"
-    )
+    found = uses.earlier_uses(DataIdentity(private.data_digests)).figures
+    assert found == (("example", 0.5),), "it is on the owner's list of uses"
+    by_place = uses.earlier_uses(DataIdentity(("others",), private.places)).figures
+    assert by_place == found, "and known by its place where images are changed"
     assert given["choice"] == PrivateChoice(epsilon=0.5, candidates=8)
     assert made.recipe == made.candidates[5]
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"

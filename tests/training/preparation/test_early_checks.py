@@ -119,7 +119,6 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("train {} --class-prevalence dark=0.5 light=0.4", "sum to 0.9"),
         ("train {} --classes dark light --class-prevalence dark=0.5 bright=0.5", "'bright', which is not a class"),
         ("train {} --examples 50 --batch-size 51", "must be at most 50, got 51"),
-        ("train {} --unit user --report-epsilon 1 --user-from x", "the run protects users"),
         ("train {} --order time", "no start and period are given"),
         ("train {} --model timm:resnett", "has no model of that name"),
         ("train {} --keep -1", "keep must be at least 1"),

@@ -26,8 +26,7 @@ GROUPS = {
             "method optimizer learning_rate pretrained_rate momentum weight_decay schedule warmup loss "
             "class_prevalence views shift flip zoom crop_area ema ema_form aggregate aggregate_from aggregate_last "
             "aggregate_restart clients grouping client_rate client_momentum client_epochs client_batch_size "
-            "client_examples client_loss client_head client_temperature shuffle_buffer reconstruction_steps "
-            "operating_point"
+            "client_examples client_loss client_head client_temperature shuffle_buffer reconstruction_steps"
         ),
         "search": "vary one_at_a_time search candidates validation score_on last decay",
     }.items()

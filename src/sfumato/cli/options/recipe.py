@@ -40,7 +40,7 @@ def _choices_of_type(words: str) -> tuple[str, ...]:
 
 
 TEXTS = (*_choices_of_type("str"), "normalisation", "source", "output", "device", "precision")
-TEXTS += ("budget", "operating_point")
+TEXTS += ("budget",)
 SWITCHES = (*_choices_of_type("bool"), "private")
 LISTS = _choices_of_type("tuple[str, ...]")
 SINGLE = re.compile(

@@ -90,9 +90,6 @@ Epsilon = Annotated[float | tuple[float, ...] | None, replace(NUMBERS, default="
 EpsilonOfFigures = Annotated[float | None, Spelling("EPSILON", "default: no figures are published")]
 Shares = Annotated[tuple[str, ...] | None, Spelling("CLASS=SHARE [CLASS=SHARE ...]")]
 SharesThere = Annotated[tuple[str, ...] | None, Spelling("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]
-RuleOfLabels = Annotated[
-    str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, for two classes with --report-epsilon")
-]
 ClassName = Annotated[str | None, Spelling("CLASS")]
 MuIfAny = Annotated[float | None, Spelling("MU")]
 AttackRisk = Annotated[str | None, Spelling("TPR@FPR")]

@@ -28,12 +28,6 @@ PUBLISHED = (
     "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
     "{published[accuracy][2]:.2%} with the noise (may be published)",
     "               always guessing the most frequent class: about {published[majority]:.0%}",
-    "               calibration error {published[calibration_error][0]:.2%}, from "
-    "{published[calibration_error][1]:.2%} to {published[calibration_error][2]:.2%}, at temperature "
-    "{published[temperature]:.2f}",
-    "               operating point {published[operating_point][rule]}: {published[operating_point][positive]} for "
-    "scores of at least {published[operating_point][threshold]:g}, chosen from these counts",
-    "               {published[note]}",
 )
 PRIVATE = "  (measured on private data: for you only)"
 
@@ -79,17 +73,7 @@ def _private_facts(run: Run) -> dict[str, Any]:
     if "recall" in run.figures:
         data["epsilon_of_group"] = group_epsilon(run.statement.spent)
     if (figures := run.published) is not None:
-        names = ("accuracy", "majority", "per_class", "precision", "auc", "calibration_error", "temperature")
-        data["published"] = {name: getattr(figures, name) for name in names}
-        if figures.groups:
-            own = ("accuracy", "mean_auc", "calibration_error", "records")
-            data["published"]["groups"] = {
-                group: {name: getattr(found, name) for name in own} for group, found in figures.by_group.items()
-            }
-        if figures.operating is not None:
-            data["published"]["operating_point"] = figures.operating.to_dict()
-        if not figures.table.temperature:
-            data["published"]["note"] = "no temperature was chosen: there are too few test images for this epsilon"
+        data["published"] = {name: getattr(figures, name) for name in ("accuracy", "majority", "per_class")}
     return {
         **data,
         "uses": run.uses,
@@ -142,7 +126,6 @@ def _public_lines(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
 
 def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     """The output of a private run: figures, guarantee, and next steps."""
-    from sfumato.report.sections.numbers import estimate
     from sfumato.runs import directory as names
 
     statement, path, embeds = run.statement, run.directory, "recall" in data
@@ -156,8 +139,6 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
         yield "published      the noise hides the accuracy: give a larger --report-epsilon, or more images"
     else:
         yield from (console.fill(line, data) for line in PUBLISHED)
-    for name, found in data.get("published", {}).get("groups", {}).items():
-        yield f"               {name}: {estimate(found['accuracy'])}"
     yield from ("", data["statement"], "")
     yield from _other_guarantees(run, data)
     yield Note(f"{path / names.REPORT}   the report: guarantee, limits and accuracy")

@@ -103,7 +103,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         import numpy as np
         import torch
 
-        from sfumato.evaluation import accuracy, groups, label_sets, multilabel, next_words
+        from sfumato.evaluation import accuracy, groups, label_sets, next_words
         from sfumato.models.losses import is_exclusive
 
         reading = self._reading(loaded)
@@ -128,8 +128,8 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
         outputs = reading.logits(compute_distributed(logits, parts, batches))
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         if not is_exclusive(loaded.loss):
-            threshold = multilabel.THRESHOLD if self.threshold is None else self.threshold
-            found = multilabel.evaluation(outputs, labels, loaded.classes, threshold=threshold)
+            threshold = accuracy.LABEL_THRESHOLD if self.threshold is None else self.threshold
+            found = accuracy.label_evaluation(outputs, labels, loaded.classes, threshold=threshold)
             figures = evaluation_output.label_figures(found, source, self.part, threshold)
         else:
             found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)

@@ -59,13 +59,9 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
     as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     report_epsilon: EpsilonOfFigures = None
-    """Publish noisy figures of the private test part: accuracy, per-class figures, ROC, calibration. This is the
-    epsilon that they cost each test record. A record pays the larger of this and --epsilon, so figures up to --epsilon
-    are free."""
-    operating_point: spellings.RuleOfLabels = None
-    """For two classes: the score from which an image is assigned to a class, chosen from the counts of --report-epsilon
-    at no further cost. shares: scores are shifted until their mean is each class's share; balanced: the mean of both
-    classes' recall is largest; or a class and the recall to reach, such as pneumonia=0.95."""
+    """Publish the accuracy and the recall of each class on the private test part, from noisy counts. This is the
+    epsilon that they cost each test record, or with --unit user each person in the test part. The larger of this and
+    --epsilon counts, so figures up to --epsilon are free."""
     seeds: Whole = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread, and their joint guarantee.
     """

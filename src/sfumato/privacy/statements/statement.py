@@ -52,13 +52,6 @@ class Statement(StatementBase):
     computed: ProcessCounts | None = None
     further: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.circumstances.figures is not None and self.plan.users is not None:
-            raise SfumatoError(
-                "figures cannot be published with a model that promises for persons",
-                "leave them out: no theorem here covers them",
-            )
-
     @property
     def spent(self) -> PrivacyPlan:
         """The plan, with the steps that other copies of the run may have taken: all that the run may have released."""
@@ -105,12 +98,31 @@ class Statement(StatementBase):
         figures = self.circumstances.figures
         if figures is None or not self.promises:
             return ""
+        persons = self.plan.users is not None
+        who, counted = ("person", ", from one test record of each person") if persons else ("test example", "")
+        one = "A person" if persons else "An example"
         return (
-            f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single test "
-            f"example under add-or-remove adjacency: {figures.description}. An example is in the training part or in "
-            f"the test part, never in both, so it pays the larger epsilon of the two, "
+            f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single {who} "
+            f"under add-or-remove adjacency: {figures.description}{counted}. {one} is in the training part or in the "
+            f"test part, never in both, and so pays the larger epsilon of the two, "
             f"{rounded_up(max(self.epsilon, figures.epsilon))}, and not their sum."
         )
+
+    @property
+    def _figures_remarks(self) -> list[str]:
+        """The remark about the records behind the published figures, if there are any."""
+        if (figures := self.circumstances.figures) is None:
+            return []
+        persons = self.plan.users is not None
+        who, counted = ("person", ", one of each person") if persons else ("test image", "")
+        beyond = (
+            "" if persons else " A person with several test images has a larger epsilon, in proportion to their number."
+        )
+        return [
+            "The accuracies published with the model come from noisy counts of test images, on which the model was not "
+            f"trained{counted}. One {who} raises or lowers the probability of any set of counts by at most a factor of "
+            f"{_factor(figures.epsilon)} (epsilon {figures.epsilon:g}).{beyond}"
+        ]
 
     @property
     def short(self) -> str:
@@ -174,13 +186,7 @@ class Statement(StatementBase):
                 "The model was trained in a federation. The guarantee holds against everybody who sees all weights "
                 f"that this site has sent in its {rounds} rounds, the server included, whatever weights came in."
             )
-        if (figures := self.circumstances.figures) is not None:
-            lines.append(
-                "The accuracy and the other figures published with the model come from noisy counts of test images, on "
-                "which the model was not trained. One test image raises or lowers the probability of any set of counts "
-                f"by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person with "
-                "several test images has a larger epsilon, in proportion to their number."
-            )
+        lines += self._figures_remarks
         return [*lines, *self._public_data_lines]
 
     @property
@@ -237,7 +243,7 @@ class Statement(StatementBase):
                 "epsilon": facts.figures.epsilon,
                 "delta": 0.0,
                 "adjacency": "add-or-remove",
-                "epsilon_of_any_example": ceiling(max(self.epsilon, facts.figures.epsilon), 6),
+                "epsilon_of_any_unit": ceiling(max(self.epsilon, facts.figures.epsilon), 6),
             }
         beyond = curve_fields(self.spent) if self.promises else {}
         return data | {"format": FORMAT, **beyond, **release_fields(plan, facts)}

@@ -1,4 +1,4 @@
-"""Two parts of a page: the calibration of the model's probabilities, and the figures that may be published."""
+"""The calibration of the model's probabilities, as a part of the page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from sfumato.report.plots.curves import roc_curves
-from sfumato.report.plots.drawing import WIDTH, inline, render
+from sfumato.report.plots.drawing import WIDTH, inline
 from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.sections.classes import ClassScore
-from sfumato.report.sections.facts import Calibration, Published
+from sfumato.report.sections.facts import Calibration
 from sfumato.report.sections.numbers import percent
 from sfumato.report.style import INK, SERIES
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 BAD = 0.05
 """The least expected calibration error for which a page warns."""
 _OWN = {"color": SERIES[0]}
-_MOST_CLASSES = 40
 _FEWEST = 10
 """The least number of images behind a point of a plot."""
 
@@ -49,28 +47,6 @@ def calibrated(found: Calibration | None) -> dict[str, Any] | None:
     }
 
 
-def published(found: Published | None) -> Markup:
-    """The part of every version of a page with figures from noisy counts; empty if there are none."""
-    if found is None:
-        return Markup("")
-    points = [
-        ((low + high) / 2, right, least, most)
-        for low, high, _, (right, least, most) in found.bands
-        if right is not None and most - least < 0.5
-    ]
-    plots = {
-        "plot": Markup(reliability(points, name="published-reliability")) if points else "",
-        "receiver": Markup(roc_curves(*_curves(found))),
-    }
-    return Markup(render("published.html.jinja", found=found, most=_MOST_CLASSES, **plots))
-
-
-def _curves(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
-    """The ROC curves that can be estimated in spite of the noise, and the areas under them."""
-    areas = {name: area for name, (area, _, _) in found.auc.items() if area is not None and name in found.roc}
-    return {name: found.roc[name] for name in areas}, areas
-
-
 def _warning(error: float, excess: float) -> str:
     """A warning if the probabilities are badly calibrated, else an empty string."""
     if error < BAD:
@@ -78,7 +54,7 @@ def _warning(error: float, excess: float) -> str:
     way = "is overconfident" if excess > 0 else "is underconfident"
     return (
         f"Do not read these scores as probabilities: on average they differ from the accuracy by {percent(error)}, and "
-        f"the model {way}. With --report-epsilon a temperature corrects most of that."
+        f"the model {way}."
     )
 
 

@@ -78,31 +78,18 @@ class Published:
     the ends of the 95% interval; the estimate is None if the noise is too large for one.
 
     Attributes:
-        epsilon: the privacy cost of the figures for each test image.
-        records: the approximate number of images.
+        epsilon: the privacy cost of the figures for each test image, or each person.
+        records: the approximate number of images that were counted.
         accuracy: the share of correctly classified images.
-        per_class: the accuracy of each class.
-        auc: the area under the ROC curve of each class against all others; empty if it was not counted.
+        per_class: the recall of each class.
         majority: the approximate share of the most frequent class; None if it is not known.
-        roc: the ROC curves: (false-positive rate, true-positive rate) at each threshold, ascending.
-        error: the expected calibration error.
-        bands: for each bin of confidence its ends, its approximate number of images, and their accuracy.
-        temperature: the divisor of the logits.
-        operating: the operating point of a model of two classes: the class, and the least score for predicting it; None
-            if the likelier class is predicted.
     """
 
     epsilon: float
     records: Interval
     accuracy: Interval
     per_class: Mapping[str, Interval]
-    auc: Mapping[str, Interval]
-    error: Interval
-    bands: Sequence[tuple[float, float, float, Interval]]
-    temperature: float = 1.0
-    roc: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     majority: float | None = None
-    operating: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ class DataUse(Dated):
         places: `Source.places`: where the data were read from.
         name: the name shown to the owner: the last two parts of the run directory's path.
         users: `Source.assignment`: the assignment of records to users; empty if the promise is for examples.
-        figures: epsilon of the published figures of the test images; None if none are published.
+        figures: epsilon of the published figures, for each unit in the test part; None if none are published.
         seeded: whether the randomness follows from a seed. The plan counts, although the run promises nothing.
         budget: the name of the budget in which it is reserved; None for none.
         cost: the part of that budget's limit that it takes.
@@ -90,7 +90,7 @@ class DataUse(Dated):
 
     @property
     def test_epsilon(self) -> float | None:
-        """Epsilon for each test image, from published figures or from a choice; None if there is neither."""
+        """Epsilon for each unit in the test part, of published figures or of a choice; None if there is neither."""
         return self.use.epsilon if isinstance(self.use, PrivateChoice) else self.figures
 
 

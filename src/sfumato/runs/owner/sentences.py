@@ -49,7 +49,7 @@ def notes_before(
         yield f"note: {other_assignments(found.other_assignments)}"
     yield from overlap_notes(found, budget)
     if figures is not None:
-        for line in figures_sentences([*found.figures, figures]):
+        for line in figures_sentences([*found.figures, (coming.unit.name, figures)]):
             yield f"note: with this one, {line}"
     if budget is None:
         for name in dict.fromkeys(
@@ -211,16 +211,24 @@ def joint_cost_sentences(used: Sequence[PrivacyPlan], plan: PrivacyPlan, seeded:
     return [total, *of_others]
 
 
-def figures_sentences(epsilons: Sequence[float]) -> list[str]:
-    """The joint cost of several releases about test images, in a sentence; empty for a single release."""
-    if len(epsilons) < 2:
-        return []
-    return [
-        f"{len(epsilons)} releases of yours are about test images of these data (a run's published figures, or the "
-        f"choice of an aggregate), which are together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
-        "under add-or-remove adjacency for an image that was in the test part each time; what is trained on it "
-        "elsewhere comes on top."
-    ]
+def figures_sentences(figures: Sequence[tuple[str, float]]) -> list[str]:
+    """The joint cost of several releases about test images, in a sentence for each unit; empty for a single release.
+
+    Args:
+        figures: (unit, epsilon) of each release.
+    """
+    found = []
+    for unit, who in (("example", "an image that"), ("user", "a person who")):
+        epsilons = [epsilon for of, epsilon in figures if of == unit]
+        if epsilons and len(figures) > 1:
+            are = "s of yours are" if len(epsilons) > 1 else " of yours is"
+            found.append(
+                f"{len(epsilons)} release{are} about test images of these data (a run's published figures, or the "
+                f"choice of an aggregate), together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
+                f"under add-or-remove adjacency for {who} was in the test part each time; what is trained on it "
+                "elsewhere comes on top."
+            )
+    return found
 
 
 def other_unit_text(other: JointCost) -> str:

@@ -98,7 +98,8 @@ class EarlierUses:
         other_assignments: the number of those runs for users that put other records together. Their losses compose for
             a person who is one user in each run.
         seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
-        figures: epsilon for each test image, of each release about test images (a run's figures, or a choice).
+        figures: (unit, epsilon for each of them in the test part) of each release about test images (a run's figures,
+            or a choice).
         others: the lines of all other runs.
     """
 
@@ -107,7 +108,7 @@ class EarlierUses:
     runs: dict[str, PrivacyPlan] = field(default_factory=dict)
     other_assignments: int = 0
     seeded: int = 0
-    figures: tuple[float, ...] = ()
+    figures: tuple[tuple[str, float], ...] = ()
     others: tuple[DataUse, ...] = ()
 
     @property
@@ -130,10 +131,11 @@ def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
     """
     used = [one for one in store.read().lines if isinstance(one, DataUse) and one.run != but]
     found = data.matching(used)
-    runs, users, figures, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), dict[str, float](), set()
+    runs, users, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), set()
+    figures = dict[str, tuple[str, float]]()
     for line, known in found:
         if line.test_epsilon is not None:  # a later line with a smaller epsilon takes nothing back
-            figures[line.run] = max(line.test_epsilon, figures.get(line.run, 0.0))
+            figures[line.run] = (line.unit, max(line.test_epsilon, figures.get(line.run, ("", 0.0))[1]))
         if isinstance(line.use, PrivateChoice):
             continue
         runs[line.run] = line.use

@@ -80,7 +80,7 @@ def conclude(
     reading, further = (None, {}) if conclusion is None else (conclusion.reading, conclusion.evaluation)
     if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
         further = further | {"unlearnt": few}
-    result = scorer.evaluation(released, trained.outputs if reading is None else reading.logits(trained.outputs))
+    result = scorer.evaluation(released, trained.outputs)
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
     run.write_json(names.EVALUATION, result | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())

@@ -192,13 +192,7 @@ def published_of(run: RunDirectory) -> Published | None:
         records=found.records,
         accuracy=found.accuracy,
         per_class=found.per_class,
-        auc=found.auc,
         majority=found.majority,
-        roc={name: found.roc(name) for name in found.auc},
-        error=found.calibration_error,
-        bands=found.reliability,
-        temperature=found.temperature,
-        operating=None if found.operating is None else (found.operating.positive, found.operating.threshold),
     )
 
 

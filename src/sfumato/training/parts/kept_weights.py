@@ -7,7 +7,7 @@ scores (Shejwalkar et al. 2022, arXiv 2210.01864, section 5).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -37,8 +37,6 @@ def evaluate_averages(
     trained: Trained,
     scorer: Scorer,
     kept: Mapping[int, Mapping[str, Tensor]],
-    *,
-    moved: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> StepSpread | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's predicted class.
 
@@ -47,7 +45,6 @@ def evaluate_averages(
         trained: its weights and the outputs on the test split.
         scorer: evaluates the model.
         kept: the weights that the run kept, by step, ascending.
-        moved: maps the module's outputs to the logits that determine the predicted class.
 
     Returns:
         None if fewer than two consecutive weights were kept.
@@ -57,14 +54,14 @@ def evaluate_averages(
     last = _last_consecutive(tuple(kept))
     if len(last) < 2:
         return None
-    whole, places = moved(trained.outputs), scorer.spread(RECORDS)
+    whole, places = trained.outputs, scorer.spread(RECORDS)
     at_release, labels = scorer.decisions(trained.weights, whole, places)
 
     def right(outputs: Tensor) -> float:
         return (outputs.argmax(1) == labels).double().mean().item()
 
     def outputs(weights: Mapping[str, Tensor]) -> Tensor:
-        return moved(scorer.decisions({**trained.weights, **weights}, None, places)[0])
+        return scorer.decisions({**trained.weights, **weights}, None, places)[0]
 
     each = {step: outputs(kept[step]) for step in last}
     said = {step: probabilities(one, setup.settings.objective.loss) for step, one in each.items()}
@@ -180,9 +177,7 @@ class KeptWeights(Part):
             weights = {
                 step: read_safetensors(kept_weights.path_of(conclusion.run, step))[0] for step in sorted(reached)
             }
-            found = evaluate_averages(
-                conclusion.setup, conclusion.trained, scorer, weights, moved=conclusion.reading.decision_logits
-            )
+            found = evaluate_averages(conclusion.setup, conclusion.trained, scorer, weights)
             conclusion.evaluation |= {} if found is None else {"over_steps": asdict(found)}
 
 

@@ -1,8 +1,9 @@
-"""Several independent labels: figures against plain counting, and what must not be done with them."""
+"""Calibration errors, and several independent labels: figures against plain counting, and what must not be done."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, pretrain, train, verify
 from sfumato.data import Records
-from sfumato.evaluation import accuracy, multilabel
+from sfumato.evaluation import accuracy
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FullBatch, Gaussian, TruncatedPoisson
 from sfumato.report import MultilabelEvaluation
@@ -70,7 +71,7 @@ def test_figures_are_those_of_plain_counting(records, width, threshold, seed):
     generator = torch.Generator().manual_seed(seed)
     outputs = 2 * torch.randint(-3, 4, (records, width), generator=generator).double()  # with ties
     labels = torch.randint(2, (records, width), generator=generator)
-    found = multilabel.evaluation(outputs, labels, [f"l{place}" for place in range(width)], threshold=threshold)
+    found = accuracy.label_evaluation(outputs, labels, [f"l{place}" for place in range(width)], threshold=threshold)
     scores, truth = (1 / (1 + np.exp(-outputs.numpy()))), labels.numpy()
     said = scores >= threshold
     assert found.accuracy.value == pytest.approx(np.mean(said == truth))
@@ -89,7 +90,7 @@ def test_figures_are_those_of_plain_counting(records, width, threshold, seed):
         assert 0 <= figure.low <= figure.value + 1e-12 <= figure.high + 2e-12 <= 1 + 3e-12
         assert figure.high - figure.low > 0.01
     assert MultilabelEvaluation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    scored = multilabel.score_of(outputs, labels)
+    scored = accuracy.label_score(outputs, labels)
     assert scored["accuracy"] == pytest.approx(np.mean((scores >= 0.5) == truth))
 
 
@@ -165,7 +166,7 @@ def test_figures_of_classes_are_not_taken_of_labels():
         with pytest.raises(TypeError):
             accuracy.score_of(outputs, labels, loss=loss)
     with pytest.raises(TypeError):
-        multilabel.score_of(outputs, matrix[0])
+        accuracy.label_score(outputs, matrix[0])
 
 
 def test_the_rule_is_the_loss_of_the_source(source, tmp_path):
@@ -185,3 +186,11 @@ def test_public_training_takes_several_labels_and_views(spec, tmp_path):
     public = open_source(spec, owner_key=bytes(32), label_columns=NAMES, public=True)
     how = {"steps": 60, "batch_size": 32, "learning_rate": 0.05, "threads": 1, "views": 2, "shift": 1}
     assert pretrain("linear", public, directory=tmp_path / "p", **how).accuracy > 0.7
+
+
+def test_expected_calibration_error_is_the_mean_gap_of_bins():
+    sure = torch.tensor([0.95, 0.95, 0.95, 0.95, 0.7, 0.7]).double()
+    logits = torch.stack([sure.log(), (1 - sure).log()], 1)
+    found = accuracy.calibration(logits, torch.tensor([0, 0, 1, 1, 0, 1]), loss="softmax")
+    assert found.error == pytest.approx((4 * 0.45 + 2 * 0.2) / 6)
+    assert accuracy.calibration(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]), loss="softmax") is None
