@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sfumato.privacy import ledger
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom import steps as custom_steps
 
 TRAINERS = {"lightning_module": ("lightning",), "hf_trainer": ("transformers", "accelerate")}

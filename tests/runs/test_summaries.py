@@ -13,7 +13,7 @@ from sfumato.cli import main
 from sfumato.privacy import PrivateChoice
 from sfumato.runs import summaries
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 
 @pytest.fixture(scope="module")

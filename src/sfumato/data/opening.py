@@ -189,7 +189,8 @@ def _check_subgroups(loaded: Parts, purpose: Purpose, spec: str) -> None:
             "each record",
             "leave it out",
         )
-    found = {name for part in (loaded.records.train, loaded.records.test) for name in np.unique(part.subgroups)}
+    parts = (loaded.records.train, loaded.records.test)
+    found = {name for part in parts if part.subgroups is not None for name in np.unique(part.subgroups)}
     if len(found) > MOST_GROUPS:
         raise SfumatoError(
             f"the column {purpose.groups_from!r} of {spec} has {len(found)} groups",

@@ -68,10 +68,10 @@ class CachedRecords:
         codes: uint8 (N, 32), the two codes of each record.
         users: text (N,), the code of each record's user (`user_codes`), if the source had users.
         groups: text (N,), the public group of each record's user, if known.
-        subgroups, files, times: None: a cache stores neither groups for figures nor files nor times.
+        subgroups, files: None: a cache stores neither groups for figures nor files.
     """
 
-    subgroups = files = times = None
+    subgroups = files = None
 
     def __init__(self, pieces: list[Piece], which: np.ndarray | None = None):
         self._pieces, self._which = pieces, which

@@ -80,7 +80,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         method = self.chosen
         if method not in WITHOUT_PLAN:
             self.refuse_no_noise()
-            self.refuse_clocks()
+            self.refuse_orders()
         self.refuse_others()
         if self.per_user is not None:
             positive_integer("per_user", self.per_user)
@@ -112,7 +112,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
             raise SfumatoError(f"method {self.chosen} has no plan and no guarantee", "use method fedemb")
-        self.refuse_clocks()
+        self.refuse_orders()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
         clients = self.clients_by_rule(source, settings, plan.expected_batch_size, reasons)
@@ -212,11 +212,11 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             data.refuse_without_users()
         return groups_of(source) if self.grouping == "fixed" else source.users
 
-    def refuse_clocks(self) -> None:
+    def refuse_orders(self) -> None:
         """Refuse an order or a drift of records: here users take part, with all of their records at once.
 
-        **Guarantee.** A user's place in a file would depend on who else is in it, and one user has many time stamps.
-        With secret draws each user takes part independently of all others.
+        **Guarantee.** A user's place in a file would depend on who else is in it. With secret draws each user takes
+        part independently of all others.
         """
         if self.participation == "drifting":
             raise SfumatoError(
@@ -224,14 +224,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
                 "be of both groups",
                 "use poisson",
             )
-        given = {"order": None if self.order == "random" else self.order, "start": self.start, "period": self.period}
-        for name, value in given.items():
-            if value is not None:
-                raise SfumatoError(
-                    f"`{name}={value}` is for records in the order of a file or of time, but here users take part, who "
-                    "have neither a place in the file nor a single time",
-                    f"leave {name} out; a fixed order of users is drawn at random (participation fixed-order)",
-                )
+        if self.order not in (None, "random"):
+            raise SfumatoError(
+                f"`order={self.order}` is for records in the order of a file, but here users take part, who have no "
+                "place in it",
+                "leave order out; a fixed order of users is drawn at random (participation fixed-order)",
+            )
 
     def clients_of(self, **others: Any) -> Clients:
         """The clients with the requested dimension and false accept rate."""

@@ -117,7 +117,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     Errors: `SfumatoError` for options of a promise: a budget, a mechanism, or another participation than Poisson.
     """
     method, reasons = experiment.chosen, []
-    experiment.refuse_clocks()
+    experiment.refuse_orders()
     promised = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
     given = {name: getattr(experiment, name) for name in promised if getattr(experiment, name) is not None}
     for name, value in given.items():

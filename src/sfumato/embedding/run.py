@@ -62,7 +62,7 @@ class EmbeddingTrial(AnyTrial):
     @property
     def searchable_fields(self) -> tuple[str, ...]:
         """The fields of the experiment that a search may vary: neither the figure nor the records."""
-        fixed = ("seed", "per_user", "start", "period", "noise", "far")
+        fixed = ("seed", "per_user", "noise", "far")
         return tuple(one.name for one in fields(EmbeddingExperiment) if one.name not in fixed)
 
     def select_records(self, source: Source) -> Source:

@@ -26,8 +26,8 @@ from sfumato.privacy import Ledger
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
-from sfumato.runs import kept_weights, releases
-from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs import releases
+from sfumato.runs.checkpoint import Checkpoint, save_kept
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
@@ -136,7 +136,7 @@ def _steps_from(
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
-                kept_weights.save(run, step + 1, job.released_weights(dict(trained)))
+                save_kept(run, step + 1, job.released_weights(dict(trained)))
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_to_release(module, averaging, average))

@@ -13,7 +13,7 @@ from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key, record_us
 from sfumato.data import hold_out
 from sfumato.privacy import PrivateChoice, User
 from sfumato.runs.owner import codes, sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
 

@@ -259,7 +259,7 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
         data["plan"] = {"privacy": "none (no guarantee)" if of_steps else "no private data are used"}
         data["plan"] |= {"epsilon": None, **of_steps}
     else:
-        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan, job.key_facts.get("clock"))
+        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan)
         data["privacy_plan"] = job.plan.to_dict()
     if (clients := getattr(job, "clients", None)) is not None:
         data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()
@@ -298,7 +298,7 @@ def _estimates(job: Any) -> dict[str, Any]:
 
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """The data of a dry run as text, by label."""
-    from sfumato.runs.heading import publishable_settings
+    from sfumato.runs.directory import publishable_settings
     from sfumato.training.conclusion.run_report import CLASSIFIER_OPTIONS
 
     expected, clients = data["estimate"], dict(data.get("clients", {}))

@@ -83,7 +83,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
         self.check_observers()
         budget = self.epsilons if isinstance(self.epsilons, tuple) else None
         from sfumato.cli.output.training_output import prospects, show, summary
-        from sfumato.runs.heading import Heading
+        from sfumato.runs.directory import Heading
         from sfumato.training.preparation import from_record
         from sfumato.training.run import execute
 

@@ -101,10 +101,6 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
             require_declared(
                 order.names.normalise("class", known["label"]), declared.labels.classes, f"{where} has", "the line"
             )
-        if "time" in known:
-            csv_lines.refuse_other_time(
-                known["time"], known["time"] if found.first_time is None else found.first_time, where
-            )
         refuse_unwritable(str(path), "image", longest=None)
         found.add(**known)
         files.append(str(path))

@@ -12,9 +12,8 @@ from sfumato.privacy import PrivacyPlan, PrivateChoice
 from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.composition import joint_costs
-from sfumato.runs.owner.data_identity import DataIdentity, same_people
-from sfumato.runs.owner.lines import CHOICE, DataUse
+from sfumato.runs.owner.budgets import joint_costs
+from sfumato.runs.owner.lines import CHOICE, DataIdentity, DataUse, same_people
 
 
 def record(

@@ -29,9 +29,8 @@ from sfumato.report.documents import GUESSES
 from sfumato.runs import Loaded
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
-from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.directory import Heading, RunDirectory, file_hash
 from sfumato.runs.figures import published
-from sfumato.runs.heading import Heading
 from sfumato.runs.reading import Reading
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of

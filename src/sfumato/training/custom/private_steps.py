@@ -23,7 +23,7 @@ from sfumato.privacy.plan import default_delta
 from sfumato.privacy.unit import Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
-from sfumato.runs.owner import data_identity
+from sfumato.runs.owner import lines
 from sfumato.training.custom.bookkeeping import circumstances_of
 from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
@@ -196,13 +196,13 @@ def _unit_of(
 
 def _with_name(records: LoopRecords, name: str | None, run: RunDirectory, public: bool) -> LoopRecords:
     """The records with the name under which they are counted. A resumed run must have the same name."""
-    own = () if name is None else (data_identity.place(name),)
+    own = () if name is None else (lines.place(name),)
     if own and (public or records.facts.data_public):
         raise SfumatoError(f"name is {name}, but public data are not on the owner's list", "leave it out")
     if run.exists:
-        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(data_identity.NAMED)]
+        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(lines.NAMED)]
         if recorded != [*own]:
-            began = recorded[0].removeprefix(data_identity.NAMED) if recorded else None
+            began = recorded[0].removeprefix(lines.NAMED) if recorded else None
             raise SfumatoError(
                 f"name is {name!r}, but the run in {run.path} began with {began!r}",
                 "give that name, or another directory",

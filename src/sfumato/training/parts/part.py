@@ -84,13 +84,11 @@ class EarlyFacts:
     Args:
         spec: the source as declared.
         protects_users: whether the unit is a user.
-        is_time_ordered: whether the plan is over time stamps.
         options: the options of the parts, by name.
     """
 
     spec: SourceSpec
     protects_users: bool
-    is_time_ordered: bool
     options: Mapping[str, Any]
 
 
@@ -201,11 +199,6 @@ class Part:
 
         They are recorded at the top of settings.json, and bound by the ledger's first line.
         """
-        return {}
-
-    @property
-    def key_facts(self) -> dict[str, dict[str, Any]]:
-        """Like `pins`, for facts that determine the participants. The key of a seeded run depends on them."""
         return {}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:

@@ -45,7 +45,7 @@ class Spent(PrintsJson, SourceChoices):
     def run(self) -> None:
         """Find the uses and print them."""
         from sfumato.runs.owner.budgets import runs_text
-        from sfumato.runs.owner.data_identity import BY_NUMBERS
+        from sfumato.runs.owner.lines import BY_NUMBERS
 
         found, apart = uses_of(source_spec(self, self.what), self)
         if found["by_numbers"]:
@@ -63,7 +63,7 @@ def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
     from sfumato.data import paths
     from sfumato.randomness import owner_key
     from sfumato.runs.owner import sentences, uses
-    from sfumato.runs.owner.data_identity import NAMED, DataIdentity, place
+    from sfumato.runs.owner.lines import NAMED, DataIdentity, place
 
     if spec.spec.startswith(NAMED):
         named = DataIdentity((), (place(spec.spec.removeprefix(NAMED)),))
