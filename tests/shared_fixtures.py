@@ -104,7 +104,7 @@ def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
     )
-    for place in ("plots.attack", "plots.curves", "sections.calibrated"):
+    for place in ("plots.attack", "plots.curves"):
         monkeypatch.setattr(f"sfumato.report.{place}.inline", _undrawn)
     monkeypatch.setattr("sfumato.training.conclusion.run_report.true_positive_rates", _any_plan)
 

@@ -9,7 +9,6 @@ from sfumato import data
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import choices_of
 from sfumato.embedding.choices import (
-    AT_FEATURES,
     DECAY,
     FEATURE_OPTIONS,
     GROUPINGS,
@@ -21,8 +20,6 @@ from sfumato.embedding.choices import (
     UNTRAINED,
     USERS_PER_CLIENT,
     USERS_PER_ROUND,
-    WHITEN,
-    WHITENING_OPTIONS,
     WITHOUT_PLAN,
     BudgetOfRounds,
     ClientChoices,
@@ -93,7 +90,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         )
         if method != "central":
             early_checks.check_has_users(spec)
-        if method not in (*WITHOUT_PLAN, *AT_FEATURES):
+        if method not in WITHOUT_PLAN:
             request = self.request(early_checks.ANY_NUMBER, momentum=0.0)
             norm = 1.0 if self.max_norm is None else self.max_norm
             clipping = None
@@ -135,22 +132,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def refuse_others(self) -> None:
-        """Refuse options that methods on fixed features do not have."""
-        method = self.chosen
-        self._refuse_unread(method)
-        if method not in AT_FEATURES:
-            return
-        known = (*FEATURE_OPTIONS, *(WHITENING_OPTIONS if method == WHITEN else ()))
-        odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in known), None)
-        if odd is not None and method == UNTRAINED:
+        """Refuse options that the method does not have."""
+        self._refuse_unread(self.chosen)
+        odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in FEATURE_OPTIONS), None)
+        if odd is not None and self.chosen == UNTRAINED:
             raise SfumatoError(
                 f"method {UNTRAINED} trains nothing and uses no private data, but {odd} is given",
-                f"leave it out, or use method {WHITEN} or {METHODS[0]}",
-            )
-        if odd is not None:
-            raise SfumatoError(
-                f"method {method} takes one step over all users, without rounds, clients or a network to train, but "
-                f"{odd} is given",
                 f"leave it out, or use method {METHODS[0]}",
             )
 

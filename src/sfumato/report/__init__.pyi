@@ -18,7 +18,6 @@ from .sections.embedding import EmbeddingEvaluation as EmbeddingEvaluation
 from .sections.embedding import Neighbour as Neighbour
 from .sections.embedding import NeighbourQuery as NeighbourQuery
 from .sections.embedding import neighbours as neighbours
-from .sections.facts import Calibration as Calibration
 from .sections.facts import Evaluation as Evaluation
 from .sections.facts import Facts as Facts
 from .sections.facts import Published as Published

@@ -244,7 +244,7 @@ def show_dry_run(job: PrivateJob | AnyJob, run: RunDirectory, *, json: bool) -> 
 
 def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     """What a run would do, as plain data."""
-    from sfumato.embedding.choices import AT_FEATURES
+    from sfumato.embedding.choices import UNTRAINED
     from sfumato.privacy.planning import remarks
     from sfumato.training.job import PublicJob
 
@@ -262,7 +262,7 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
         data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan)
         data["privacy_plan"] = job.plan.to_dict()
     if (clients := getattr(job, "clients", None)) is not None:
-        data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()
+        data["clients"] = clients.recorded if clients.method == UNTRAINED else clients.to_dict()
     return data | _estimates(job)
 
 
@@ -305,8 +305,6 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     local = {f"client_{name}": value for name, value in clients.pop("local", {}).items()}
     if "count" in clients:
         clients = {"clients": clients.pop("count"), **clients}
-    if not expected["parameters"]:
-        clients.pop("mapped", None)
     unread = CLASSIFIER_OPTIONS if clients else ()
     settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
     words = {"parameters": "none (nothing is trained)"}

@@ -60,19 +60,6 @@ class StepSpread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """The calibration of confidence on the test split, without noise.
-
-    Attributes:
-        error: the expected calibration error: the mean over images of their bin's |confidence - accuracy|.
-        bands: for each bin with images its ends, its number of images, their mean confidence and their accuracy.
-    """
-
-    error: float
-    bands: Sequence[tuple[float, float, int, float, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Published:
     """Figures of the test split that may be published, from noisy counts. Each interval is (estimate, low, high), with
     the ends of the 95% interval; the estimate is None if the noise is too large for one.
@@ -105,7 +92,8 @@ class Evaluation:
         samples: some test images, or texts, with their predictions.
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
         over_steps: the variation over the last steps; None if the run kept no weights.
-        calibration: the calibration of its confidence; None if it was not measured.
+        calibration_error: its expected calibration error: the mean over images of their bin's |confidence - accuracy|;
+            None if it was not measured.
         weighted_auc: the mean area under the ROC curve of each class against all others, weighted by its test images;
             None if there is none.
         unlearnt: the classes that the noise of the training hides, with their numbers of training records.
@@ -121,7 +109,7 @@ class Evaluation:
     samples: Sequence[Sample | tuple[bytes | str, str, str, float]] = ()
     top5: float | None = None
     over_steps: StepSpread | None = None
-    calibration: Calibration | None = None
+    calibration_error: float | None = None
     weighted_auc: FigureInterval | None = None
     unlearnt: Mapping[str, int] = field(default_factory=dict)
 

@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from sfumato.privacy.planning.remarks import counted
 from sfumato.report.plots.curves import heat_map
-from sfumato.report.sections.calibrated import calibrated
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, Published
@@ -64,7 +63,6 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
             for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
         "averages": AVERAGES,
-        "calibration": calibrated(evaluation.calibration),
         "what": what,
         "longest": _LONGEST_TEXT,
     }

@@ -11,7 +11,7 @@ from sfumato.data import Source
 from sfumato.experiment.drift import facts_read, second_group
 from sfumato.models.shares import answer_weights, class_weights, refuse_for_users
 from sfumato.privacy import Circumstances, PrivacyPlan
-from sfumato.training.parts.part import Conclusion, Part, RunRequest
+from sfumato.training.parts.part import Part, RunRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +70,3 @@ class ClassShares(Part):
     def circumstances(self, facts: Circumstances) -> Circumstances:
         """Adds the shares."""
         return replace(facts, class_prevalence=tuple(self.prevalence.items()))
-
-    def end(self, conclusion: Conclusion) -> None:
-        """Records the shares that the model's scores are for: with weights, all classes are alike, or of several labels
-        both answers to each.
-
-        **Guarantee.** A function of the list of classes; no labels are counted.
-        """
-        source = conclusion.setup.source
-        alike = 1 / 2 if source.multilabel else 1 / len(source.classes)
-        conclusion.reading = replace(conclusion.reading, shares=dict.fromkeys(source.classes, alike))

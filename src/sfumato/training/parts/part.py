@@ -19,7 +19,6 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.reading import Reading
 
 
 class Steps(Protocol):
@@ -139,7 +138,6 @@ class Conclusion:
         run, ledger: the run's directory and ledger.
         key: the run's key; None if it is lost.
         circumstances: facts for the statement.
-        reading: how the model's logits are interpreted.
         evaluation: additional fields of `report.Evaluation`.
         bound: additional entries of the ledger's last line.
     """
@@ -150,7 +148,6 @@ class Conclusion:
     ledger: Ledger
     key: RunKey | None
     circumstances: Circumstances
-    reading: Reading
     evaluation: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
 
