@@ -123,7 +123,7 @@ def total_text(account: Account) -> str:
 
 def _parts(account: Account) -> Iterator[str | Table]:
     """A budget and its history."""
-    from sfumato.privacy.statements.display import rounded_up
+    from sfumato.privacy.statements.curve import rounded_up
     from sfumato.runs.owner.budgets import percent
     from sfumato.runs.owner.sentences import disagreements
 

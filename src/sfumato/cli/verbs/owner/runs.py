@@ -9,7 +9,7 @@ from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.runs.summaries import RunSummary

@@ -83,7 +83,7 @@ def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
 
 def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     """The uses as a table, and their totals in words."""
-    from sfumato.privacy.statements.display import rounded_up
+    from sfumato.privacy.statements.curve import rounded_up
     from sfumato.runs.owner.budgets import runs_text
     from sfumato.runs.owner.sentences import other_assignments, seeded_suffix
 
