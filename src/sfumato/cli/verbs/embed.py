@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import NewRunChoices, ProcessesOption, refuse_dry_seeds, refuse_several
-from sfumato.cli.options.observer_options import ObserverOptions
+from sfumato.cli.options.run_options import ObserverOptions
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, with_spellings
 from sfumato.data.paths import stem_of
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices

@@ -48,9 +48,9 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     """JSON file with several right labels per image, as in ImageNet-ReaL."""
     user_from: spellings.UserFrom = None
     """How to find the person behind each image, as in training."""
-    groups_from: spellings.GroupColumn = None
-    """Column of a table with the group of each record, for accuracy, area under ROC curves and calibration of each
-    group. The names of all groups may follow."""
+    groups_from: spellings.ColumnName = None
+    """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
+    calibration of each group."""
     path_column: str | None = None
     """Column of a table with the image paths."""
     label_column: str | None = None
@@ -135,9 +135,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
             found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
             of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
             figures = evaluation_output.class_figures(found, loaded.classes, source, self.part, of_sets)
-        figures = figures.with_groups(
-            groups.scores_of_parts(outputs, labels, parts, source.subgroups, loss=loaded.loss)
-        )
+            figures = figures.with_groups(groups.group_scores(outputs, labels, parts, loss=loaded.loss))
         return figures.with_shift(reading).with_test(self.positive, self._test(loaded, outputs, labels))
 
     def _next_words(self, source: Source, figures: Tensor, parts: Sequence[Part]) -> evaluation_output.Measured:

@@ -16,8 +16,7 @@ from sfumato.cli.options.choices import (
     refuse_dry_seeds,
     refuse_several,
 )
-from sfumato.cli.options.observer_options import ObserverOptions
-from sfumato.cli.options.run_options import RunArgument
+from sfumato.cli.options.run_options import ObserverOptions, RunArgument
 from sfumato.cli.options.spellings import (
     BatchSize,
     EpsilonOfFigures,
