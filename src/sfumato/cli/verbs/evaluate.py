@@ -13,7 +13,7 @@ from sfumato._choices import choices_of
 from sfumato._devices import is_follower
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import ProcessesOption
+from sfumato.cli.options.choices import SharedWork
 from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.output import console, evaluation_output
 from sfumato.cli.output.evaluation_output import PARTS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @partial(spellings.with_spellings, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(ProcessesOption, ModelOptions, Loading):
+class Evaluate(SharedWork, ModelOptions, Loading):
     """Measure a finished run's model on the test part of a source. The figures have no noise: on private data they are
     for the owner only.
     """
@@ -70,7 +70,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
     prevalence: spellings.SharesThere = None
     """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
-    of every class, which also shifts the scores."""
+    of every class, which also shifts the scores of a model trained with --class-prevalence."""
     plot: spellings.Path = None
     """Draw the ROC curve of that class into this .svg file."""
     far: spellings.Number = None
