@@ -25,7 +25,6 @@ from sfumato.models.losses import LOSSES, MULTILABEL, is_exclusive, multilabel_c
 from sfumato.report import (
     Evaluation,
     FigureInterval,
-    GroupScore,
     LabelScore,
     MultilabelEvaluation,
     StepSpread,
@@ -213,7 +212,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         for one, label, guess, score in result.samples
     ]
     names = ("accuracy", "top5", "weighted_auc", "loss", "classes", "confusion", "samples", "over_steps")
-    names += ("calibration_error", *(["groups"] if result.groups else []))
+    names += ("calibration_error",)
     data = asdict(replace(result, samples=[])) | {"loss": finite_or_none(result.loss), "samples": samples}
     data["classes"] = list(result.classes)
     return {name: data[name] for name in names if data[name] is not None or name in ("top5", "loss")}
@@ -230,7 +229,6 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
         parts["over_steps"] = StepSpread(**spread)
     if (area := data.get("weighted_auc")) is not None:
         parts["weighted_auc"] = FigureInterval(*area)
-    parts["groups"] = [GroupScore.from_dict(one) for one in data.get("groups", ())]
     return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
 
 

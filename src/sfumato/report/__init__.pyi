@@ -23,7 +23,6 @@ from .sections.facts import Facts as Facts
 from .sections.facts import Published as Published
 from .sections.facts import Sample as Sample
 from .sections.facts import StepSpread as StepSpread
-from .sections.groups import GroupScore as GroupScore
 from .sections.multilabel import FigureInterval as FigureInterval
 from .sections.multilabel import LabelScore as LabelScore
 from .sections.multilabel import MultilabelEvaluation as MultilabelEvaluation

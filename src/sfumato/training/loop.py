@@ -111,7 +111,7 @@ def _steps_from(
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    due, lost = evaluation_steps(job.steps), _lost_steps(ledger, workers, job.steps)
+    due, lost = evaluation_steps(job.steps), shared_lost_steps(ledger, workers, job.steps)
 
     def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
         with nullcontext() if over is None else over.at_average(trained, average, step):
@@ -185,7 +185,7 @@ def _skip_lost(steps: Steps, step: int, state: NoiseState) -> NoiseState:
     return steps.skip_lost(step, state)
 
 
-def _lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
+def shared_lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
     """The lost steps of the run, from the leader's ledger."""
     return set(workers.broadcast({"lost": sorted(() if ledger is None else lost_steps(ledger.entries, steps))})["lost"])
 

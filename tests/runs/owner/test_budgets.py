@@ -11,7 +11,7 @@ from dataclasses import replace
 import dp_accounting
 import pytest
 
-from sfumato import Gaussian, PrivacyPlan, SfumatoError, open_source, read_budget, record_use, set_budget
+from sfumato import Gaussian, PrivacyPlan, SfumatoError, read_budget, set_budget
 from sfumato.privacy import FixedOrder, FullBatch, User
 from sfumato.runs.owner import budgets, sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
@@ -213,17 +213,6 @@ def test_several_plans_are_refused_together(faces, whole):
     budgets.refuse_over_budget(faces, [whole()] * 3)
     with pytest.raises(SfumatoError, match=r"the budget faces has 100% left, and 100 runs need"):
         budgets.refuse_over_budget(faces, [whole()] * 100)
-
-
-def test_a_loop_of_ones_own_is_reserved_too(faces, whole):
-    source = open_source("digits", owner_key=bytes(32), public=False)
-    known = record_use(source, whole(), budget=faces)
-    record_use(source, whole(), run=known.run, budget=faces)
-    assert reserved() == [known.run]
-    with pytest.raises(SfumatoError, match="the budget faces has epsilon 3"):
-        record_use(source, whole(0.5), budget=faces)
-    with pytest.raises(SfumatoError, match="the data are public and cost nothing"):
-        record_use(open_source("digits", owner_key=bytes(32)), whole(), budget=faces)
 
 
 def test_plans_of_both_adjacencies_are_composed_for_zero_out(plan):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import sfumato
-from sfumato import PrivacyPlan, SfumatoError, embed, open_source, record_use, train
+from sfumato import PrivacyPlan, SfumatoError, embed, open_source, train
 from sfumato.observers.progress import Progress
 from sfumato.privacy import User
-from sfumato.runs.owner import budgets
+from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.conclusion import run_report
 
 
@@ -95,38 +96,28 @@ def test_a_changed_set_is_known_by_its_path_whoever_opened_it(tmp_path):
     assert train("linear", moved, PLAN, directory=tmp_path / "four", learning_rate=0.1).uses == 1
 
 
-def test_a_loop_of_ones_own_counts_with_all_other_runs(tmp_path):
-    source = archive(tmp_path / "people.npz", 40)
-    first = record_use(source, PLAN)
-    assert (first.earlier, first.note) == (0, "")
-    assert record_use(source, PLAN, run=first.run) == first, "a loop that resumes is counted once"
-    run = train("linear", source, PLAN, directory=tmp_path / "run", learning_rate=0.1)
-    assert (run.uses, run.joint_cost) == (2, budgets.joint_cost([PLAN, PLAN]))
-    second = record_use(archive(tmp_path / "people.npz", 39), replace(PLAN, steps=1))
-    assert second.earlier == 2
-    assert second.joint_costs[0].epsilon == budgets.joint_cost([replace(PLAN, steps=1), PLAN, PLAN])[0]
-    assert "2 earlier runs of yours used these data" in second.note
+def use(source, plan, run: str) -> list[str]:
+    """Puts a run on the list; the notes that its owner sees before."""
+    data = DataIdentity.from_source(source)
+    notes = [*sentences.notes_before(data, plan, seeded=False)]
+    uses.record(data, plan, run=run, name=f"run {run}")
+    return notes
 
 
 def test_another_plan_under_one_identity_is_refused_and_the_list_stays_readable(tmp_path):
     source = archive(tmp_path / "people.npz", 40)
-    first = record_use(source, PLAN)
+    use(source, PLAN, "first")
     with pytest.raises(SfumatoError, match="is on the list of uses with another plan"):
-        record_use(source, replace(PLAN, steps=1), run=first.run)
-    assert record_use(source, PLAN).earlier == 1
+        use(source, replace(PLAN, steps=1), "first")
+    assert uses.earlier_uses(DataIdentity.from_source(source)).plans == [PLAN]
 
 
-def test_public_data_are_not_on_the_list(tmp_path):
+def test_data_that_were_private_are_not_public_without_a_note(tmp_path):
     source = archive(tmp_path / "people.npz", 40)
-    assert record_use(replace(source, public=True), PLAN).run == ""
-    record_use(source, PLAN)
-    note = record_use(replace(source, public=True), PLAN).note
+    use(source, PLAN, "first")
+    note = sentences.declared_public_note(replace(source, public=True))
+    assert note is not None
     assert "declared public, but 1 run of yours used them as private" in note
-
-
-def test_a_source_that_was_not_opened_is_refused():
-    with pytest.raises(SfumatoError, match="source must be an opened source, got 'digits'; open it with"):
-        record_use("digits", PLAN)  # pyright: ignore[reportArgumentType]
 
 
 def of_users(path, users: int):
@@ -146,18 +137,17 @@ FOR_USERS = PrivacyPlan.calibrate(
 
 def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_silence(tmp_path):
     source, other = of_users(tmp_path / "ten.npz", 10), of_users(tmp_path / "twenty.npz", 20)
-    first = record_use(source, FOR_USERS)
-    second = record_use(other, FOR_USERS)
-    assert second.earlier == 1
-    assert second.note.startswith("note: 1 earlier run of yours used these data; together with this one")
-    told = "; 1 earlier run of yours assigned these records to other users: the total is for a person who is one user"
-    assert told in second.note
-    both = record_use(other, FOR_USERS).note
-    assert "note: 2 earlier runs of yours used these data" in both
-    assert told in both
-    public = record_use(replace(other, public=True, assignment=""), FOR_USERS)
-    assert "3 runs of yours used them as private" in public.note
-    assert first.note == ""
+    assert use(source, FOR_USERS, "first") == []
+    count, users, *_ = use(other, FOR_USERS, "second")
+    assert count.startswith("note: 1 earlier run of yours used these data; together with this one")
+    told = "1 earlier run of yours assigned these records to other users: the total is for a person who is one user"
+    assert users.startswith(f"note: {told}")
+    count, users, *_ = use(other, FOR_USERS, "third")
+    assert count.startswith("note: 2 earlier runs of yours used these data")
+    assert told in users
+    public = sentences.declared_public_note(replace(other, public=True, assignment=""))
+    assert public is not None
+    assert "3 runs of yours used them as private" in public
     data = dict(zip(("material", "pixels"), other.data_digests, strict=True))
     total, line = run_report.joint_cost_lines(
         {"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS
@@ -175,13 +165,11 @@ def test_data_behind_a_link_are_known_by_the_link_too(tmp_path):
         archive(tmp_path / version, images)
         link.unlink(missing_ok=True)
         link.symlink_to(version)
-        used = record_use(open_source(f"npz:{link}", owner_key=bytes(32), examples=40), PLAN)
-    assert used.earlier == 1
+        notes = use(open_source(f"npz:{link}", owner_key=bytes(32), examples=40), PLAN, version)
+    assert "1 earlier run of yours used these data" in notes[0]
 
 
 def test_it_is_told_of_runs_on_other_data_sets_that_hold_its_records(tmp_path):
-    assert record_use(archive(tmp_path / "whole.npz", 41), PLAN).note == ""
-    part = archive(tmp_path / "part.npz", 40)
-    told = record_use(part, PLAN)
-    assert "40 of these 40 records (100%) were used by 1 run of yours on another data set (a loop of one's" in told.note
-    assert record_use(part, PLAN, run=told.run) == told
+    assert use(archive(tmp_path / "whole.npz", 41), PLAN, "whole") == []
+    (told,) = use(archive(tmp_path / "part.npz", 40), PLAN, "part")
+    assert "40 of these 40 records (100%) were used by 1 run of yours on another data set (run whole" in told

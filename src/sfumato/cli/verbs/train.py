@@ -11,7 +11,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
 from sfumato.cli.options.choices import (
     PrivateChoices,
-    ProcessesOption,
+    SharedWork,
     TrainingChoices,
     refuse_dry_seeds,
     refuse_several,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(ObserverOptions, ProcessesOption, PrivateChoices):
+class Train(ObserverOptions, SharedWork, PrivateChoices):
     """Train an image classifier privately, and state its guarantee.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, torchvision:NAME, or
@@ -216,7 +216,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
 
 @partial(with_spellings, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
+class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
     """Train without privacy on public data, for private fine-tuning or for comparison.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run

@@ -100,11 +100,11 @@ def renamed(
     return [name for column in first if (name := names[column])], lines
 
 
-def with_subgroups(table: Path, first: Sequence[str], lines_of: Lines, groups: tuple[str, ...] | None) -> Lines:
+def with_subgroups(table: Path, first: Sequence[str], lines_of: Lines, column: str | None) -> Lines:
     """All lines, with a copy of the column of `groups_from`, if declared, under the name `SUBGROUP`."""
-    if groups is None:
+    if column is None:
         return lines_of
-    if (column := groups[0]) not in first:
+    if column not in first:
         shown = repr(",".join(first)[:100])
         raise SfumatoError(
             f"table {str(table)!r} has no column {column!r} in its first line, which holds {shown}",

@@ -73,7 +73,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
     labels = declared.labels.label_columns
     named = declared.loading
     given = {"path": named.path_column, "label": named.label_column, "user": named.user_column}
-    lines_of = csv_lines.with_subgroups(table, first, lines_of, declared.people.groups_from)
+    lines_of = csv_lines.with_subgroups(table, first, lines_of, declared.purpose.groups_from)
     first, lines_of = csv_lines.renamed(table, first, lines_of, given)
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     csv_lines.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)

@@ -73,7 +73,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
     else:
         loading, labels = order.declared.loading, None if order.declared.texts.task is None else ()
         own = {"label": loading.label_column, "user": loading.user_column}
-        every = lines.with_subgroups(table, first, lambda: lines.rows_of(table), order.declared.people.groups_from)
+        every = lines.with_subgroups(table, first, lambda: lines.rows_of(table), order.declared.purpose.groups_from)
         first, rows_of = lines.renamed(table, first, every, own)
         example = _EXAMPLE if labels is None else "text,user"
         lines.check_columns(first, columns, where, example=example, labels=labels)

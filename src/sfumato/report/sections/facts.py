@@ -10,7 +10,6 @@ from sfumato._checks import SfumatoError
 from sfumato.report.plots.lines import Attack
 from sfumato.report.sections.audit import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.groups import GroupScore
 from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation, WordEvaluation
 
 Interval = tuple[float | None, float, float]
@@ -96,7 +95,6 @@ class Evaluation:
             None if it was not measured.
         weighted_auc: the mean area under the ROC curve of each class against all others, weighted by its test images;
             None if there is none.
-        groups: the figures of each group of `groups_from`; empty without groups.
         unlearnt: the classes that the noise of the training hides, with their numbers of training records.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
@@ -112,7 +110,6 @@ class Evaluation:
     over_steps: StepSpread | None = None
     calibration_error: float | None = None
     weighted_auc: FigureInterval | None = None
-    groups: Sequence[GroupScore] = ()
     unlearnt: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

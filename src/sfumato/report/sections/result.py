@@ -13,7 +13,6 @@ from sfumato.report.plots.curves import curve, heat_map, overconfident_from
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, Published
-from sfumato.report.sections.groups import groups_table
 from sfumato.report.sections.multilabel import MultilabelEvaluation, WordEvaluation
 from sfumato.report.sections.numbers import percent, significant
 
@@ -63,7 +62,6 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
             for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
         "averages": AVERAGES,
-        "groups": groups_table(evaluation.groups, mean="weighted"),
         "what": what,
         "longest": _LONGEST_TEXT,
     }

@@ -1,20 +1,17 @@
-"""All runs on the same data in words, before and after a run, and the use of data by a loop of one's own."""
+"""All runs on the same data in words, before and after a run."""
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sfumato._checks import SfumatoError
 from sfumato.data import Source, find_known
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import keys
-from sfumato.runs.owner import budgets, codes, uses
+from sfumato.runs.owner import budgets, codes
 from sfumato.runs.owner.budgets import JointCost, adjacency_of, joint_cost, joint_costs, percent, runs_text
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.uses import EarlierUses, earlier_uses
@@ -30,7 +27,6 @@ def notes_before(
     seeded: bool,
     budget: str | None = None,
     figures: float | None = None,
-    run: str = "",
 ) -> Iterator[str]:
     """Notes for the owner before a run on private data starts.
 
@@ -39,11 +35,10 @@ def notes_before(
         seeded: whether the run is seeded.
         budget: the budget in which the run will be reserved.
         figures: epsilon of the figures that the run will publish.
-        run: the identity of a run that resumes.
     """
-    found = earlier_uses(data, but=run)
+    found = earlier_uses(data)
     if budget is not None:
-        yield from _budget_notes(budget, found, coming, figures, run)
+        yield from _budget_notes(budget, found, coming, figures)
     if found.plans:
         yield earlier_runs_note(found.plans, coming, found.seeded + seeded)
     if found.other_assignments:
@@ -70,10 +65,9 @@ def disagreements() -> Iterator[str]:
         )
 
 
-def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None, run: str) -> Iterator[str]:
+def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
     account, same = budgets.read_budget(name), set(found.data.data_digests)
-    account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
     cost = budgets.cost_of(account, coming, figures)
     share = cost / account.filter.limit
     fits = account.filter.fits([*account.costs, cost])
@@ -239,63 +233,4 @@ def other_unit_text(other: JointCost) -> str:
         f"{other.runs} run{'s' if many else ''} with a guarantee for each single {other.unit} "
         f"{'come' if many else 'comes'} to epsilon {rounded_up(other.epsilon)} at delta {other.delta!r} for that, "
         f"which sfumato cannot add to the total: {who} that is in both pays for both"
-    )
-
-
-OWN = "a loop of one's own"
-"""The name of a custom loop on the list."""
-
-
-@dataclass(frozen=True)
-class RecordedUse:
-    """A use of private data that is on the owner's list.
-
-    Args:
-        run: the identity on the list; empty if nothing was recorded because the data are public.
-        earlier: the number of other uses of these data on the list.
-        joint_costs: the joint cost of this and all other uses, for each unit separately, starting with this use's unit.
-        note: the same in one line, with other notes for the owner; may be empty.
-    """
-
-    run: str
-    earlier: int = 0
-    joint_costs: tuple[JointCost, ...] = field(default=(), repr=False)
-    note: str = ""
-
-
-def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, budget: str | None = None) -> RecordedUse:
-    """Put a custom training loop on the owner's list of uses, before its first step.
-
-    `sfumato.train` does this automatically. A custom loop must call it; otherwise the totals of all runs on the same
-    data leave the loop out.
-
-    Args:
-        source: the training data. Nothing is recorded if they are public.
-        plan: what the loop will release.
-        run: the identity that an earlier call returned, for a loop that resumes: it counts once. None for a new loop.
-        budget: the name of a budget (`set_budget`) in which to reserve the whole plan. A use that does not fit is
-            refused.
-
-    **Guarantee.** After the call the use is on disk. It counts with all runs on the same records and with those on
-    whatever was read from the same place, for one unit (example or user) at a time (`budgets.joint_cost`).
-
-    Errors: `SfumatoError` if the list cannot be read or extended, if `run` is on the list with another plan, or if the
-    source was not opened.
-    """
-    if not isinstance(source, Source):
-        remedy = "open it with `sfumato.open_source`, and give that"
-        raise SfumatoError(f"source must be an opened source, got {source!r}", remedy)
-    if source.public:
-        if budget is not None:
-            raise SfumatoError(f"`budget` is {budget}, but the data are public and cost nothing", "leave it out")
-        return RecordedUse(run="", note=declared_public_note(source) or "")
-    data, identity = DataIdentity.from_source(source), run or secrets.token_hex(32)
-    uses.record(data, plan, run=identity, name=OWN, budget=budget)
-    notes = [*notes_before(data, plan, seeded=False, budget=budget, run=identity)]
-    earlier = uses.earlier_uses(data, but=identity)
-    return RecordedUse(
-        run=identity,
-        earlier=len(earlier.plans),
-        joint_costs=tuple(joint_costs([plan, *earlier.plans])),
-        note=f"note: {'; '.join(note.removeprefix('note: ') for note in notes)}" if notes else "",
     )

@@ -116,19 +116,16 @@ class EarlierUses:
         return list(self.runs.values())
 
 
-def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
+def earlier_uses(data: DataIdentity) -> EarlierUses:
     """The uses of these data so far.
 
     The same records at another size, in another format, or as features share a material. Records that were changed are
     recognised by their place alone.
 
-    Args:
-        but: the identity of a run to leave out.
-
     Errors: `SfumatoError` if the list cannot be read or lacks a line between others, since the joint cost of the runs
     is then unknown.
     """
-    used = [one for one in store.read().lines if isinstance(one, DataUse) and one.run != but]
+    used = [one for one in store.read().lines if isinstance(one, DataUse)]
     found = data.matching(used)
     runs, users, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), set()
     figures = dict[str, tuple[str, float]]()

@@ -163,7 +163,8 @@ def _data(records: LoopRecords) -> DataIdentity:
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:
     """Write the files of the finished run. If it is killed and called again, it writes the same bytes."""
     run.write_json(names.STATEMENT, statement.to_dict())
-    about = {"format": models.FORMAT, "kind": KIND, "statement": statement.to_dict()}
+    carried = replace(statement, computed=None).to_dict()
+    about = {"format": models.FORMAT, "kind": KIND, "statement": carried}
     write(run / names.MODEL, to_bytes(dict(model.state_dict()), {METADATA: json.dumps(about, sort_keys=True)}))
     write(run / names.REPORT, run_report.report(run).encode(), private=True)
     close(ledger, run, steps, {})
@@ -197,4 +198,4 @@ def load_finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, record
             "give its model, or another `directory`",
         )
     model.load_state_dict(weights)
-    return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]))
+    return Statement.from_dict(written)

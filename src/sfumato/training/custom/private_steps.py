@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Never
 
@@ -24,6 +25,7 @@ from sfumato.privacy.unit import Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import lines
+from sfumato.training import launch
 from sfumato.training.custom.bookkeeping import circumstances_of
 from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
@@ -70,7 +72,8 @@ def private_steps(
     rounds: int = 0,
     **unknown: Never,
 ) -> PrivateSteps:
-    """The private steps of a custom training loop. The same call resumes an interrupted run.
+    """The private steps of a custom training loop. The same call resumes an interrupted run. Processes of torchrun take
+    the steps together, and run the loop's body each.
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(4, 2)
@@ -137,17 +140,17 @@ def private_steps(
     """
     _refuse_choices(unknown, optimizer, with_state, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), storable(unwrap(model))
-    records, unit = _unit_of(_with_name(own_records(data, key), name, run, public), users, per_user, drawn)
+    records, joined = own_records(data, key), _join(rounds)
+    records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, drawn)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
-    known = {"counted": examples is None, "public": public, "seeded": seed is not None, "rounds": rounds}
-    facts = circumstances_of(records, **known)
+    facts = circumstances_of(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
-    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run}
-    return PrivateSteps(
+    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run, **joined}
+    own = PrivateSteps(
         model=model,
         optimizer=optimizer,
         records=records,
@@ -157,6 +160,20 @@ def private_steps(
         **others,
         start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
     )
+    own._announce()
+    return own
+
+
+def _join(rounds: int) -> dict[str, Any]:
+    """The workers that torchrun started and a function to leave them. Followers wait until the leader has begun the
+    run."""
+    joined = ExitStack()
+    workers = joined.enter_context(launch.join_if_started())
+    if workers.count > 1 and rounds:
+        raise SfumatoError("several processes cannot share the rounds of one site", "start one process for each site")
+    if not workers.is_leader:
+        workers.receive_run()
+    return {"workers": workers, "leave": joined.close}
 
 
 def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:

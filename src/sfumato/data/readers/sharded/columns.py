@@ -84,11 +84,10 @@ class _Reader:
             remedy = "correct `user_column`, or give user_from=class if each class is a person"
             what = "no column" if user not in schema.names else "the labels in the column"
             raise SfumatoError(f"{where} has {what} {user!r}", remedy)
-        groups = None
-        if (known := order.declared.people.groups_from) is not None:
-            groups = called.get(known[0], known[0])
-            if groups not in schema.names:
-                raise SfumatoError(f"{where} has no column {groups!r}", "correct `groups_from`")
+        groups = order.declared.purpose.groups_from
+        groups = groups and called.get(groups, groups)
+        if groups is not None and groups not in schema.names:
+            raise SfumatoError(f"{where} has no column {groups!r}", "correct `groups_from`")
         called = {"user": user or "user", "group": "group", "subgroup": groups}
         self.extra_columns = {fact: name for fact, name in called.items() if name in schema.names}
         if "group" in self.extra_columns and "user" not in self.extra_columns:
