@@ -16,6 +16,7 @@ from PIL import Image
 
 from sfumato.cli import main
 from sfumato.training import loop
+from tests.killed import killed
 
 REFUSED = {
     # the command itself
@@ -173,17 +174,9 @@ def workshop(tmp_path_factory, digits_run, quick):
 
 
 def _unfinished(path: Path, quick: str, home: Path) -> None:
-    class StopError(BaseException):
-        pass
-
-    def stop(*_):
-        raise StopError
-
-    with pytest.MonkeyPatch.context() as patch:
+    with killed(loop, "descend") as patch:
         patch.setenv("SFUMATO_HOME", str(home))
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            main([*shlex.split(f"train digits {quick}"), "--output", str(path)])
+        main([*shlex.split(f"train digits {quick}"), "--output", str(path)])
 
 
 def _replace(path: Path, old: str, new: str) -> None:
