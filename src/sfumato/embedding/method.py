@@ -264,7 +264,7 @@ def _plan(
         noise_multiplier=noise_multiplier,
         max_norm=max_norm,
         epsilon=epsilon,
-        unit=User(drawn="users", at_most=at_most),
+        unit=User(at_most=at_most),
         participation=FullBatch(),
         mechanism=Gaussian(noise_multiplier=1.0),
     )

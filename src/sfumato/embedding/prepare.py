@@ -38,6 +38,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Budget, Pair
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
+from sfumato.privacy.unit import ALL
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
@@ -119,12 +120,12 @@ def prepare(
     elif clients.method == UNTRAINED:
         _refuse_cache(source)
         check_scored(source)
-        check_users(source, User(drawn="users"))
+        check_users(source, User())
     else:
         refuse_private(source, clients.method)
         if isinstance(decided, NoiselessRounds):
             _refuse_cache(source)
-            check_users(source, User(drawn="clients", at_most=decided.per_user))
+            check_users(source, User(clients=True, at_most=decided.per_user))
         check_scored(source)
 
     def built(key: RunKey) -> nn.Module:
@@ -230,7 +231,7 @@ def _decide_dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingD
     names = {one.name for kind in (Budget, Pair) for one in fields(kind)}
     names |= {*choices_of(Descent), *choices_of(Averages), "seed", "noise"}
     given = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
-    asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
+    asked = Experiment(**given, unit="user", per_user=experiment.per_user, per_step=ALL, views=1, model="cnn")
     plan, settings, reasons = asked.decide(source)
     model = experiment.settings(source)
     settings = replace(
@@ -251,15 +252,15 @@ def _refuse_cache(source: Source) -> None:
 
 def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
     """Refuse a plan or a source that does not fit the method, the users or the virtual clients."""
-    drawn = "users" if clients.method == WHITEN else "clients"
     if clients.method not in (*WITH_NOISE, WHITEN):
         raise SfumatoError(
             f"method {clients.method} has no rounds with noise, but a plan is given", f"give {' or '.join(WITH_NOISE)}"
         )
     _refuse_cache(source)
     unit = plan.unit
-    if not isinstance(unit, User) or unit.drawn != drawn:
-        raise SfumatoError(f"the plan's unit is {unit}", f'give a plan whose unit is User(drawn="{drawn}")')
+    if not isinstance(unit, User) or unit.clients == (clients.method == WHITEN) or unit.per_step is not None:
+        needed = "User()" if clients.method == WHITEN else "User(clients=True)"
+        raise SfumatoError(f"the plan's unit is {unit}", f"give a plan whose unit is {needed}")
     if source.users is None or plan.users != source.users:
         raise SfumatoError(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",

@@ -22,6 +22,7 @@ from sfumato.data.readers.python_data import is_map_style
 from sfumato.gradients.checks.external_models import undense
 from sfumato.gradients.examples import Tree, tree_map, tree_tensors
 from sfumato.privacy import Circumstances
+from sfumato.randomness import RunKey
 
 _CODE = 16
 _KINDS = (
@@ -87,7 +88,9 @@ class LoopRecords:
             )
         return inputs, targets
 
-    def micro_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, tuple[Tree, ...]]]:
+    def micro_batches(
+        self, rows: np.ndarray, size: int, key: RunKey, step: int
+    ) -> Iterator[tuple[np.ndarray, tuple[Tree, ...]]]:
         """Yields row numbers (b,), at most `size`, and their inputs and targets (b, ...)."""
         for start in range(0, len(rows), size):
             yield rows[start : start + size], self.take(rows[start : start + size])

@@ -323,7 +323,7 @@ class PrivateSteps:
         micro-batches."""
         done = 0
         try:
-            for piece, batch in self._records.micro_batches(rows, self.performance.micro_batch):
+            for piece, batch in self._records.micro_batches(rows, self.performance.micro_batch, self._key, step):
                 batch = tree_map(lambda one: one.to(self._device), batch)
                 torch.manual_seed(self._key.seed("model", step, str(done)))
                 done += len(piece)
