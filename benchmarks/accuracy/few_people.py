@@ -105,7 +105,7 @@ def summed(vectors: Tensor, users: np.ndarray, people: np.ndarray) -> dict[str, 
 
 def plan(people: int, epsilon: float) -> PrivacyPlan:
     """The plan of one step."""
-    unit, who = User(drawn="users"), FullBatch()
+    unit, who = User(), FullBatch()
     return PrivacyPlan.calibrate(
         examples=people, delta=DELTA, steps=1, epsilon=epsilon, unit=unit, participation=who, max_norm=MAX_NORM
     )

@@ -18,7 +18,7 @@ SIMULATED = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=0.62),
     steps=200,
     delta=1e-4,
-    unit=User(drawn="clients"),
+    unit=User(clients=True),
 )
 
 
@@ -53,7 +53,7 @@ def test_without_sampling_gaps_grow_with_the_users(mechanism):
         mechanism=mechanism,
         steps=200,
         delta=1e-4,
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     rows = extrapolate(order, epsilons=(2.0, 8.0), populations=(1_000_000, 10_000_000), delta=1e-8)
     for row in rows:

@@ -273,7 +273,7 @@ def test_unknown_facts_are_refused():
 
 
 def test_figures_of_persons_are_refused():
-    persons = replace(PLAN, unit=User(at_most=None, drawn="users"))
+    persons = replace(PLAN, unit=User())
     with pytest.raises(SfumatoError, match="no theorem here covers them"):
         Statement(plan=persons, circumstances=Circumstances(figures=FIGURES))
 

@@ -212,7 +212,7 @@ def test_each_canary_is_a_user_of_its_own(tmp_path):
         participation=Poisson(batch_size=10),
         steps=3,
         delta=1e-3,
-        unit=User(drawn="users"),
+        unit=User(),
     )
     run = train("linear", source, plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1)
     assert len(audit_outcomes.read(RunDirectory(run.directory)).details["scores"]) == CANARIES

@@ -53,7 +53,7 @@ def test_a_direction_is_the_formula_s_and_never_longer_than_what_one_unit_may_ad
             total.add({name: max_norm * value for name, value in part.part(place).items()})
             lengths.append(np.linalg.norm(flat(total.value())) / max_norm)
         assert all(1 - 1e-5 < length <= 1 for length in lengths)
-    far = part_of(replace(small_plan, unit=User(drawn="clients")))
+    far = part_of(replace(small_plan, unit=User(clients=True)))
     assert np.linalg.norm(flat(far.part(0))) == pytest.approx(2, rel=1e-5), "as far as one person of a client moves it"
 
 

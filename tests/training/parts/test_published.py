@@ -419,7 +419,7 @@ def _without(path):
 
 
 def test_what_no_theorem_covers_is_refused(private, plan, arrays):
-    persons = replace(plan, unit=User(at_most=None, drawn="users"))
+    persons = replace(plan, unit=User())
     with pytest.raises(SfumatoError, match="protects users"):
         published.plan_table(1.0, private, persons)
     with pytest.raises(SfumatoError, match="the data are public"):
