@@ -90,7 +90,7 @@ def test_rounds_that_cannot_be_are_refused():
         )
 
 
-RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 5 --noise-multiplier 1"
+RUN = "more_users --users 300 --clients --batch-size 60 --steps 5 --noise-multiplier 1"
 
 
 def test_a_budget_among_more_users(study, tmp_path, once):
