@@ -145,7 +145,7 @@ def test_an_uncovered_search_is_by_persons(call, people):
     [
         ("--per-user 3", "--per-user 3 applies to users, but the unit is an example; give --unit user"),
         ("--per-step 1", "--per-step 1 applies to users, but the unit is an example; give --unit user"),
-        (f"{AS_WHOLES} --per-step 0", "per_step must be"),
+        (f"{AS_WHOLES} --per-step 0", "--per-step must be at least 1"),
     ],
 )
 def test_refusals(call, people, options, words):

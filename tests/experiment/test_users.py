@@ -263,7 +263,9 @@ def test_a_users_views_do_not_depend_on_who_else_is_there(people, micro_batch):
     inputs, key = UserInputs(job), RunKey.from_seed(0)
     alone = next(batch for batch, *_ in inputs.micro_batches(key, 0, np.array([9])))[0]
     among = [batch for batch, *_ in inputs.micro_batches(key, 0, np.arange(PEOPLE))]
-    assert any(bool((one[:, : len(alone)] == alone).flatten(1).all(1).any()) for one in among if one.shape[1] >= len(alone))
+    assert any(
+        bool((one[:, : len(alone)] == alone).flatten(1).all(1).any()) for one in among if one.shape[1] >= len(alone)
+    )
 
 
 def test_what_follows_by_rule_is_said(people):

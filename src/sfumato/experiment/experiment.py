@@ -203,7 +203,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         still = (self.views or 1, self.shift or 0, self.zoom or 1, self.crop_area or 1) == (1, 0, 1, 1)
         frozen = still and (self.model == "linear" or set(self.trainable or ()) == {"classifier"})
         fixed = frozen or source.cache is not None or self._features(source) is not None
-        per_step, why = users.records_of_a_step(self, source, fixed=fixed)
+        per_step, why = users.records_of_a_step(self.per_step, source.at_most, fixed=fixed)
         return User(at_most=source.at_most, per_step=per_step), why
 
     def forecast(self, plan: PrivacyPlan, source: Source) -> str | None:

@@ -16,7 +16,6 @@ from sfumato.privacy.unit import shown_by_plan
 
 if TYPE_CHECKING:
     from sfumato.data import Source
-    from sfumato.experiment.experiment import Experiment
 
 SEVERAL = (2, 5)
 """Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
@@ -94,20 +93,22 @@ def cap_for_plan(source: Source, plan: PrivacyPlan) -> Source:
     return cap_records(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
 
 
-def records_of_a_step(experiment: Experiment, source: Source, *, fixed: bool) -> tuple[int | None, list[str]]:
+def records_of_a_step(per_step: int | None, at_most: int | None, *, fixed: bool) -> tuple[int | None, list[str]]:
     """The `per_step` of the plan, with its reason if it follows from the rule.
 
     By rule a user shows all kept records if their features are computed once, and a single one otherwise: a record more
     costs one gradient more, which a record of another user uses better.
 
     Args:
+        per_step: as requested.
+        at_most: G.
         fixed: whether the features of the records are fixed.
     """
-    if experiment.per_step is not None:
-        return shown_by_plan(experiment.per_step, source.at_most), []
+    if per_step is not None:
+        return shown_by_plan(per_step, at_most), []
     if fixed:
         return None, [Detail("per step all kept records (by rule: their features are computed once)")]
-    return shown_by_plan(1, source.at_most), [Detail("per step 1 (by rule: gradients of different users say more)")]
+    return shown_by_plan(1, at_most), [Detail("per step 1 (by rule: gradients of different users say more)")]
 
 
 def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
