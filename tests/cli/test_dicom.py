@@ -55,7 +55,7 @@ def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, shown, qui
     home = Path("home")
     monkeypatch.setenv("SFUMATO_HOME", str(home.resolve()))
     printed = [
-        call(f"train {scans} {quick} --user-from dicom --unit user --keep 2 --output run"),
+        call(f"train {scans} {quick} --user-from dicom --unit user --batch-size 9 --keep 2 --output run"),
         call("report run --public"),
         call("predict run scans/thin/0 --json"),
         call(f"evaluate run {scans} --user-from dicom --json"),

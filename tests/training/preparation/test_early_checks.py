@@ -49,7 +49,7 @@ TOGETHER = [
     ({"shift": 2, "zoom": 1.2}, "give shift for small images"),
     ({"aggregate": "uta", "ema": 0.9}, "aggregate is uta"),
     ({"unit": "user", "class_prevalence": ("a=0.5", "b=0.5")}, "weights single examples"),
-    ({"unit": "user", "noise_multiplier": 2.0}, "noise_multiplier 2 is given without drawn"),
+    ({"unit": "user", "per_step": 0}, "per_step must be"),
     ({"pretrained": "nowhere.safetensors", "model": "cnn"}, "nowhere.safetensors does not exist"),
     ({"normalisation": "public-batch", "public_data": "folder:nowhere"}, "does not exist"),
 ]
@@ -104,8 +104,6 @@ def test_from_python(folder, unread, choices, words, capsys):
         with pytest.raises(unread):
             train(None, folder, directory="run", **choices)
         return
-    if {"unit": "user", "noise_multiplier": 2.0}.items() <= choices.items():
-        folder = folder.replace("folder:", "npz:")
     with pytest.raises(SfumatoError) as error:
         train(choices.pop("model", None), folder, directory="run", **choices)
     assert words in str(error.value)
