@@ -3,8 +3,8 @@
     pip install 'sfumato[mlflow]'
     python examples/tracked.py
 
-MLflow writes to mlflow.db here, which is on this machine: so it gets exact accuracies too, marked "private.". With a
-server (MLFLOW_TRACKING_URI) it would get none of private data.
+MLflow writes to mlflow.db here, or to the server in MLFLOW_TRACKING_URI. It gets no figure that was measured on private
+data.
 """
 
 from __future__ import annotations

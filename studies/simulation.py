@@ -12,8 +12,7 @@ from typing import Any
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._files import write
 from sfumato.data import Source
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import Space
 from sfumato.report import sweep_panels

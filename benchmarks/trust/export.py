@@ -38,8 +38,8 @@ from benchmarks import RESULTS
 from benchmarks.shared.stored import drawn, fill, stored
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens, Transform
+from sfumato.exporting.export_description import Served
 from sfumato.exporting.exporter import COUNTS
-from sfumato.exporting.served import Served
 from sfumato.models.registry import create_for_texts
 
 RESULT = RESULTS / "export.json"
@@ -138,7 +138,7 @@ def draw(name: str, folder: Path) -> Path:
         channels, size = MODELS[name]
         transform = Transform(size=size, channels=channels)
         module = drawn(name, classes=3, channels=channels, size=size)
-    return stored(folder / "model.safetensors", name, module, transform, "abc", temperature=1.5)
+    return stored(folder / "model.safetensors", name, module, transform, "abc")
 
 
 def train(name: str, folder: Path) -> Path:

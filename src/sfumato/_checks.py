@@ -108,6 +108,34 @@ def positive_integer(name: str, value: object, *, remedy: str = "give a whole nu
     return int(value)
 
 
+def below_one(name: str, value: object, *, remedy: str = "give a number in [0, 1)") -> float:
+    """The value as a float of at least zero and below one. Refuses anything else."""
+    result = not_negative(name, value, remedy=remedy)
+    if result >= 1:
+        raise SfumatoError(f"{name} must be below 1, got {value!r}", remedy)
+    return result
+
+
+def within(name: str, value: float, least: float | None, most: float | None, *, remedy: str | None = None) -> None:
+    """Refuses a number below `least` or above `most`, either of which may be None.
+
+    >>> within("zoom", 8, 1, 4)
+    Traceback (most recent call last):
+    sfumato._checks.SfumatoError: zoom must lie between 1 and 4, got 8; give one within these bounds
+    >>> within("bands", 12, None, 10)
+    Traceback (most recent call last):
+    sfumato._checks.SfumatoError: bands must be at most 10, got 12; give a smaller one
+    """
+    if (least is None or value >= least) and (most is None or value <= most):
+        return
+    low, high = (None if end is None else f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (least, most))
+    if low is None or high is None:
+        bounds, usual = (f"at most {high}", "smaller") if low is None else (f"at least {low}", "larger")
+        raise SfumatoError(f"{name} must be {bounds}, got {shortened(value)}", remedy or f"give a {usual} one")
+    problem = f"{name} must lie between {low} and {high}, got {shortened(value)}"
+    raise SfumatoError(problem, remedy or "give one within these bounds")
+
+
 def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | None = None) -> str:
     """The value if it is one of the allowed names. Otherwise refuses and lists them."""
     if isinstance(value, str) and value in allowed:

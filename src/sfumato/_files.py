@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sfumato import _systems
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, parse_json
 
 _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
@@ -39,6 +40,42 @@ def regular_file(path: str | os.PathLike[str]) -> Path:
     """
     refuse_special(os.stat(path), str(path))
     return Path(path)
+
+
+@contextmanager
+def path_errors(name: str, absent: str, folder: str = "") -> Iterator[None]:
+    """Converts errors of the system to errors that name the file.
+
+    Args:
+        absent: remedy if the file does not exist.
+        folder: remedy if it is a folder.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise SfumatoError(f"{name} does not exist", absent) from None
+    except PermissionError:
+        raise SfumatoError(f"{name} may not be read", "check its permissions") from None
+    except OSError as problem:
+        if folder and isinstance(problem, IsADirectoryError):
+            raise SfumatoError(f"{name} is a folder", folder) from None
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
+
+
+def read_json(path: str | os.PathLike[str], name: str, remedy: str) -> Any:
+    """The content of a JSON file.
+
+    Args:
+        name: the name in error messages.
+        remedy: for a file that does not exist or holds something else.
+    """
+    with path_errors(name, remedy, remedy):
+        content = regular_file(path).read_bytes()
+    try:
+        return parse_json(content.decode("utf-8"))
+    except ValueError:
+        raise SfumatoError(f"{name} is not valid JSON", remedy) from None
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.data import Source, Transform, hold_out, open_source
 from sfumato.experiment.settings import Performance
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory

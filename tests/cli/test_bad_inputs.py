@@ -46,8 +46,7 @@ REFUSED = {
     "train digits --steps 2.5": "--steps must be a whole number, got '2.5'; see sfumato train --help",
     "train digits --steps 2 --batch-size 0": "--batch-size must be at least 1, got 0; give the expected number of "
     "examples in a step",
-    "train digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give at "
-    "most 1438, which means full-batch steps",
+    "train digits --batch-size 5000": "--batch-size must be at most 1,438, got 5000; give 1438 for full-batch steps",
     "train digits --noise-multiplier 0": "--noise-multiplier must be positive, got 0.0; give the noise's standard "
     "deviation over the clipping norm",
     "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 give epsilon ..., above "
@@ -59,19 +58,19 @@ REFUSED = {
     "plan --examples 1000 --batch-size 100 --steps 10 --epsilon 3 --noise-multiplier 1": "three of --batch-size, "
     "--steps, --noise-multiplier and --epsilon are needed, got --batch-size, --steps, --noise-multiplier, --epsilon; "
     "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
-    "plan --examples 1000 --batch-size 2000 --steps 10 --epsilon 3": "--batch-size must not exceed the number of "
-    "examples, got 2000 of 1000; give at most 1000, which means full-batch steps",
+    "plan --examples 1000 --batch-size 2000 --steps 10 --epsilon 3": "--batch-size must be at most 1,000, got 2000; "
+    "give 1000 for full-batch steps",
     "plan --examples 100 --batch-size 100 --noise-multiplier 0.5 --epsilon 0.1": "epsilon 0.1 is already exceeded by "
     "one step (...); give more noise or a larger epsilon",
     "plan --examples 1000 --batch-size 100 --steps 10 --noise-multiplier 1e-5": "--noise-multiplier must lie between "
     "0.001 and 1e+09, got 1e-05; give the noise's standard deviation over the clipping norm",
-    "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10000000, got "
+    "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10,000,000, got "
     "100000000000; give fewer steps",
     "tradeoff": "--examples is missing; give both, such as --examples 50000 --epsilon 8",
     "tradeoff --examples 1000 --epsilon 3 --batch-size few": "--batch-size must be a whole number, got 'few'; see "
     "sfumato tradeoff --help",
     "tradeoff --examples 1000 --epsilon 3 --noise-multiplier 0": "--noise-multiplier must lie between 0.1 and 10,000, "
-    "got 0; give numbers such as 1 2 4 8",
+    "got 0.0; give numbers such as 1 2 4 8",
     "tradeoff --examples 1000 --epsilon 0.1 --noise-multiplier 1": "epsilon 0.1 is already exceeded by one step (...); "
     "give more noise or a larger epsilon",
     "tradeoff --examples 1000 --epsilon 3 --epochs 0.5": "--epochs must allow at least one step, got 0.5 for batches "
@@ -101,11 +100,11 @@ REFUSED = {
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
     "train digits QUICK --weight-decay -1": "--weight-decay must not be negative, got -1.0; give 0 or a number "
     "above it",
-    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to use the last parameters",
+    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give a number in [0, 1), such as 0.9999",
     "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, "
     "such as 1 or 16",
-    "train digits QUICK --views 2 --shift 8": "--shift must be smaller than the image, got 8 for 8 pixels; give a "
-    "shift of at most 7",
+    "train digits QUICK --views 2 --shift 8": "--shift must be at most 7, got 8; images have 8 pixels: give a "
+    "smaller shift",
     "train digits QUICK --shift 1 --zoom 1.2": "shift 1 and zoom 1.2 are both given; give shift for small images, "
     "zoom for large ones",
     "train digits QUICK --crop-area 1.5": "--crop-area must be a share of the image's area, above 0 and at most 1, got "
@@ -146,8 +145,7 @@ REFUSED = {
     "give its name as --path-column, or begin the table with a line such as path,label or path,label,user,split",
     "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "
     "--download to fetch it, or --root with the folder that holds it",
-    "train digits --size 2 QUICK": "--size must lie between 4 and 1024 pixels, got 2; declare a size within these "
-    "bounds",
+    "train digits --size 2 QUICK": "--size must lie between 4 and 1,024, got 2; declare a size within these bounds",
     "train digits --test-fraction 0 QUICK": "--test-fraction must lie strictly between 0 and 1, got 0.0; give a number "
     "strictly between 0 and 1",
     # recipes
@@ -215,9 +213,9 @@ REFUSED = {
     "fingerprint; restore plan.json and ledger.jsonl from a copy, or discard the run",
     "train junk_plan": "junk_plan/plan.json is not valid JSON; restore it from a copy, or start another run",
     "finish junk_checkpoint": "junk_checkpoint/checkpoint.safetensors cannot be read as safetensors (...); restore it "
-    "from a copy",
+    "from a copy, or start another run",
     "predict junk_model pictures": "junk_model/model.safetensors cannot be read as safetensors (...); restore it from "
-    "a copy",
+    "a copy, or start another run",
     "predict finished broken/b/0.png": "'broken/b/0.png' is not a readable image; replace the file, or remove it",
     "predict finished pipe.png": "image 'pipe.png' is a pipe; name an ordinary file, or remove it",
     "predict finished circle": "folder 'circle/a/again' is a link to 'circle', which was already read; take the link "

@@ -1,4 +1,4 @@
-"""Published figures and temperatures, as they are typed."""
+"""Published figures and a test for one class, as they are typed."""
 
 from __future__ import annotations
 

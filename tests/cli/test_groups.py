@@ -1,4 +1,4 @@
-"""Figures of groups, as they are typed: exact ones for the owner, noisy ones for everybody."""
+"""Figures of groups, as they are typed."""
 
 from __future__ import annotations
 
@@ -28,69 +28,26 @@ def table(workplace) -> str:
     return "csv:t.csv"
 
 
-def test_published_figures_of_groups_have_noise_and_exact_ones_are_the_owner_s(call, table, quick):
-    command = f"train {table} {quick} --groups-from sex female male other --report-epsilon 3 --output run --json"
-    found = json.loads(call(command).splitlines()[-1])["published"]["groups"]
-    assert list(found) == list(COUNTS)
-    assert found["other"]["records"][0] < COUNTS["other"] + 15, "two images drown in the noise"
-    for name in ("female", "male"):
-        value, low, high = found[name]["accuracy"]
-        assert low <= value <= high
-        assert abs(found[name]["records"][0] - COUNTS[name]) < 15, "ten standard deviations"
-    exact = json.loads(Path("run/evaluation.json").read_text())["groups"]
-    assert [one["records"][0] for one in exact] == list(COUNTS.values())
-    assert "60 counts of 3 groups" in Path("run/statement.json").read_text()
-    call("verify run")
-    call("report run --public")
-    public, own = Path("run/report-public.html").read_text("utf-8"), Path("run/report.html").read_text("utf-8")
-    assert public.count("Group by group") == 1
-    assert own.count("Group by group") == 2
-    assert "“other”, is too small to say anything: its accuracy is unknown" in public
-    assert "“other”, is too small to say anything: its accuracy lies between" in own
-    for one in exact:
-        assert f"({one['accuracy'][1]:.1%} to" not in public
-
-
 def test_evaluate_prints_groups_and_says_that_they_are_private(call, table, quick):
     call(f"train {table} {quick} --output run")
-    assert "Group by group" not in Path("run/report.html").read_text("utf-8")
     printed = call(f"evaluate run {table} --groups-from sex")
     assert "group female" in printed
     assert "weighted area under ROC" in printed
     found = json.loads(call(f"evaluate run {table} --groups-from sex --json"))
-    assert [(one["name"], one["records"][0]) for one in found["groups"]] == list(COUNTS.items())
+    assert [(one["name"], one["records"]) for one in found["groups"]] == list(COUNTS.items())
     assert found["public"] is False
+    assert "groups" not in json.loads(call(f"evaluate run {table} --json"))
+    both = json.loads(call(f"evaluate run {table} --groups-from sex --part all --json"))["groups"]
+    assert [one["records"] for one in both] == [2 * count for count in COUNTS.values()]
 
 
 def test_what_groups_are_refused_for(call, table, quick):
-    train = f"train {table} {quick} --output run"
-    remedy = "name them all: --groups-from sex GROUP GROUP ..."
-    assert remedy in call(f"{train} --groups-from sex --report-epsilon 3", status=1)
-    assert not Path("run").exists()
-    assert "names the column 'sex' and one group" in call(f"{train} --groups-from sex female", status=1)
-    assert "--groups-from does not name" in call(f"{train} --groups-from sex female male", status=1)
-    assert "has no column 'age'" in call(f"{train} --groups-from age", status=1)
-    assert "has 600 groups" in call(f"{train} --groups-from path", status=1)
-    assert "--groups-from is for csv:, parquet: and hf:" in call(f"train digits {quick} --groups-from sex", status=1)
-    refused = call(f"embed {table} --groups-from sex --user-column sex", status=1)
-    assert "for classifiers with one class for each record" in refused
-
-
-def test_a_run_with_groups_resumes_with_them(call, table, quick, monkeypatch):
-    from sfumato.training.conclusion import finish
-
-    class StopError(Exception):
-        pass
-
-    def stopping(*_):
-        raise StopError
-
-    command = f"train {table} {quick} --groups-from sex female male other --report-epsilon 3 --output run"
-    with monkeypatch.context() as patch:
-        patch.setattr(finish, "close", stopping)
-        with pytest.raises(StopError):
-            call(command)
-    first = Path("run/figures.json").read_bytes()
-    call("train run")
-    assert Path("run/figures.json").read_bytes() == first
-    call("verify run")
+    call(f"train {table} {quick} --output run")
+    assert "has no column 'age'" in call(f"evaluate run {table} --groups-from age", status=1)
+    assert "has 600 groups" in call(f"evaluate run {table} --groups-from path", status=1)
+    assert "--groups-from is for csv:, parquet: and hf:" in call("evaluate run digits --groups-from sex", status=1)
+    call(f"train {table} {quick} --groups-from sex --output other", status=2)
+    call(f"embed {table} --groups-from sex --user-column sex", status=2)
+    Path("mine.toml").write_text(f'source = "{table}"\ngroups-from = "sex"\n')
+    assert "has unknown options: groups_from" in call("train mine.toml", status=1)
+    assert not Path("other").exists()

@@ -82,35 +82,6 @@ def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys)
         assert "train with --class-prevalence" in call(f"{command} {shares}", status=1)
 
 
-def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
-    from sfumato.cli import main
-
-    printed = " ".join(call(f"train {rays} {QUICK} --output run --report-epsilon 3").split())
-    assert "pneumonia for scores of at least" in printed
-    assert "operating point shares: pneumonia for scores of at least" in printed
-    told = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
-    assert told["operating_point"]["rule"] == "shares"
-    assert told["test"]["threshold"] == 0.5, "of the moved scores"
-    assert told["test"]["specificity"][0] == pytest.approx(told["accuracy_per_class"]["normal"])
-    assert told.get("shift", {"named": 0.5})["named"] < 0.7
-    assert main(["predict", "run", "a.png"]) == 0
-    assert "operating point shares, from the published table" in capsys.readouterr().err
-    there = json.loads(call("predict run a.png --prevalence pneumonia=0.02 normal=0.98 --json"))
-    assert there["moved_from"]["pneumonia"] == pytest.approx(0.5, abs=0.05)
-    call("verify run")
-    other = call(f"train {rays} {QUICK} --output other --report-epsilon 3 --operating-point pneumonia=0.8")
-    assert "operating point pneumonia=0.8" in " ".join(other.split())
-
-
-def test_what_training_refuses(rays, call):
-    for options, words in (
-        ("--operating-point balanced", "--operating-point is balanced, but no figures are published"),
-        ("--report-epsilon 1 --operating-point pneumona=0.9 --classes normal pneumonia", "did you mean pneumonia"),
-    ):
-        assert words in call(f"train {rays} {QUICK} --output run {options}", status=1)
-        assert not Path("run").exists()
-
-
 @pytest.mark.parametrize(
     ("confusion", "found"),
     [

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sfumato._checks import SfumatoError
 from sfumato.data import Records, Source, cap_per_user, open_source
 from sfumato.data.identity.record_users import codes_of
+from sfumato.data.subsets import one_per_user
 
 KEY = bytes(range(32))
 IMAGES = np.random.default_rng(0).integers(256, size=(12, 4, 4, 1), dtype=np.uint8)
@@ -123,10 +124,10 @@ def test_that_files_were_left_out_stays_named():
 
 
 def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
-    """Larger images, time stamps, groups and labels."""
+    """Larger images, groups and labels."""
     images = np.arange(40, dtype=np.uint8)[:, None, None] + np.zeros((1, 16, 16), np.uint8)
     arrays = {"x": images, "y": np.arange(40) % 2, "users": np.arange(40) % 3, "groups": np.arange(40) % 3 + 7}
-    np.savez(tmp_path / "a.npz", **arrays, time=np.arange(40) / 4)
+    np.savez(tmp_path / "a.npz", **arrays)
     source = open_source(f"npz:{tmp_path}/a.npz", owner_key=KEY, size=8, zoom=1.5, test_fraction=0.3)
     smaller = cap_per_user(source, KEY, 5)
     assert smaller.zoomed is not None
@@ -136,7 +137,6 @@ def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
         assert np.array_equal(part.images[:, 0, 0, 0], numbers)
         assert part.users.tolist() == [str(number % 3) for number in numbers]
         assert part.groups.tolist() == [str(number % 3 + 7) for number in numbers]
-        assert np.array_equal(part.times, numbers / 4)
         assert np.array_equal(part.labels, numbers % 2)
 
 
@@ -146,3 +146,17 @@ def test_what_cannot_be_capped_is_refused():
         cap_per_user(source, KEY, 0)
     with pytest.raises(SfumatoError, match="does not name the user of each record; give a table with the column user"):
         cap_per_user(open_source("digits", owner_key=KEY), KEY, 3)
+
+
+@settings(max_examples=30)
+@given(records, st.sampled_from("abcd"))
+def test_one_record_of_each_user_is_chosen_and_a_user_more_or_less_changes_no_other(listed, person):
+    def chosen(some: Sequence[Record]) -> list[Record]:
+        part = source_of(some).train
+        return listed_in(part.select(one_per_user(part, KEY)))
+
+    whole, rest = chosen(listed), [record for record in listed if record[0] != person]
+    assert sorted(user for user, *_ in whole) == sorted({user for user, *_ in listed})
+    assert whole == kept(listed, 1)
+    if rest:
+        assert chosen(rest) == [record for record in whole if record[0] != person]

@@ -151,7 +151,7 @@ def test_damage_is_refused_by_name(tmp_path):
     piece.write_bytes(whole)
     index = json.loads((tmp_path / "c" / "features.json").read_text())
     (tmp_path / "c" / "features.json").write_text(json.dumps(index | {"format": 1}))
-    with pytest.raises(SfumatoError, match="was made by another version of sfumato"):
+    with pytest.raises(SfumatoError, match="is of another version of sfumato"):
         Cache(tmp_path / "c").records("train")
     (tmp_path / "c" / "features.json").write_text(json.dumps(index | {"more": 1}))
     with pytest.raises(SfumatoError, match=r"features\.json is damaged"):
@@ -186,7 +186,7 @@ def test_labels_that_are_no_classes_are_refused(tmp_path):
     cache.begin(what)
     for part in ("train", "test"):
         cache.write(f"{part}-00000.safetensors", torch.zeros(3, 1, 5), np.array([0, 3, 1]), CODES[:3])
-    with pytest.raises(SfumatoError, match="has labels from 0 to 3 and 3 classes; make it anew"):
+    with pytest.raises(SfumatoError, match="has labels from 0 to 3 and 3 classes; delete it"):
         open_source(f"features:{tmp_path / 'c'}", owner_key=bytes(32))
 
 
@@ -222,5 +222,5 @@ def test_other_places_are_not_touched(tmp_path):
         Cache(tmp_path / "full").begin(contents())
     with pytest.raises(SfumatoError, match="does not exist; make it with sfumato features"):
         Cache(tmp_path / "none").contents  # noqa: B018
-    with pytest.raises(SfumatoError, match="holds no features"):
+    with pytest.raises(SfumatoError, match=r"full/features\.json' does not exist; make it with sfumato features"):
         Cache(tmp_path / "full").contents  # noqa: B018

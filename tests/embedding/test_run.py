@@ -123,6 +123,7 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, mon
     resumed = run("killed")
     models = [(one.directory / "model.safetensors").read_bytes() for one in (whole, resumed)]
     assert models[0] == models[1]
+    assert resumed.figures["compared"] == whole.figures["compared"], "with the same initial weights"
 
 
 def test_a_run_goes_on_from_its_own_record_and_with_other_clients_not_at_all(people, tmp_path, monkeypatch):

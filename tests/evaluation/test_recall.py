@@ -1,4 +1,6 @@
-"""Recall at a false accept rate, against all pairs in memory."""
+"""Recall at a false accept rate, against all pairs in memory; and its comparison, with intervals over classes."""
+
+from __future__ import annotations
 
 import math
 from fractions import Fraction
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import check_disjoint, recall, recall_at_far, roc, similarity, verify
+from sfumato.evaluation.recall import _replicates, compare_recall
 
 
 def all_pairs(embeddings, labels, minibatch=None):
@@ -128,3 +131,40 @@ def test_classes_of_training_are_no_classes_of_the_test():
     check_disjoint(["cat", "dog", "dog"], ["eel", "ant"])
     with pytest.raises(SfumatoError, match="2 test classes were used in training: cat, dog"):
         check_disjoint(["cat", "dog", "eel"], ["dog", "cat", "ant"])
+
+
+def images(spread: float, *, classes: int = 20, each: int = 6, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    centres = generator.standard_normal((classes, 8))
+    labels = np.repeat(np.arange(classes), each)
+    return torch.from_numpy(centres[labels] + spread * generator.standard_normal((len(labels), 8))), labels
+
+
+def test_figures_are_those_of_recall_and_lie_in_their_intervals():
+    near, labels = images(0.3)
+    far_off, _ = images(0.9)
+    found = compare_recall({"beginning": far_off, "result": near}, labels, far=0.01)
+    for name, vectors in (("beginning", far_off), ("result", near)):
+        recall, low, high = found[name]
+        assert recall == recall_at_far(vectors, labels, [0.01]).points[0].recall
+        assert low < recall < high
+    gain, low, high = found["gain"]
+    assert gain == found["result"][0] - found["beginning"][0]
+    assert 0 < low < gain < high
+    assert found["images"] == len(labels)
+
+
+def test_where_each_class_is_drawn_once_a_replicate_is_the_recall():
+    vectors, labels = images(0.6)
+    once = np.ones((1, 20), np.int64)
+    recall = recall_at_far(vectors, labels, [0.02]).points[0].recall
+    np.testing.assert_allclose(_replicates(vectors, labels, 0.02, once), [recall])
+
+
+def test_what_has_no_direction_has_no_recall():
+    vectors, labels = images(0.5)
+    flat = torch.zeros_like(vectors)
+    found = compare_recall({"beginning": flat, "result": vectors}, labels, far=0.01)
+    assert found["beginning"] is None
+    assert found["gain"] is None
+    assert found["result"][0] > 0

@@ -42,8 +42,8 @@ def test_the_nearest_are_the_first_of_all_sorted(seed, count, asked, ties, side,
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"k": 3}, "k is 3, but there are 2 images to choose from; give at most 2"),
-        ({"k": 4, "queries": torch.ones(1, 2)}, "k is 4, but there are 3 images"),
+        ({"k": 3}, "k must be at most 2, got 3; give at most the number of images to choose from"),
+        ({"k": 4, "queries": torch.ones(1, 2)}, "k must be at most 3, got 4"),
         ({"k": 0}, "k must be at least 1"),
         ({"k": 1, "queries": torch.ones(1, 5)}, "queries have 5 dimensions and the gallery's embeddings 2"),
         ({"k": 1, "queries": torch.zeros(1, 2)}, "have no direction"),

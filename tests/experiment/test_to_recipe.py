@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ def test_all_that_was_given_stands_in_it_and_nothing_else(tmp_path, monkeypatch)
     Path("weights").touch()
     spec = SourceSpec(spec="folder:pictures", size=16, classes=["it's", 'a "b"'], zoom=1.5, root="sets", public=False)
     asked = Experiment(epsilon=2.5, steps=7, zoom=1.5, pretrained="weights", class_prevalence={"a": 0.1, "b": 0.9})
-    found = recipe(spec, asked, {"keep": 0, "budget": None, "audit_source": "directions"})
+    found = recipe(spec, asked, {"keep": 0, "budget": None})
     assert found == {
         "source": f"folder:{tmp_path}/pictures",
         "size": 16,
@@ -38,15 +37,13 @@ def test_all_that_was_given_stands_in_it_and_nothing_else(tmp_path, monkeypatch)
         "pretrained": f"{tmp_path}/weights",
         "class-prevalence": ["a=0.1", "b=0.9"],
         "keep": 0,
-        "audit-source": "directions",
         "about": {"command": "sfumato train"},
     }
 
 
-def test_times_are_written_out_and_the_verb_follows_from_the_record():
+def test_the_verb_follows_from_the_record():
     spec = SourceSpec(spec="digits", public=True)
-    found = recipe(spec, {"start": datetime(2026, 1, 31), "period": timedelta(hours=12)}, embedding={})
-    assert found["start"], found["period"] == ("2026-01-31T00:00:00", "43200s")
+    found = recipe(spec, {}, embedding={})
     assert found["public"] is True
     assert found["about"] == {"command": "sfumato embed"}
     assert recipe(spec, kind="public training")["about"] == {"command": "sfumato pretrain"}

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +19,18 @@ import sfumato
 from benchmarks.shared.stored import drawn, fill, stored
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens, Transform
-from sfumato.exporting import exporter
-from sfumato.exporting.formats import torch_export
+from sfumato.exporting import exporter, formats
 from sfumato.models import Architecture, Ensemble, build_backbone, create_head
 from sfumato.models.registry import create_for_texts
 from sfumato.privacy import NoGuarantee
 
 CLASSES = ("cat", "dog", "owl")
-READ = {"temperature": 1.7}
-"""How scores are read: none of it is left out of a graph unnoticed."""
 
 
 def model(folder: Path, name: str, *, channels: int = 1, size: int = 8, **about) -> Path:
     module = drawn(name, classes=3, channels=channels, size=size)
     transform = Transform(size=size, channels=channels, mean=(0.4,), std=(0.3,))
-    return stored(folder / "model.safetensors", name, module, transform, CLASSES, **(READ | about))
+    return stored(folder / "model.safetensors", name, module, transform, CLASSES, **about)
 
 
 def of_texts(folder: Path, name: str) -> Path:
@@ -98,9 +96,15 @@ def test_a_name_that_ends_as_the_formats_file_is_that_file_with_its_papers_besid
         sfumato.export(path, to="torch-export", output=tmp_path / "e.pt2")
 
 
+def replaced(monkeypatch, **functions):
+    """torch.export with other functions."""
+    form = replace(formats.TORCH_EXPORT, **functions)
+    monkeypatch.setattr(exporter, "FORMATS", {"torch-export": form})
+
+
 def test_a_folder_with_another_models_export_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     sfumato.export(model(tmp_path, "linear"), to="torch-export")
-    monkeypatch.setattr(torch_export, "write", lambda *given: pytest.fail("made first"))
+    replaced(monkeypatch, write=lambda *given: pytest.fail("made first"))
     with pytest.raises(SfumatoError, match=r"preprocessing.json already exists with other contents"):
         sfumato.export(model(tmp_path, "lenet"), to="torch-export")
 
@@ -111,10 +115,9 @@ def test_what_it_says_of_itself(tmp_path):
     assert said["classes"] == list(CLASSES)
     assert said["statement"] == json.loads(json.dumps(NoGuarantee(published=False).to_dict()))
     assert said["input"] == {"name": "records", "dtype": "uint8", "shape": ["n", 8, 8, 1]}
-    assert said["within"]["temperature"] == 1.7
-    inside = {torch_export.ABOUT: ""}
+    inside = {formats.ARCHIVE_ENTRY: ""}
     torch.export.load(made.path / "model.pt2", extra_files=inside)
-    assert json.loads(inside[torch_export.ABOUT]) == said
+    assert json.loads(inside[formats.ARCHIVE_ENTRY]) == said
     assert "promises nothing" in (made.path / "README.md").read_text("utf-8")
 
 
@@ -124,6 +127,12 @@ def test_what_it_says_of_itself(tmp_path):
 )
 def test_models_for_images(tmp_path, name, channels, size):
     assert sfumato.export(model(tmp_path, name, channels=channels, size=size), to="torch-export").difference <= 1e-6
+
+
+def test_a_model_of_several_labels_gives_each_its_own_probability(tmp_path):
+    made = sfumato.export(model(tmp_path, "linear", loss="multilabel"), to="torch-export")
+    assert made.difference <= 1e-6
+    assert "for each label, the probability" in (made.path / "preprocessing.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["bag", "bilstm"])
@@ -212,8 +221,8 @@ def test_a_module_of_ones_own(tmp_path):
 
 
 def test_what_answers_otherwise_is_not_written(tmp_path, monkeypatch):
-    opened = torch_export.opened
-    monkeypatch.setattr(torch_export, "opened", lambda *given: lambda records: opened(*given)(records) + 2e-5)
+    opened = formats.TORCH_EXPORT.opened
+    replaced(monkeypatch, opened=lambda *given: lambda records: opened(*given)(records) + 2e-5)
     with pytest.raises(SfumatoError, match=r"differs from the run's model by 2.0e-05"):
         sfumato.export(model(tmp_path, "linear"), to="torch-export")
     assert not (tmp_path / "export-torch-export").exists()
@@ -251,7 +260,7 @@ def test_a_head_on_a_backbone_is_one_graph_and_names_it(tmp_path, pictures, by_c
     fill(module)
     features = {"width": backbone.width, "digest": "0" * 64, "backbone": architecture.to_dict()}
     cut = Transform(size=24, channels=3, mean=(0.4,), std=(0.3,), enlarged=40, resolution=32, interpolation="bicubic")
-    path = stored(tmp_path / "model.safetensors", "head", module, cut, CLASSES, features=features, **READ)
+    path = stored(tmp_path / "model.safetensors", "head", module, cut, CLASSES, features=features)
     made = sfumato.export(path, to="torch-export")
     found = by_card(made.path)["probabilities"].detach()
     torch.testing.assert_close(found, sfumato.load(path).predict(pictures), atol=1e-5, rtol=0)

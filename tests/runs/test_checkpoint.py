@@ -80,7 +80,7 @@ def test_damaged_files_are_refused_by_name(tmp_path, content):
     path = tmp_path / "checkpoint.safetensors"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SfumatoError, match=r"checkpoint\.safetensors (is missing|cannot be read)"):
+    with pytest.raises(SfumatoError, match=r"checkpoint\.safetensors (does not exist|cannot be read)"):
         Checkpoint.load(path)
 
 

@@ -81,7 +81,7 @@ DAMAGE = {
     ),
     "sentence changed": (lambda copy: edit_json(copy / "statement.json", sentence="It is private."), "in sentence"),
     "a seed hidden": (hidden_seed, "line 2 of the ledger, release, cannot stand there with its step"),
-    "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json is missing"),
+    "statement missing": (lambda copy: (copy / "statement.json").unlink(), "statement.json does not exist"),
     "plan changed": (
         lambda copy: edit_json(copy / "plan.json", steps=11),
         "begin, cannot stand there with its plan, plan_fingerprint",
@@ -93,7 +93,7 @@ DAMAGE = {
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "zeros and more in the ledger": (zeros, "its last line is incomplete"),
-    "ledger missing": (lambda copy: (copy / "ledger.jsonl").unlink(), "there is no ledger"),
+    "ledger missing": (lambda copy: (copy / "ledger.jsonl").unlink(), "ledger.jsonl does not exist"),
     "ledger line dropped": (
         lambda copy: rewrite(copy, lambda events: [*events[:3], *events[4:]]),
         "line 4 of the ledger, release, cannot stand there with its step",
@@ -251,7 +251,7 @@ def test_a_statement_has_the_fields_and_types_that_follow_and_no_others(copy, ch
 
 @pytest.mark.parametrize(
     "change",
-    [{"rounds": 0.0}, {"audit": False}, {"key_bits": "256"}, {"noise_sampler": None}, {"seeded": 1}, {"more": 0}],
+    [{"rounds": 0.0}, {"steps_lost": False}, {"key_bits": "256"}, {"noise_sampler": None}, {"seeded": 1}, {"more": 0}],
 )
 def test_circumstances_have_their_own_types_alone(copy, change):
     written = json.loads((copy / "statement.json").read_text())

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from sfumato.data import Tokens
-from sfumato.serving.key import ApiKey
+from sfumato.serving.service import ApiKey
 
 httpx = pytest.importorskip("httpx", reason="sfumato[test] is not installed whole")
 PNG = {"content-type": "image/png"}

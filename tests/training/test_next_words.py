@@ -100,7 +100,7 @@ def test_it_predicts_the_word_after_a_text(run):
 
 
 def test_a_server_gives_the_same_scores(run):
-    from sfumato.serving.inference import Predictor
+    from sfumato.serving.bodies import Predictor
 
     loaded = sfumato.load(run.directory)
     rows = Predictor(loaded, 4)._rows(loaded.transform(["the cat sees"]))
@@ -218,7 +218,6 @@ def test_a_module_of_ones_own_gives_logits_for_each_word(source, tmp_path):
         ({"views": 2}, "is for images; texts have no views"),
         ({"class_prevalence": {"the": 0.5, "a": 0.5}}, "`class_prevalence` needs one class|class_prevalence needs one"),
         ({"report_epsilon": 1.0}, "report_epsilon 1 needs one class for each record"),
-        ({"audit": 10}, "a canary needs one class for each record"),
         ({"normalisation": "group"}, "normalisation group is for images"),
         ({"loss": nn.CrossEntropyLoss()}, "a loss of your own needs one class for each record"),
     ],

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, not_negative, positive_integer
+from sfumato._checks import SfumatoError, below_one, positive_integer
 
 Array = NDArray[np.float64]
 
@@ -167,8 +167,7 @@ def _checked(
 ) -> tuple[Array, Array, Array]:
     """Returns steps, rates and the covariance of the noise as arrays; refuses invalid arguments."""
     positive_integer("parameters", parameters, remedy="give the number of trained parameters")
-    if not_negative("momentum", momentum, remedy="give a number in [0, 1)") >= 1:
-        raise SfumatoError(f"momentum must be below 1, got {momentum!r}", "give a number in [0, 1)")
+    below_one("momentum", momentum)
     kept_at, lr, covariance = np.asarray(steps), np.asarray(rates, np.float64), np.asarray(noise, np.float64)
     n, total = len(kept_at), len(lr)
     if n < 2 or kept_at.dtype.kind != "i" or kept_at[0] < 0 or kept_at[-1] > total or np.any(np.diff(kept_at) < 1):

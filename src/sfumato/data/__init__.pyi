@@ -1,5 +1,4 @@
 from .classes import UnknownClassError as UnknownClassError
-from .clock import Clock as Clock
 from .declared import TEST_FRACTION as TEST_FRACTION
 from .declared import Declared as Declared
 from .features import BACKBONE as BACKBONE
@@ -30,7 +29,6 @@ from .kinds import refuse_absent as refuse_absent
 from .kinds import supports_user_from as supports_user_from
 from .next_words import NextWords as NextWords
 from .opening import open_source as open_source
-from .parts import Appended as Appended
 from .parts import Part as Part
 from .pieces import CachedRecords as CachedRecords
 from .readers.dicom import BY_PATIENT as BY_PATIENT

@@ -3,8 +3,8 @@
 A cache is a folder. `features.json` describes its contents. Pieces `train-00000.safetensors`, ..., `test-00000...` hold
 `features` (n, K, D), or (n, K + 1, D) if the centre crop of each training image precedes its random crops, `labels`
 (n,) and `codes` (n, 32). If the source has users, pieces also hold `users`, as codes, and `groups`, both uint8 (n, L),
-UTF-8 text; with groups for figures likewise `subgroups`. Pieces are written atomically, so a cache is complete when all
-pieces exist, and an interrupted one resumes with the first missing piece.
+UTF-8 text. Pieces are written atomically, so a cache is complete when all pieces exist, and an interrupted one resumes
+with the first missing piece.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, nested_differences, one_of, parse_json, positive_integer, shortened
-from sfumato._files import regular_file, write
+from sfumato._checks import SfumatoError, nested_differences, one_of, positive_integer, shortened
+from sfumato._files import read_json, write
 from sfumato.data.declared import TEST_FRACTION, OnProgress
 from sfumato.data.paths import FEATURES, expanded, is_cache
-from sfumato.data.pieces import CachedRecords, Piece, write_piece
+from sfumato.data.pieces import CachedRecords, Piece, damaged, write_piece
 
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -38,8 +38,6 @@ SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "pixels", "classes"
 }
 USER_FACTS = frozenset({"users", "users_read", "user_from"})
 """Facts about the source that a cache stores only if the source has users."""
-GROUP_FACTS = frozenset({"groups_from"})
-"""The fact that a cache stores only if the source has groups for figures."""
 PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # seconds to minutes of work for a network on a CPU
 _FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
 """Consequences of choices. They are named in errors only if no choice differs."""
@@ -89,7 +87,7 @@ class Contents:
         positive_integer("width", self.width)
         positive_integer("views", self.views)
         one_of("dtype", self.dtype, DTYPES)
-        if set(self.source) - USER_FACTS - GROUP_FACTS != SOURCE_FACTS:
+        if set(self.source) - USER_FACTS != SOURCE_FACTS:
             raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:
             object.__setattr__(self, "rows", max(1, min(PIECE_ROWS, PIECE_BYTES // self.record_bytes)))
@@ -151,26 +149,16 @@ class Cache:
     @functools.cached_property
     def contents(self) -> Contents:
         """The contents of the cache, complete or planned."""
+        remedy = "make it with sfumato features SOURCE --output PATH"
+        index = read_json(self.path / FEATURES, f"cache {str(self.path / FEATURES)!r}", remedy)
         try:
-            index = parse_json(regular_file(self.path / FEATURES).read_text("utf-8"))
             if index["format"] != _FORMAT:
-                raise SfumatoError(
-                    f"cache {str(self.path)!r} was made by another version of sfumato",
-                    "compute it again in another directory",
-                )
+                raise damaged(self.path / FEATURES, "is of another version of sfumato")
             return Contents.from_dict(index)
-        except SfumatoError:
-            raise
-        except FileNotFoundError:
-            what = "holds no features" if self.path.exists() else "does not exist"
-            raise SfumatoError(
-                f"cache {str(self.path)!r} {what}", "make it with sfumato features SOURCE --output PATH"
-            ) from None
-        except OSError as error:
-            raise SfumatoError(f"cache {str(self.path)!r} cannot be read ({error.strerror})", "check it") from None
-        except (ValueError, TypeError, KeyError):
-            place = self.path / FEATURES
-            raise SfumatoError(f"{place} is damaged", "restore it from a copy, or compute it again") from None
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, SfumatoError):
+                raise
+            raise damaged(self.path / FEATURES, "is damaged") from None
 
     def begin(self, contents: Contents) -> None:
         """Creates a cache, or resumes one with the same contents. Other contents are refused with their differences."""
@@ -217,7 +205,6 @@ class Cache:
         *,
         users: np.ndarray | None = None,
         groups: np.ndarray | None = None,
-        subgroups: np.ndarray | None = None,
     ) -> None:
         """Writes a piece atomically, with the SHA-256 of its numbers.
 
@@ -228,7 +215,6 @@ class Cache:
             codes: uint8 (n, 32), the two codes of each record (`identity.record_users`).
             users: text (n,), code of each record's user (`user_codes`), if known.
             groups: text (n,), public group of each record's user, if known.
-            subgroups: text (n,), group of each record for figures, if declared.
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
@@ -239,8 +225,6 @@ class Cache:
         known = {"labels": labels, "codes": codes}
         if "users" in contents.source:  # as declared in the contents
             known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
-        if subgroups is not None:
-            known["subgroups"] = subgroups
         write_piece(self.path / name, stored, known, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:

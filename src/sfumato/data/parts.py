@@ -1,4 +1,4 @@
-"""Results of readers, a part with appended records, and records that are kept on a device."""
+"""Results of readers, and records that are kept on a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sfumato import _devices
-from sfumato.data.classes import sort_names
 from sfumato.data.features import Cache
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import FileRecords, Records, TextRecords
@@ -43,12 +42,6 @@ class RecordSets:
     def __post_init__(self) -> None:
         if self.zoomed is not None and not np.array_equal(self.zoomed.labels, self.train.labels):
             raise TypeError("zoomed must hold the records of train, in the same order")
-
-
-def subgroup_names(records: RecordSets) -> tuple[str, ...]:
-    """The groups for figures that the records have, sorted; empty without `groups_from`."""
-    found = [part.subgroups for part in (records.train, records.test) if part.subgroups is not None]
-    return sort_names(name for part in found for name in np.unique(part).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,56 +86,6 @@ class Parts:
     classes: tuple[str, ...]
     reading: Reading
     fingerprint: str | None = field(repr=False, default=None)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Appended:
-    """The records of two parts, one after the other.
-
-    Args:
-        first, then: parts with images or texts of one size, and labels of one form.
-        named: users of the M records in `then`, text (M,); None without users.
-
-    >>> from sfumato.data import Records
-    >>> one = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
-    >>> both = Appended(first=one, then=one)
-    >>> len(both), both.take(np.array([3, 0])).shape, both.labels.tolist()
-    (4, (2, 8, 8, 1), [0, 1, 0, 1])
-    """
-
-    first: Part = field(repr=False)
-    then: Part = field(repr=False)
-    named: np.ndarray | None = field(repr=False, default=None)
-
-    def __len__(self) -> int:
-        return len(self.first) + len(self.then)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """N, H, W, C of images; N, T of texts."""
-        return (len(self), *self.first.shape[1:])
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int64 (N,) or (N, L)."""
-        return np.concatenate([self.first.labels, self.then.labels])
-
-    @property
-    def users(self) -> np.ndarray | None:
-        """Text (N,), if the users of both parts are known."""
-        if self.first.users is None or self.named is None:
-            return None
-        return np.concatenate([self.first.users, self.named])
-
-    def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """The images or texts at these positions, in this order."""
-        rows = np.arange(len(self))[rows]
-        later = rows >= len(self.first)
-        found = np.empty((len(rows), *self.first.shape[1:]), self.first.take(slice(0, 0)).dtype)
-        for part, chosen, start in ((self.first, ~later, 0), (self.then, later, len(self.first))):
-            if chosen.any():
-                found[chosen] = part.take(rows[chosen] - start)
-        return found
 
 
 DEVICE_SHARE = 0.25

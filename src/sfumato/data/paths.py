@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
@@ -27,27 +25,6 @@ def status(path: Path | str) -> os.stat_result:
         return os.stat(path)
     except ValueError:  # a path with a zero byte in it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
-
-
-@contextmanager
-def path_errors(name: str, absent: str, folder: str = "") -> Iterator[None]:
-    """Converts errors of the system to errors that name the file.
-
-    Args:
-        absent: remedy if the file does not exist.
-        folder: remedy if it is a folder.
-    """
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise SfumatoError(f"{name} does not exist", absent) from None
-    except PermissionError:
-        raise SfumatoError(f"{name} may not be read", "check its permissions") from None
-    except OSError as problem:
-        if folder and isinstance(problem, IsADirectoryError):
-            raise SfumatoError(f"{name} is a folder", folder) from None
-        reason = problem.strerror or problem
-        raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
 
 
 FEATURES = "features.json"

@@ -24,10 +24,15 @@ from sfumato._systems import open_bytes, read_at
 from sfumato.data.identity.record_users import LENGTH, as_array
 
 _METADATA = "sfumato"
-_TEXTS = ("users", "groups", "subgroups")
+_TEXTS = ("users", "groups")
 _LONGEST_HEADER = 1 << 20
 _CHECKED = 4 << 20
 MOST_LABELS = 1 << 16
+
+
+def damaged(path: Path, what: str) -> SfumatoError:
+    """The error for a file of a cache that is not as it was written."""
+    return SfumatoError(f"{path} {what}", "delete it and repeat the command of sfumato features")
 
 
 def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *, cache: str) -> None:
@@ -35,7 +40,7 @@ def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *
 
     Args:
         features: (n, S, D), in the stored dtype.
-        known: `labels`, `codes` and, if known, `users`, `groups` and `subgroups`, as for `Cache.write`.
+        known: `labels`, `codes` and, if known, `users` and `groups`, as for `Cache.write`.
         cache: identity of its cache.
     """
     tensors = {"features": features}
@@ -63,11 +68,10 @@ class CachedRecords:
         codes: uint8 (N, 32), the two codes of each record.
         users: text (N,), the code of each record's user (`user_codes`), if the source had users.
         groups: text (N,), the public group of each record's user, if known.
-        subgroups: text (N,), the group of each record for figures, if declared.
-        files, times: None: a cache stores neither files nor times.
+        subgroups, files: None: a cache stores neither groups for figures nor files.
     """
 
-    files = times = None
+    subgroups = files = None
 
     def __init__(self, pieces: list[Piece], which: np.ndarray | None = None):
         self._pieces, self._which = pieces, which
@@ -76,7 +80,7 @@ class CachedRecords:
         known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
         labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
         self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
-        self.users, self.groups, self.subgroups = (self._texts(name) for name in _TEXTS)
+        self.users, self.groups = (self._texts(name) for name in _TEXTS)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -122,7 +126,7 @@ class CachedRecords:
             return None
         if len(held) < len(self._pieces):
             (odd, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
-            raise SfumatoError(f"{odd} lacks the {name} that other pieces hold", "make the cache anew")
+            raise damaged(odd, f"lacks the {name} that other pieces hold")
         texts = np.concatenate(held)
         return texts if self._which is None else texts[self._which]
 
@@ -206,11 +210,11 @@ class Piece:
             own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))
         except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
-            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and repeat the command") from None
+            raise damaged(path, f"is damaged ({error!r})") from None
         if own != {"cache": cache, "piece": path.name}:
-            raise SfumatoError(f"{path} belongs to another cache", "delete it and repeat the command")
+            raise damaged(path, "belongs to another cache")
         if not fits:
-            raise SfumatoError(f"{path} is truncated or of another shape", "delete it and repeat the command")
+            raise damaged(path, "is truncated or of another shape")
         at = {name: 8 + length + start for name, (start, _) in places.items()}
         return cls(path=path, dtype=dtype, at=at, shapes=shapes, sha256=sha256)
 
@@ -227,9 +231,7 @@ class Piece:
             if name != "features":
                 code.update(self._array(name).data)
         if code.hexdigest() != self.sha256:
-            raise SfumatoError(
-                f"{self.path} holds other numbers than were written", "delete it and compute the features again"
-            )
+            raise damaged(self.path, "holds other numbers than were written")
 
     def labels(self) -> np.ndarray:
         """int64 (n,) or (n, L)."""
@@ -240,7 +242,7 @@ class Piece:
         return self._array("codes").reshape(self.shapes["codes"])
 
     def text(self, name: str) -> np.ndarray:
-        """Text (n,): "users", "groups" or "subgroups"."""
+        """Text (n,): "users" or "groups"."""
         return np.char.decode(self._array(name).view(f"S{self.shapes[name][1]}"), "utf-8")
 
     def _array(self, name: str) -> np.ndarray:
@@ -261,7 +263,7 @@ class Piece:
             while rest:
                 count = read_at(descriptor, rest, offset)
                 if not count:
-                    raise SfumatoError(f"{self.path} is truncated", "delete it and compute the features again")
+                    raise damaged(self.path, "is truncated")
                 rest, offset = rest[count:], offset + count
         finally:
             os.close(descriptor)

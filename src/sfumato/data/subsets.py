@@ -216,9 +216,7 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
             not follow from the number before the cap, since it depends on the number of records of each user.
     """
     positive_integer("at_most", at_most, remedy="give the number of records to keep of each user, such as 10")
-    users, _ = by_user(source.train)
-    codes = own_codes(source.train, owner_key)[:, :LENGTH]
-    kept = ranks_within_users(users, codes, source.train.labels, owner_key) < at_most
+    kept = _ranks(source.train, owner_key) < at_most
     facts = tuple(fact for fact in (*FACTS, LEFT_OUT) if fact in {*source.read, "examples"})
     read = source.read if source.published else facts
     read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")
@@ -231,6 +229,22 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
         fingerprint=hmac.digest(owner_key, f"{source.fingerprint} at most {at_most}".encode(), "sha256").hex(),
         at_most=at_most,
     )
+
+
+def one_per_user(part: Part, owner_key: bytes) -> np.ndarray:
+    """Chooses one record of each user, bool (N,): the first of those that `cap_per_user` would keep.
+
+    **Guarantee.** The chosen record of a user is a function of that user's records and of the owner's key. So adding or
+    removing a user, with all of their records, adds or removes one chosen record and changes no other.
+
+    Errors: `SfumatoError` for a part without users.
+    """
+    return _ranks(part, owner_key) == 0
+
+
+def _ranks(part: Part, owner_key: bytes) -> np.ndarray:
+    users, _ = by_user(part)
+    return ranks_within_users(users, own_codes(part, owner_key)[:, :LENGTH], part.labels, owner_key)
 
 
 def ranks_within_users(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: bytes) -> np.ndarray:
@@ -282,7 +296,7 @@ def write_without(
     beside: dict[str, np.ndarray] = {}
     for name, part in parts.items():
         arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
-        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups)):
+        for column, known in (("users", part.users), ("groups", part.groups)):
             if known is not None:
                 some = known[kept[name]]
                 beside[f"{column}_{name}"] = np.array(some.tolist(), np.str_) if some.dtype.kind == "T" else some
@@ -297,11 +311,11 @@ def write_without(
 
 
 def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
-    """CSV text with columns path (absolute), label or several labels, split, and user, group and time if known."""
+    """CSV text with columns path (absolute), label or several labels, split, and user and group if known."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
-    columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
-    given = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
+    columns = {name: {"user": part.users, "group": part.groups} for name, part in parts.items()}
+    given = [name for name in ("user", "group") if all(known[name] is not None for known in columns.values())]
     several = any(part.labels.ndim == 2 for part in parts.values())
     lines.writerow(["path", *(classes if several else ["label"]), "split", *given, *([MARK] if marked else [])])
     for name, part in parts.items():

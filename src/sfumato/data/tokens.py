@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._files import regular_file
+from sfumato._checks import SfumatoError, one_of, positive_integer, within
+from sfumato._files import path_errors, regular_file
 from sfumato.data.images.prediction_inputs import read_each
 from sfumato.data.paths import expanded
 
@@ -83,10 +83,7 @@ class Tokens:
 
     def __post_init__(self) -> None:
         for name, most in (("length", LONGEST), ("vocabulary", LARGEST)):
-            if positive_integer(name, getattr(self, name)) > most:
-                raise SfumatoError(
-                    f"{name} must be at most {most:,}, got {getattr(self, name):,}", "give a smaller one"
-                )
+            within(name, positive_integer(name, getattr(self, name)), None, most)
         one_of("tokenizer", self.tokenizer, TOKENIZERS)
         if self.vocabulary <= FIRST:
             raise SfumatoError(
@@ -255,13 +252,13 @@ def _hash(word: str) -> int:
 def _listed(path: str) -> tuple[str, ...]:
     """The words of a file, one per line."""
     file = expanded(path)
+    remedy = "give a file of public words, one per line, in UTF-8"
+    with path_errors(f"the list of words {str(file)!r}", remedy, remedy):
+        content = regular_file(file).read_bytes()
     try:
-        lines = regular_file(file).read_text("utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise SfumatoError(f"words {str(file)!r} do not exist", "give a file of public words, one per line") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem.strerror or problem
-        raise SfumatoError(f"words {str(file)!r} cannot be read ({reason})", "list one word per line, UTF-8") from None
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise SfumatoError(f"the list of words {str(file)!r} is not UTF-8 text", remedy) from None
     return tuple(line.strip() for line in lines if line.strip())
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
+from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive, positive_integer
 from sfumato._devices import fork_rng
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
 from sfumato.models.losses import PAIRED
@@ -156,8 +156,7 @@ class LocalSGD:
     def __post_init__(self) -> None:
         positive("learning_rate", self.learning_rate)
         positive("head_scale", self.head_scale)
-        if not_negative("momentum", self.momentum) >= 1:
-            raise SfumatoError(f"momentum must lie below 1, got {self.momentum}", "give 0.9, or 0 for none")
+        below_one("momentum", self.momentum)
         positive_integer("epochs", self.epochs)
         positive_integer("batch_size", self.batch_size)
         if self.examples is not None:

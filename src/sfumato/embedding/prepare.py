@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from sfumato.averaging.choices import Averages
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import method
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
 from sfumato.embedding.job import (
     AnyJob,
@@ -24,15 +24,12 @@ from sfumato.embedding.job import (
     EmbeddingJob,
     NoiselessJob,
     UntrainedJob,
-    WhiteningJob,
     build,
     copy_weights,
 )
 from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.method import NoiselessRounds, PublicDecision, decide_central, decide_noiseless, refuse_private
 from sfumato.embedding.rounds import ClippedUpdates
-from sfumato.embedding.whitening import ClippedScatters
-from sfumato.embedding.whitening_steps import NOTHING, WHITENING
 from sfumato.experiment import users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Budget, Pair
@@ -42,10 +39,8 @@ from sfumato.privacy.unit import ALL
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts import canary_audits as audits
 from sfumato.training.parts import kept_weights
-from sfumato.training.parts.canary_audits import SOURCE, Directions
-from sfumato.training.parts.part import Part, RunRequest
+from sfumato.training.parts.part import RunRequest
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import origins, pretraining_digests, transform_for
 from sfumato.training.preparation.prepare import common_setup, key_of_weights, private_setup
@@ -55,36 +50,19 @@ from sfumato.training.pretraining import MICRO_BATCH
 
 BY_ROUNDS = (*WITH_NOISE, "dpsgd")
 """Methods whose rounds follow a plan, with noise in sums of updates or gradients."""
-INSIDE = "backbone."
-"""The prefix of the released weights' names if a head over classes is trained along with them."""
 
 
 def check(options: Mapping[str, Any], method: str) -> None:
-    """Refuse invalid numbers, too few canaries, and options that the method does not support."""
-    budget, audit, keep = (options.get(name) for name in ("budget", "audit", "keep"))
+    """Refuse invalid numbers, and options that the method does not support."""
+    budget, keep = options.get("budget"), options.get("keep")
     if budget is not None and method in WITHOUT_PLAN:
         raise SfumatoError(f"`budget` is {budget}, but method {method} spends nothing of it", "leave it out")
-    audits.check_count(audit)
     kept_weights.check_count(keep)
-    for given, lacking in (
-        (audit is not None and f"audit is {audit}", "no steps that canary users could be in"),
-        (keep and f"keep is {keep}", "no rounds by a plan whose weights could be kept"),
-    ):
-        if given and method not in BY_ROUNDS:
-            remedy = f"leave it out, or use method {' or '.join(BY_ROUNDS)}"
-            raise SfumatoError(f"{given}, but method {method} has {lacking}", remedy)
-
-
-def options_of(options: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """The options as those of a classifier's training: canaries are directions, and whitening keeps no weights."""
-    audited = {} if options.get("audit") is None else {"audit_source": SOURCE}
-    return {**options, **audited, **({} if method in BY_ROUNDS else {"keep": 0})}
-
-
-def for_backbone(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
-    """The parts, with canaries in the backbone alone, since a head is not released."""
-    inside = INSIDE if clients.head_in_model else ""
-    return tuple(replace(part, prefix=inside) if isinstance(part, Directions) else part for part in parts)
+    if keep and method not in BY_ROUNDS:
+        raise SfumatoError(
+            f"keep is {keep}, but method {method} has no rounds by a plan whose weights could be kept",
+            f"leave it out, or use method {' or '.join(BY_ROUNDS)}",
+        )
 
 
 def prepare(
@@ -101,7 +79,7 @@ def prepare(
         source: the source of the run.
         decided: the decided settings, with or without a plan.
         model: a module of the caller's in place of `settings.model`: images (N, C, H, W) to (N, D). It is copied.
-        start, choices: as for `sfumato.training.preparation.prepare`, with the parts' options budget, audit and keep.
+        start, choices: as for `sfumato.training.preparation.prepare`, with the parts' options budget and keep.
 
     **Guarantee.** Data that are not declared public are refused if there is no plan and the method trains.
 
@@ -113,7 +91,7 @@ def prepare(
     if isinstance(decided, EmbeddingDecision) or clients.method == UNTRAINED:
         refuse_trained_on(source, pretraining_digests(source, settings))
     if isinstance(decided, EmbeddingDecision):
-        options = options_of(options, clients.method)
+        options = {**options, **({} if clients.method in BY_ROUNDS else {"keep": 0})}
         if clients.method == "dpsgd":
             return _dpsgd_job(source, decided, model, start, options)
         _refuse(source, decided.plan, clients)
@@ -136,7 +114,7 @@ def prepare(
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
     else:
-        kind, micro_batch = (NOTHING, 1) if clients.method == UNTRAINED else (kinds.CENTRAL, MICRO_BATCH)
+        kind, micro_batch = (kinds.NOTHING, 1) if clients.method == UNTRAINED else (kinds.CENTRAL, MICRO_BATCH)
     known = common_setup(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
     known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
     known["initial_weights"] = copy_weights(known["module"])
@@ -151,32 +129,26 @@ def _private(
     start: Start,
     built: Callable[[RunKey], nn.Module],
     options: Mapping[str, Any],
-) -> EmbeddingJob | WhiteningJob:
-    """The job with a plan: virtual clients or whitening."""
+) -> EmbeddingJob:
+    """The job with a plan, of virtual clients."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
-    whitens = clients.method == WHITEN
     asked = RunRequest(source=source, plan=plan, settings=settings, options=options)
-    parts = for_backbone(parts_of(asked), clients)
+    parts = parts_of(asked)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
-        own = plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
-        return *own, *(value for part in parts for value in part.key_facts.values() if value)
+        return plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
 
-    size, kind = (1, WHITENING) if whitens else (clients.local.batch_size, kinds.EMBEDDING)
+    size = clients.local.batch_size
     known = common_setup(
-        source, settings, start, built, kind=kind, steps=plan.steps, micro_batch=size, keyed_by=keyed_by
+        source, settings, start, built, kind=kinds.EMBEDDING, steps=plan.steps, micro_batch=size, keyed_by=keyed_by
     )
-    unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
+    unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in source.facts_read if fact not in unused]
     facts = {"read": (*read, *(["groups"] if clients.grouping == "fixed" else []))}
-    query: Any
-    if whitens:
-        query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
-    else:
-        query = _updates(known, plan.max_norm, clients)
-    known |= private_setup(known, plan, query, parts, start, alone=True, **facts)  # one user or client after the other
+    query = _updates(known, plan.max_norm, clients)
+    known |= private_setup(known, plan, query, parts, start, alone=True, **facts)  # one client after the other
     known |= {"initial_weights": copy_weights(known["module"]), "clients": clients, "input_shape": source.shape}
-    return (WhiteningJob if whitens else EmbeddingJob)(**known)
+    return EmbeddingJob(**known)
 
 
 def _updates(known: Mapping[str, Any], max_norm: float, clients: Clients) -> ClippedUpdates:
@@ -195,8 +167,6 @@ def _dpsgd_job(
     job = prepare_classifier(module, source, decided.plan, own, start, **options)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
-    parts = for_backbone(job.parts, clients)
-    known["parts"] = tuple(part.with_model(job.module, job.transform) for part in parts)
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
     return DpsgdJob(**known, clients=clients, initial_weights=copy_weights(job.module))
 
@@ -208,7 +178,6 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
     by_method = {
         "central": decide_central,
         UNTRAINED: method.decide_untrained,
-        WHITEN: method.decide_whitening,
         "dpsgd": _decide_dpsgd,
         **dict.fromkeys(NOISELESS, decide_noiseless),
     }
@@ -252,15 +221,14 @@ def _refuse_cache(source: Source) -> None:
 
 def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
     """Refuse a plan or a source that does not fit the method, the users or the virtual clients."""
-    if clients.method not in (*WITH_NOISE, WHITEN):
+    if clients.method not in WITH_NOISE:
         raise SfumatoError(
             f"method {clients.method} has no rounds with noise, but a plan is given", f"give {' or '.join(WITH_NOISE)}"
         )
     _refuse_cache(source)
     unit = plan.unit
-    if not isinstance(unit, User) or unit.clients == (clients.method == WHITEN) or unit.per_step is not None:
-        needed = "User()" if clients.method == WHITEN else "User(clients=True)"
-        raise SfumatoError(f"the plan's unit is {unit}", f"give a plan whose unit is {needed}")
+    if not (isinstance(unit, User) and unit.clients):
+        raise SfumatoError(f"the plan's unit is {unit}", "give a plan whose unit is User(clients=True)")
     if source.users is None or plan.users != source.users:
         raise SfumatoError(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",

@@ -13,18 +13,16 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
 from sfumato.embedding.choices import KIND, WITH_NOISE, Clients
 from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
-from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
-from sfumato.embedding.method import ROUND, NoiselessRounds, PublicDecision, forecast
+from sfumato.embedding.job import AnyJob, DpsgdJob
+from sfumato.embedding.method import FEDEMB_FROM, ROUND, NoiselessRounds, PublicDecision
 from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
 from sfumato.experiment.from_keywords import from_choices
 from sfumato.experiment.settings import Settings
-from sfumato.observers.notebook import default_progress
 from sfumato.observers.observer import Observer
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.planning import remarks
-from sfumato.privacy.planning.target import Epsilon
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -47,7 +45,7 @@ class EmbeddingTrial(AnyTrial):
         experiment: the chosen options. The others follow by rule.
         source: the source with its declarations. Its test part may have other classes.
         device, threads: performance settings, which don't affect the promise.
-        options: budget, audit and keep of `embed`, by name.
+        options: budget and keep of `embed`, by name.
         notes: further notes to report when the run starts.
         earlier_search: the search that chose these options, which then counts too.
     """
@@ -63,7 +61,7 @@ class EmbeddingTrial(AnyTrial):
     @property
     def searchable_fields(self) -> tuple[str, ...]:
         """The fields of the experiment that a search may vary: neither the figure nor the records."""
-        fixed = ("seed", "per_user", "start", "period", "noise", "far")
+        fixed = ("seed", "per_user", "noise", "far")
         return tuple(one.name for one in fields(EmbeddingExperiment) if one.name not in fixed)
 
     def select_records(self, source: Source) -> Source:
@@ -146,15 +144,13 @@ def notes_of(job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[s
             f"note: {plan.users} users are declared, but the data hold {held}; the guarantee holds as stated, but "
             "rounds have fewer or more users than planned, while sums are divided by the planned number"
         )
-    if isinstance(job, WhiteningJob):
-        return reasons
     vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else decided.clients.count
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     if (weak := remarks.drowned_updates_note(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
-        found = forecast(Epsilon(plan.epsilon()), plan.delta, plan.units)
         reasons.append(
-            f"note: {found.describe}; without options for model, rounds and clients, this decides the method"
+            f"note: a network is worth its budget from {FEDEMB_FROM:,} people on, which decides the method where no "
+            "option for model, rounds or clients is given"
         )
     return reasons
 
@@ -166,7 +162,6 @@ def embed(
     directory: str | os.PathLike[str],
     model: str | nn.Module | None = None,
     budget: str | None = None,
-    audit: int | None = None,
     keep: int | None = None,
     device: str | None = None,
     threads: int | None = None,
@@ -183,8 +178,6 @@ def embed(
         directory: the run directory.
         model: a name, a module (images (N, C, H, W) to embeddings (N, D); it is copied), or None for the default.
         budget: the name of a budget (`sfumato.set_budget`) in which to reserve the whole plan before the first round.
-        audit: the number of canary users. They are random directions, about half of which are included in the rounds
-            by coin flips. They give a lower bound and an estimate of epsilon (`audit.json`).
         keep: the number of weights of single rounds that are kept for `sfumato.aggregate`; None for the default, 0 for
             none.
         device, threads: performance settings, which don't affect the promise.
@@ -203,7 +196,7 @@ def embed(
     named = model if isinstance(model, str) or model is None else "module"
     experiment = from_choices(EmbeddingExperiment, {"model": named, **choices})
     run, progress, request = RunDirectory(directory), default_progress(progress), {}
-    around: dict[str, Any] = {"budget": budget, "audit": audit, "keep": keep}
+    around: dict[str, Any] = {"budget": budget, "keep": keep}
     if isinstance(source, str):
         spec = SourceSpec(spec=source)
         trial = EmbeddingTrial(experiment=experiment, source=spec, device=device, threads=threads, options=around)

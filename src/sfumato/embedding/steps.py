@@ -17,10 +17,9 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Part, Source, by_user
 from sfumato.embedding.choices import EVEN
 from sfumato.embedding.experiment import known_groups
-from sfumato.embedding.job import AnyJob, BackboneWithHead, EmbeddingJob, NoiselessJob
+from sfumato.embedding.job import AnyJob, BackboneWithHead, EmbeddingJob, NoiselessJob, UntrainedJob
 from sfumato.embedding.rounds import Assign, Rounds, assign_by_group, assign_evenly, assign_randomly
-from sfumato.evaluation.comparison import BEGINNING, PIXELS, RESULT, compare_recall
-from sfumato.evaluation.recall import recall_at_far, roc
+from sfumato.evaluation.recall import BEGINNING, PIXELS, RESULT, compare_recall, recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k
 from sfumato.gradients import GridSum
 from sfumato.observers.progress import Progress
@@ -28,7 +27,7 @@ from sfumato.privacy import QuantileClipping
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training import launch
-from sfumato.training.parts.part import RunKind, constant_of_parts
+from sfumato.training.parts.part import RunKind
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import FARTHEST, NORM, AdaptiveStep, PrivateStep
 from sfumato.training.steps import PlanSteps, PrivateTrainingSteps, PublicSteps
@@ -97,12 +96,9 @@ class EmbeddingSteps(PlanSteps):
         adaptive = isinstance(plan.clipping, QuantileClipping)
         noise = noise_of(job.settings, plan, key, max_norm=1.0 if adaptive else None)
         kind = AdaptiveStep if adaptive else PrivateStep
-        known: dict[str, Any] = {
-            "divisor": job.clients.count,
-            "workers": launch.current_workers(),
-            "added": constant_of_parts(job.parts, key),
-        }
-        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, **known)
+        self._step = kind(
+            plan=plan, gradient=job.gradient, noise=noise, divisor=job.clients.count, workers=launch.current_workers()
+        )
         self._clients = RoundClients(job, key)
         self._sampler = Sampler(plan, key, records=self._clients.units)
 
@@ -150,6 +146,21 @@ class NoiselessSteps:
         return {"max_norm": self._bound}
 
 
+class NoSteps:
+    """The steps of an untrained embedding: there are none."""
+
+    def __init__(self, job: UntrainedJob, key: RunKey, progress: Progress | None = None):
+        pass
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """Raises TypeError."""
+        raise TypeError("an untrained embedding has no steps")
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """No figures."""
+        return {}
+
+
 class EmbeddingScorer:
     """Recall at a false accept rate on the test part: during training on some of its users, at the end on all.
 
@@ -184,10 +195,12 @@ class EmbeddingScorer:
     def _compared(self, embeddings: Tensor) -> dict[str, Any]:
         """Recall of the pixels, the initial model and the trained model on the same images, with intervals."""
         test, rows = self._job.source.test, self._rows
+        result = embeddings[torch.from_numpy(rows)]
+        untrained = isinstance(self._job, UntrainedJob)
         vectors = {
             PIXELS: pixel_vectors(test, rows),
-            BEGINNING: self._embedded(self._job.initial_weights, rows),
-            RESULT: embeddings[torch.from_numpy(rows)],
+            BEGINNING: result if untrained else self._embedded(self._job.initial_weights, rows),
+            RESULT: result,
         }
         return compare_recall(vectors, test.labels[rows], far=self._job.clients.far)
 
@@ -202,6 +215,7 @@ EMBEDDING = RunKind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
 DPSGD = RunKind(steps=PrivateTrainingSteps, scorer=EmbeddingScorer)
 CENTRAL = RunKind(steps=PublicSteps, scorer=EmbeddingScorer)
 NOISELESS = RunKind(steps=NoiselessSteps, scorer=EmbeddingScorer)
+NOTHING = RunKind(steps=NoSteps, scorer=EmbeddingScorer)
 
 
 def groups_by_user(source: Source) -> np.ndarray:

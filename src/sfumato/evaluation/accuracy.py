@@ -1,4 +1,6 @@
-"""Accuracy, loss, confusion matrix and sample predictions of a model. The figures have no noise and are private."""
+"""Accuracy, loss, confusion matrix and sample predictions, and the figures of several labels. None has noise: all are
+private.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, fraction
 from sfumato.data import CachedRecords, Part, Preparation, TextRecords
 from sfumato.evaluation import diagnostic
 from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import evaluation_mode
-from sfumato.models.losses import LOSSES, is_exclusive, probabilities
-from sfumato.report import Calibration, Evaluation, FigureInterval, GroupScore, StepSpread, png
+from sfumato.models.losses import LOSSES, MULTILABEL, is_exclusive, multilabel_cross_entropy, probabilities
+from sfumato.report import (
+    Evaluation,
+    FigureInterval,
+    LabelScore,
+    MultilabelEvaluation,
+    StepSpread,
+    png,
+    wilson,
+)
 
 BATCH = 256
 SAMPLES = 24
@@ -110,8 +120,9 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
             (one, classes[int(labels[i])], classes[int(predicted[i])], score)
             for i, one, score in zip(indices, inputs, scores, strict=True)
         ]
-    calibrated = calibration(outputs, labels, loss=loss)
-    return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration=calibrated)
+    found = calibration(outputs, labels, loss=loss)
+    error = None if found is None else found.error
+    return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration_error=error)
 
 
 def sample_indices(outputs: Tensor, records: Part) -> list[int]:
@@ -135,6 +146,18 @@ def summary(outputs: Tensor, labels: Tensor, classes: Sequence[str], *, loss: st
     count, figures = len(classes), score_of(outputs, labels, loss=loss)
     confusion = torch.bincount(labels * count + outputs.argmax(1), minlength=count * count).reshape(count, count)
     return Evaluation(**vars(figures), classes=tuple(classes), confusion=confusion.tolist(), weighted_auc=area)
+
+
+class Calibration(NamedTuple):
+    """The calibration of confidence, without noise.
+
+    Attributes:
+        error: the expected calibration error: the mean over records of their bin's |confidence - accuracy|.
+        bands: for each bin with records its ends, its number of records, their mean confidence and their accuracy.
+    """
+
+    error: float
+    bands: Sequence[tuple[float, float, int, float, float]]
 
 
 def calibration(outputs: Tensor, labels: Tensor, *, loss: str) -> Calibration | None:
@@ -189,7 +212,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         for one, label, guess, score in result.samples
     ]
     names = ("accuracy", "top5", "weighted_auc", "loss", "classes", "confusion", "samples", "over_steps")
-    names += ("calibration", *(["groups"] if result.groups else []))
+    names += ("calibration_error",)
     data = asdict(replace(result, samples=[])) | {"loss": finite_or_none(result.loss), "samples": samples}
     data["classes"] = list(result.classes)
     return {name: data[name] for name in names if data[name] is not None or name in ("top5", "loss")}
@@ -197,19 +220,16 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `to_dict` wrote."""
-    try:
-        samples = [
-            (one["text"] if isinstance(one, dict) else base64.b64decode(one), label, guess, _or_nan(value))
-            for one, label, guess, value in data["samples"]
-        ]
-        kinds = {"over_steps": StepSpread, "calibration": Calibration}
-        parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
-        if (area := data.get("weighted_auc")) is not None:
-            parts["weighted_auc"] = FigureInterval(*area)
-        parts["groups"] = [GroupScore.from_dict(one) for one in data.get("groups", ())]
-        return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise SfumatoError(f"evaluation.json is not a valid evaluation ({error!r})", "restore it from a copy") from None
+    samples = [
+        (one["text"] if isinstance(one, dict) else base64.b64decode(one), label, guess, _or_nan(value))
+        for one, label, guess, value in data["samples"]
+    ]
+    parts: dict[str, Any] = {}
+    if (spread := data.get("over_steps")) is not None:
+        parts["over_steps"] = StepSpread(**spread)
+    if (area := data.get("weighted_auc")) is not None:
+        parts["weighted_auc"] = FigureInterval(*area)
+    return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
 
 
 def finite_or_none(value: float) -> float | None:
@@ -219,3 +239,89 @@ def finite_or_none(value: float) -> float | None:
 
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+LABEL_THRESHOLD = 0.5
+"""Score from which a label is predicted."""
+
+
+def predict_labels(outputs: Tensor, threshold: float = LABEL_THRESHOLD) -> Tensor:
+    """The predicted labels, bool (N, L), from logits (N, L): those with a score at or above the threshold.
+
+    >>> import torch
+    >>> predict_labels(torch.tensor([[0.0, -3.0, 2.0]])).tolist()
+    [[True, False, True]]
+    """
+    return probabilities(outputs.double(), MULTILABEL) >= threshold
+
+
+def label_score(outputs: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Accuracy (the fraction of correct decisions at 0.5) and loss of logits (N, L) for labels (N, L) of 0 and 1."""
+    _check_shapes(outputs, labels)
+    loss = multilabel_cross_entropy(outputs.double(), labels).item()
+    return {
+        "accuracy": (predict_labels(outputs) == labels.bool()).double().mean().item(),
+        "top5": None,
+        "loss": finite_or_none(loss),
+    }
+
+
+def label_evaluation(
+    outputs: Tensor, labels: Tensor, names: Sequence[str], *, threshold: float = LABEL_THRESHOLD
+) -> MultilabelEvaluation:
+    """Evaluates logits (N, L) against labels (N, L) of 0 and 1, both on the CPU.
+
+    Each label has an area under its ROC curve (DeLong et al. 1988), a sensitivity and a specificity (Clopper and
+    Pearson 1934), as in `diagnostic`. The fraction of correct decisions has Wilson's interval with N trials, because
+    the decisions on one example are correlated.
+    """
+    fraction("threshold", threshold, remedy="give the lowest score at which a label is predicted, such as 0.5")
+    _check_shapes(outputs, labels)
+    if labels.shape != (len(outputs), len(names)) or not len(names) or not len(labels):
+        raise SfumatoError(
+            f"labels of shape {tuple(labels.shape)} don't match {len(names)} names",
+            "give a source with the model's labels",
+        )
+    right = predict_labels(outputs, threshold) == labels.bool()
+    scores = probabilities(outputs.double(), MULTILABEL).numpy()
+    return MultilabelEvaluation(
+        accuracy=_mean_share(right.double().mean(1)),
+        exact_match=diagnostic.proportion(int(right.all(1).sum()), len(right)),
+        loss=multilabel_cross_entropy(outputs.double(), labels).item(),
+        threshold=threshold,
+        labels=[
+            _figures_of_label(name, scores[:, index], labels[:, index].bool().numpy(), threshold)
+            for index, name in enumerate(names)
+        ],
+        weighted_auc=diagnostic.weighted_auc(scores, labels.bool().numpy()),
+    )
+
+
+def _figures_of_label(name: str, scores: np.ndarray, true: np.ndarray, threshold: float) -> LabelScore:
+    """The figures of one label, as far as its positive and negative examples define them."""
+    positives, negatives = scores[true], scores[~true]
+    defined = len(positives) > 0 and len(negatives) > 0 and bool(np.isfinite(scores).all())
+    hits, rejected = int((positives >= threshold).sum()), int((negatives < threshold).sum())
+    return LabelScore(
+        name=name,
+        positives=len(positives),
+        negatives=len(negatives),
+        auc=diagnostic.auc(positives, negatives) if defined else None,
+        sensitivity=diagnostic.proportion(hits, len(positives)) if len(positives) else None,
+        specificity=diagnostic.proportion(rejected, len(negatives)) if len(negatives) else None,
+    )
+
+
+def _mean_share(shares: Tensor) -> FigureInterval:
+    """The mean of the examples' fractions (N,), with Wilson's interval.
+
+    A variable in [0, 1] has at most the variance of a Bernoulli variable with the same mean, so the interval is
+    conservative.
+    """
+    return FigureInterval(shares.mean().item(), *wilson(shares.sum().item(), len(shares)))
+
+
+def _check_shapes(outputs: Tensor, labels: Tensor) -> None:
+    """Refuses shapes that would broadcast, such as class labels (N,)."""
+    if outputs.shape != labels.shape or outputs.dim() != 2:
+        raise TypeError(f"labels must be {tuple(outputs.shape)} of 0 and 1, got {tuple(labels.shape)}")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import regular_file
+from sfumato._checks import SfumatoError
+from sfumato._files import read_json
 from sfumato.data import Part
 
 _IMAGENET = 1000
@@ -35,14 +35,7 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
     Raises:
         SfumatoError: the file has another format, or does not match the records.
     """
-    try:
-        data = parse_json(regular_file(path).read_text("utf-8"))
-    except OSError as error:
-        raise SfumatoError(f"label sets {path} cannot be read ({error.strerror})", "check the path") from None
-    except SfumatoError:
-        raise
-    except ValueError:
-        raise SfumatoError(f"label sets {path} are not valid JSON", "write a list of lists, or an object") from None
+    data = read_json(path, f"the file of label sets {path}", "give a JSON file: a list of lists, or an object")
     count = sum(map(len, parts))
     file_lists = [part.files for part in parts if part.files is not None]
     files = [Path(name) for names in file_lists for name in names] if len(file_lists) == len(parts) else []

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, number, positive_integer
+from sfumato._checks import SfumatoError, number, positive_integer, within
 from sfumato.models import evaluation_mode
 
 Labels = Sequence[int] | Sequence[str] | np.ndarray | Tensor
@@ -157,8 +157,7 @@ def nearest(gallery: Tensor, queries: Tensor | None = None, *, k: int = 5, side:
     gallery = checked_embeddings(gallery)
     queried = gallery if queries is None else checked_embeddings(queries)
     others = len(gallery) - (queries is None)
-    if positive_integer("k", k) > others:
-        raise SfumatoError(f"k is {k}, but there are {others} images to choose from", f"give at most {others}")
+    within("k", positive_integer("k", k), None, others, remedy="give at most the number of images to choose from")
     if queried.shape[1] != gallery.shape[1]:
         raise SfumatoError(
             f"queries have {queried.shape[1]} dimensions and the gallery's embeddings {gallery.shape[1]}",

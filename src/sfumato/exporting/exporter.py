@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,15 +21,14 @@ from torch import nn
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import make_directory, write
 from sfumato.exporting import export_description
-from sfumato.exporting.formats import onnx, refuse_missing, torch_export
-from sfumato.exporting.served import Served
+from sfumato.exporting.export_description import Served
+from sfumato.exporting.formats import FORMATS, refuse_missing
 from sfumato.models import parse_description
 from sfumato.models.losses import NEXT_WORD
 from sfumato.runs import directory as names
 from sfumato.runs import load
 from sfumato.training.conclusion.finish import CARD, exported_card
 
-FORMATS: MappingProxyType[str, Any] = MappingProxyType({"onnx": onnx, "torch-export": torch_export})
 TOLERANCE = 1e-5
 """Largest absolute difference between the outputs of an exported model and the run's model."""
 ENDINGS = {".onnx": "onnx", ".pt2": "torch-export"}
@@ -64,8 +62,8 @@ def export(
     """Exports a finished run's model so that it works without sfumato.
 
     The folder holds the model, preprocessing.json (classes, statement, and the preprocessing before and within the
-    model) and README.md, a model card. The graph includes input scaling and resizing, and the temperature and
-    operating point. It takes images as uint8 (n, size, size, channels) and returns the outputs of `predict` or `embed`.
+    model) and README.md, a model card. The graph includes input scaling and resizing. It takes images as uint8 (n,
+    size, size, channels) and returns the outputs of `predict` or `embed`.
 
     Args:
         run: the run directory, or a model file, such as one written by `aggregate`.
@@ -94,7 +92,7 @@ def export(
     folder, renamed = target, {}
     if single:
         others = {name: f"{target.stem}.{name}" for name in (export_description.FILE, CARD)}
-        folder, renamed = target.parent, {form.FILE: target.name, **others}
+        folder, renamed = target.parent, {form.file: target.name, **others}
     else:
         _refuse_occupied(folder)
     served = Served(loaded)
@@ -110,13 +108,13 @@ def export(
         with _quiet(), _refusing(spelling, to):
             form.write(served, staging, facts)
             difference = _checked(form.opened(staging, served), served, spelling, to)
-        files = sorted(staging.iterdir(), key=lambda one: one.name != form.FILE)
+        files = sorted(staging.iterdir(), key=lambda one: one.name != form.file)
         contents = {renamed.get(one.name, one.name): one.read_bytes() for one in files} | contents
-    use = export_description.use(served, form.USE)
+    use = export_description.use(served, form.use)
     for name, new_name in renamed.items():
         use = use.replace(name, new_name)
     network = f"{spelling} on {facts['backbone']}" if "backbone" in facts else spelling
-    card = exported_card(path, loaded, model=network, use=use, library=form.LIBRARY, released=released)
+    card = exported_card(path, loaded, model=network, use=use, library=form.library, released=released)
     contents |= {renamed.get(CARD, CARD): card.encode()}
     _write(folder, contents, alone=not single)
     return Exported(path=target, files=tuple(contents), difference=difference)

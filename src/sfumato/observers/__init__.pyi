@@ -1,4 +1,3 @@
-from .notebook import default_progress as default_progress
 from .observer import MetricsFile as MetricsFile
 from .observer import Observer as Observer
 from .observer import ProgressObserver as ProgressObserver
@@ -7,5 +6,6 @@ from .observer import TensorBoard as TensorBoard
 from .progress import NoProgress as NoProgress
 from .progress import Progress as Progress
 from .progress import ProgressBars as ProgressBars
+from .progress import default_progress as default_progress
 from .trackers import MLflow as MLflow
 from .trackers import WandB as WandB

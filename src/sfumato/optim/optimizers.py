@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, not_negative, one_of, positive
+from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive
 
 NAMES = ("sgd", "momentum", "adam", "adamw", "lamb")
 OWN = "own"
@@ -43,8 +43,7 @@ def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_deca
     one_of("optimizer", name, NAMES, remedy=_remedy(name))
     positive("learning rate", learning_rate)
     not_negative("weight_decay", weight_decay)
-    if not_negative("momentum", momentum, remedy="give a number in [0, 1), such as 0.9") >= 1:
-        raise SfumatoError(f"momentum must be below 1, got {momentum!r}", "give a number in [0, 1), such as 0.9")
+    below_one("momentum", momentum, remedy="give a number in [0, 1), such as 0.9")
 
 
 def check_parameters(listed: Sequence[Any]) -> None:

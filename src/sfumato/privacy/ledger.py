@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, parse_json, shortened
-from sfumato._files import lock_exclusively, regular_file, whole_lines
+from sfumato._files import lock_exclusively, path_errors, regular_file, whole_lines
 from sfumato._systems import fsync, open_bytes
 
 if TYPE_CHECKING:
@@ -98,12 +98,9 @@ def read(path: str | os.PathLike[str]) -> list[Entry]:
 
 
 def _content(path: Path) -> bytes:
-    try:
+    remedy = "name a run directory that holds ledger.jsonl"
+    with path_errors(f"the ledger {path}", remedy, remedy):
         return regular_file(path).read_bytes()
-    except FileNotFoundError:
-        raise SfumatoError(f"there is no ledger at {path}", "name a run directory that holds ledger.jsonl") from None
-    except OSError as error:
-        raise SfumatoError(f"the ledger {path} cannot be read ({error.strerror})", "check its permissions") from None
 
 
 def _entries(content: bytes, name: str) -> Iterator[Entry]:
@@ -180,11 +177,11 @@ KINDS: Mapping[str, Mapping[str, Allowed]] = {
         "kept": lambda value, run: (
             type(value) is dict and value != {} and all(_SHA256(one, run) for one in value.values())
         ),
-        **dict.fromkeys(("model", "statement", "figures", "audit"), _SHA256),
+        **dict.fromkeys(("model", "statement", "figures"), _SHA256),
     },
 }
 """All kinds of lines, and the values of their fields."""
-OPTIONAL = {"end": {"kept", "figures", "audit"}}
+OPTIONAL = {"end": {"kept", "figures"}}
 """The fields that a kind of line may lack."""
 
 

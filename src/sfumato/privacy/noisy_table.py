@@ -1,70 +1,46 @@
-"""A table of counts of held-out records, released with noise. Published figures are computed from it."""
+"""Releases from test records: a noisy confusion matrix, for published figures, and a private choice."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.privacy.choice import PrivateChoice
+from sfumato._checks import SfumatoError, fraction, positive, positive_integer
 
-FINE = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
-"""The edges of the confidence bins: narrow near 1, where a good model has most records."""
-COARSE = (0.0, 0.5, 0.8, 0.95, 0.99, 1.0)
-LAYOUTS = ((True, FINE), (True, COARSE), (False, FINE), (False, COARSE))
-"""Candidate layouts, the richest first: whether each prediction has its own row, and the bins."""
 LEAST_EPSILON = 1e-6
 """At a smaller epsilon the noise would hide any realistic number of records."""
-MOST_CELLS = 20_000
-NOISE_IN_COUNT = 0.01
-"""The richest layout is chosen for which the noise in the total count is at most this share of the total."""
-TEMPERATURES = tuple(4.0 ** (place / 48) for place in range(-48, 49))
-"""The candidate temperatures: from a quarter to four, each 3% above the one before."""
-TEMPERATURE_SHARE = Fraction(1, 4)
-"""The share of epsilon for the choice of the temperature."""
-FEWEST = 800
-"""A temperature is chosen if epsilon times records is at least this: then mean confidence is within 1% of accuracy."""
+MOST_PREDICTIONS = 10
+"""With more classes the table counts right and wrong predictions of each class, instead of each prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTable:
-    """Noisy counts of the test records by class, prediction and confidence, and by group if there are several.
+    """Noisy counts of the test records by class and prediction.
 
-    There are two releases: a temperature by which the model's logits are divided, if one is chosen, and the counts for
-    the model with that temperature. Each count gets two-sided geometric noise (Ghosh et al. 2009, arXiv 0811.2841):
-    P(k) is proportional to e^(-epsilon |k|) over all whole numbers k. The number of records is released only as the sum
-    of the noisy counts.
+    Each count gets two-sided geometric noise (Ghosh et al. 2009, arXiv 0811.2841): P(k) is proportional to
+    e^(-epsilon |k|) over all whole numbers k. The number of records is released only as the sum of the noisy counts.
 
     Args:
-        epsilon: the cost of both releases together for a test record.
-        classes: K.
-        predictions: whether the table has a row for each prediction; otherwise one for wrong and one for right
-            predictions.
-        edges: the edges of the confidence bins, from 0 to 1. A confidence on an edge belongs to the bin above.
-        temperature: whether a temperature is chosen.
-        groups: the number of groups of records that are counted apart; 1 for no groups.
+        epsilon: the cost for a unit.
+        classes: K. Up to `MOST_PREDICTIONS` classes have a column for each prediction. More have two, for wrong and for
+            right predictions: the noise in K counts of a class would hide its recall.
 
-    **Guarantee.** Both releases together are (epsilon, 0)-differentially private for one record of the test part under
-    add-or-remove, if the model does not depend on that part. Proof: a record is in one cell (of one group), so adding
-    it changes one count by 1, and the probability of any noise changes by a factor of at most e^epsilon. The cells,
-    their number, the groups and the bins are fixed in advance from public facts. The temperature is chosen at a quarter
-    of epsilon (`choice`), the noise has the rest, and the epsilons of successive releases add up, exactly: both are
-    fractions. Whatever is computed from the releases costs nothing more. Replacing a record is one removal and one
-    addition and costs 2 epsilon; a person with g records in the test part pays g epsilon.
+    **Guarantee.** The counts are (epsilon, 0)-differentially private for one unit of the test part under add-or-remove,
+    if at most one record of each unit is counted and the model does not depend on the unit. Proof: adding the unit
+    changes one count by 1, and the probability of any noise changes by a factor of at most e^epsilon. The cells and
+    their number follow from the classes alone. Whatever is computed from the counts costs nothing more. Replacing a
+    unit is one removal and one addition and costs 2 epsilon. If the unit is an example, a person with g records in the
+    test part pays g epsilon.
 
-    >>> table = NoisyTable(epsilon=0.5, classes=2, predictions=True, edges=COARSE, temperature=True)
-    >>> table.shape, table.temperature_epsilon + table.noise_epsilon
-    ((2, 2, 5), Fraction(1, 2))
+    >>> [NoisyTable(epsilon=0.5, classes=classes).shape for classes in (3, 100)]
+    [(3, 3), (100, 2)]
     """
 
     epsilon: float
     classes: int
-    predictions: bool
-    edges: tuple[float, ...]
-    temperature: bool
-    groups: int = 1
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon, remedy="give what the figures may cost a test record, such as 1")
@@ -74,121 +50,130 @@ class NoisyTable:
                 f"give {LEAST_EPSILON:g} or more, such as 1",
             )
         positive_integer("classes", self.classes)
-        positive_integer("groups", self.groups)
-        edges = tuple(self.edges)
-        object.__setattr__(self, "edges", edges)
-        if len(edges) < 2 or edges[0] != 0 or edges[-1] != 1 or list(edges) != sorted(set(edges)):
-            raise SfumatoError(f"edges must increase from 0 to 1, got {edges}", "give edges such as (0, 0.5, 1)")
-
-    @classmethod
-    def by_rule(cls, epsilon: float, *, classes: int, records: int, groups: int = 1) -> NoisyTable:
-        """The richest table that is still useful under its noise.
-
-        Args:
-            epsilon, classes, groups: as above.
-            records: roughly the number of test records, from public facts; the exact number is private.
-
-        >>> [NoisyTable.by_rule(epsilon, classes=10, records=15_000).shape for epsilon in (0.1, 1.0)]
-        [(10, 2, 5), (10, 10, 10)]
-        """
-        positive("epsilon", epsilon, remedy="give what the figures may cost a test record, such as 1")
-        choose_temperature = epsilon * records >= FEWEST
-        tables = [
-            cls(
-                epsilon=epsilon,
-                classes=classes,
-                predictions=predictions or classes < 3,
-                edges=edges,
-                temperature=choose_temperature,
-                groups=groups,
-            )
-            for predictions, edges in LAYOUTS
-        ]
-        for table in tables:
-            noise = math.sqrt(table.cells * table.variance)
-            if table.cells <= MOST_CELLS and noise <= NOISE_IN_COUNT * records:
-                return table
-        return tables[-1]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Classes, predictions (or wrong and right), bins, of each group."""
-        return self.classes, self.classes if self.predictions else 2, len(self.edges) - 1
+    def shape(self) -> tuple[int, int]:
+        """Classes, and predictions or wrong and right."""
+        return self.classes, self.classes if self.classes <= MOST_PREDICTIONS else 2
 
     @property
     def cells(self) -> int:
         """The number of counts."""
-        return self.groups * math.prod(self.shape)
-
-    @property
-    def temperature_epsilon(self) -> Fraction:
-        """The cost of choosing the temperature."""
-        return Fraction(self.epsilon) * TEMPERATURE_SHARE if self.temperature else Fraction(0)
+        return math.prod(self.shape)
 
     @property
     def noise_epsilon(self) -> Fraction:
-        """The cost of the counts: the epsilon of their noise."""
-        return Fraction(self.epsilon) - self.temperature_epsilon
+        """The epsilon of the noise, exactly."""
+        return Fraction(self.epsilon)
 
     @property
     def variance(self) -> float:
-        """The variance of the noise in one count: 2 q / (1 - q)^2 with q = e^-epsilon, epsilon that of the noise."""
-        ratio = math.exp(-float(self.noise_epsilon))
-        return 2 * ratio / math.expm1(-float(self.noise_epsilon)) ** 2
-
-    @property
-    def choice(self) -> PrivateChoice:
-        """How the temperature is chosen among `TEMPERATURES`, by the scores of `scores_of`.
-
-        **Guarantee.** (temperature_epsilon, 0)-differentially private: a record changes each score by at most 1, some
-        up and others down. For such scores permute-and-flip costs twice the epsilon that it is given (`PrivateChoice`),
-        so it is given half.
-        """
-        return PrivateChoice(epsilon=float(self.temperature_epsilon / 2), candidates=len(TEMPERATURES))
+        """The variance of the noise in one count: 2 q / (1 - q)^2 with q = e^-epsilon."""
+        return 2 * math.exp(-self.epsilon) / math.expm1(-self.epsilon) ** 2
 
     @property
     def description(self) -> str:
         """What is released, in the words of a statement."""
-        of = f" of {self.groups} groups" if self.groups > 1 else ""
-        noise = f"a table of {self.cells} counts{of} with two-sided geometric noise"
-        if not self.temperature:
-            return f"{noise} of epsilon {float(self.noise_epsilon):g}"
-        return (
-            f"a temperature chosen by permute-and-flip at epsilon {float(self.temperature_epsilon):g}, and {noise} of "
-            f"epsilon {float(self.noise_epsilon):g}"
-        )
+        return f"a table of {self.cells} counts with two-sided geometric noise of epsilon {self.epsilon:g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back. A table without groups does not name them."""
-        data = asdict(self) | {"edges": list(self.edges)}
-        return data if self.groups > 1 else {name: data[name] for name in data if name != "groups"}
+        """Plain data that `from_dict` reads back."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NoisyTable:
         """The table that `to_dict` wrote."""
-        names = {one.name for one in fields(cls)}
-        if not isinstance(data, dict) or {*data, "groups"} != names:
-            raise SfumatoError("the noisy table has missing or unknown fields", "restore the run's own record")
-        values: dict[str, Any] = {**data, "edges": tuple(data["edges"])}
-        return cls(**values)
+        try:
+            return cls(**data)
+        except TypeError:
+            raise SfumatoError(
+                "the noisy table has missing or unknown fields", "restore the run's own record"
+            ) from None
 
 
-GRAIN = 1 << 20
-"""For the choice of a temperature, confidences are rounded to multiples of 1 / `GRAIN`, so that sums are exact."""
+@dataclass(frozen=True, kw_only=True)
+class PrivateChoice:
+    """Permute-and-flip (McKenna and Sheldon 2020, arXiv 2010.12603) over counts of correct labels.
 
-
-def scores_of(gaps: list[int]) -> list[int]:
-    """The score of each temperature for `PrivateChoice`: larger is better, and the worst has 0.
+    Each candidate r has its own coin, which shows heads with probability exp(-epsilon (max_j score_j - score_r)). The
+    choice is uniform among the candidates whose coins show heads; the best candidate's coin always does. This is the
+    distribution of permute-and-flip, which takes the first heads in random order. At equal epsilon, its choice is never
+    worse in expectation than that of the exponential mechanism.
 
     Args:
-        gaps: for each temperature, the sum over records of confidence minus 1 if the prediction is right, in units of
-            1 / `GRAIN`: the difference of mean confidence and accuracy times the number of records.
+        epsilon: the cost of the choice for a held-out record.
+        candidates: the number of candidates, fixed in advance or public.
 
-    **Guarantee.** Sensitivity 1, up to a number that all scores share and on which no choice depends: a record changes
-    a sum by at most `GRAIN`, so its size in whole units by at most 1.
+    **Guarantee.** The choice is (epsilon, 0)-differentially private for one held-out record under add-or-remove, for
+    scores that are counts of records with some property. It holds for any candidates, if they do not depend on held-out
+    records and nothing but the choice is released (no score, and no coin of another candidate).
 
-    >>> scores_of([3 * GRAIN, -GRAIN // 2, -5 * GRAIN])
-    [2, 5, 0]
+    Proof. An added record raises each score by 0 or 1 and lowers none. Let E_r be independent exponential variables of
+    rate epsilon. The events score_r + E_r >= max_j score_j are independent and have the probabilities of the coins.
+    Because exponential variables are memoryless, the excess over max_j score_j has the same distribution for each such
+    r, independently of the coins. So the choice is distributed as argmax_r (score_r + E_r) (Ding et al. 2021, arXiv
+    2105.07260). Fix r and the E_j of all other candidates, and let m = max_{j != r} (score_j + E_j) - score_r. Then r
+    is chosen with probability min(1, exp(-epsilon m)). The added record moves the maximum by 0 to 1 and score_r by 0 to
+    1. So it moves m by at most 1 either way, and the probability by a factor of at most e^epsilon either way. The same
+    holds for the mean over the E_j. If scores could move in opposite directions, m could move by 2, at a cost of 2
+    epsilon. For such scores the mechanism is usually stated, with epsilon / 2.
+
+    A held-out record is not in any training part, so a person pays the larger of the run's epsilon and this one. A
+    replaced record is one removed and one added, and costs 2 epsilon. A person with g held-out records pays g epsilon.
+
+    >>> choice = PrivateChoice(epsilon=0.1, candidates=3)
+    >>> [round(chance, 3) for chance in choice.probabilities([900, 890, 850])]
+    [0.814, 0.184, 0.003]
+    >>> choice.shortfall(0.95)
+    40
     """
-    missed = [abs(gap) // GRAIN for gap in gaps]
-    return [max(missed) - one for one in missed]
+
+    epsilon: float
+    candidates: int
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon, remedy="give the privacy budget of the choice, a number such as 1")
+        positive_integer("candidates", self.candidates, remedy="give the number of candidates")
+
+    def exponents(self, scores: Sequence[int]) -> tuple[Fraction, ...]:
+        """epsilon (max_j score_j - score_r) of each candidate, exactly. Its coin has heads probability exp(-exponent).
+
+        **Guarantee.** Sensitivity 1: scores that are not whole numbers are refused.
+        """
+        if len(scores) != self.candidates:
+            raise SfumatoError(
+                f"there are {len(scores)} scores for {self.candidates} candidates", "give one for each candidate"
+            )
+        for score in scores:
+            if isinstance(score, bool) or not isinstance(score, int) or score < 0:
+                raise SfumatoError(
+                    f"a score must be a number of right answers, got {score!r}", "count them; a mean is no count"
+                )
+        best = max(scores)
+        return tuple(Fraction(self.epsilon) * (best - score) for score in scores)
+
+    def probabilities(self, scores: Sequence[int]) -> list[float]:
+        """The probability that each candidate is chosen, to float64 accuracy. Keep it as secret as the scores.
+
+        P(r) = p_r E[1 / (1 + H_r)], where p_r is the probability that the coin of r shows heads, and H_r is the number
+        of other coins that do.
+        """
+        import numpy as np
+
+        heads = np.exp([-float(exponent) for exponent in self.exponents(scores)])
+        chances = []
+        for place, own in enumerate(heads):
+            law = np.ones(1)
+            for other in np.delete(heads, place):
+                law = np.convolve(law, [1 - other, other])
+            chances.append(float(own * (law / np.arange(1, len(law) + 1)).sum()))
+        return chances
+
+    def shortfall(self, confidence: float) -> int:
+        """With this probability, the choice has at most this many correct labels fewer than the best candidate.
+
+        The chosen candidate has E_r >= max_j score_j - score_r. The largest of k exponential variables of rate epsilon
+        exceeds x with probability 1 - (1 - e^(-epsilon x))^k.
+        """
+        fraction("confidence", confidence, remedy="give a probability such as 0.95")
+        return math.floor(-math.log(-math.expm1(math.log(confidence) / self.candidates)) / self.epsilon)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from sfumato._cards import card
-from sfumato._checks import SfumatoError, fraction, one_of, positive_integer, shortened
+from sfumato._checks import SfumatoError, fraction, one_of, positive_integer, within
 from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
 from sfumato.privacy.clipping import Clipping, FixedClipping, QuantileClipping
@@ -19,7 +19,7 @@ from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
 from sfumato.privacy.planning.by_name import OptimalToeplitz
 from sfumato.privacy.planning.target import Epsilon, Target, target_of
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
@@ -65,19 +65,11 @@ class PrivacyPlan:
     def __post_init__(self) -> None:
         positive_integer("examples", self.population, remedy="give the number of training examples")
         positive_integer("steps", self.steps, remedy="give the number of training steps")
-        if self.steps > MAX_STEPS:
-            raise SfumatoError(f"steps must be at most {MAX_STEPS}, got {shortened(self.steps)}", "give fewer steps")
+        within("steps", self.steps, None, MAX_STEPS, remedy="give fewer steps")
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
         one_of("adjacency", self.adjacency, ADJACENCIES)
         self.participation.check(self.population)
         self.unit.check(self.population)
-        most = self.participation.most_steps(self.population)
-        if most is not None and self.steps > most:
-            raise SfumatoError(
-                f"steps must be at most {most}, which is ceil(N / B) for {self.population} examples and batch size "
-                f"{self.expected_batch_size}, where each example takes part once; got {self.steps}",
-                f"give at most {most} steps{', or a smaller batch' if self.expected_batch_size > 1 else ''}",
-            )
         self.theorem.check(self)
 
     @classmethod
@@ -185,11 +177,10 @@ class PrivacyPlan:
         """
         target = Epsilon(target) if isinstance(target, int | float) else target
         guess = self.theorem.equivalent_steps(self, target.mu(self.delta))
-        limit = self.participation.most_steps(self.population) or MAX_STEPS
         return calibration.largest_within(
             lambda steps: target.cost(replace(self, steps=steps), accountant=accountant),
             target.limit,
-            min(limit, MAX_STEPS),
+            MAX_STEPS,
             guess,
         )
 

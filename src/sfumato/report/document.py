@@ -8,11 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.report.plots.attack import Attack
 from sfumato.report.plots.drawing import render
-from sfumato.report.sections.audits import audits
-from sfumato.report.sections.calibrated import published
+from sfumato.report.sections.audit import audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, Facts
 from sfumato.report.sections.learning_curves import learning_curves
@@ -66,8 +65,8 @@ def page(facts: Facts, *, public: bool = False) -> str:
         together=list(facts.joint_costs),
         persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.person_epsilons],
         most_of_one=facts.most_exposed and (f"{facts.most_exposed[0]:,}", rounded_up(facts.most_exposed[1])),
-        audits=audits(facts.audits, rounded_up(float(facts.statement["epsilon"])) if promised else ""),
-        published=published(facts.published),
+        audit=audit(facts.audit, rounded_up(float(facts.statement["epsilon"])) if promised else ""),
+        published=facts.published,
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),
         multilabel=of_labels and labels_section(of_labels, public_test=facts.public_test),

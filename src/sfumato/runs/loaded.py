@@ -32,7 +32,7 @@ from sfumato.data import (
 from sfumato.gradients.checks.external_models import unwrap
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.privacy import NoGuarantee, Statement, statement_of
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID
@@ -182,8 +182,7 @@ class Loaded:
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
     def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
-        """Logits (N, classes), on the CPU, as the module gives them, before any temperature; arguments as for
-        `predict`."""
+        """Logits (N, classes), on the CPU, as the module gives them, without any shift; arguments as for `predict`."""
         return torch.cat([*self._outputs(images, batch), torch.zeros(0, len(self.classes))])
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
@@ -234,10 +233,6 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
 
             def built() -> nn.Module:
                 own = _built(about, named, path) if given is None else _with_logits(given, about)
-                if given is not None and "mapped" in about:
-                    own = models.MappedFeatures(
-                        copy.deepcopy(given), dimension=about["embedding"], mapped=about["mapped"]
-                    )
                 return _normalised(own, about.get("normalisation"), weights)
 
             made = about.get(ENTRY, {})
@@ -338,7 +333,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
     spelling = named if named and about["model"] == "module" else trusted(about["model"])
     if "embedding" in about:
         shape = {"channels": about["channels"], "size": about["size"]}
-        return models.create_embedding(spelling, **shape, dimension=about["embedding"], mapped=about.get("mapped"))
+        return models.create_embedding(spelling, **shape, dimension=about["embedding"])
     read = transform_from_dict(about["transform"])
     if isinstance(read, Tokens):
         shape: dict[str, Any] = {"classes": classes, "vocabulary": read.vocabulary, "length": read.length}

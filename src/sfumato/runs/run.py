@@ -11,14 +11,14 @@ from torch import nn
 
 from sfumato._cards import card
 from sfumato.privacy import Statement
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
-from sfumato.runs.figures.noisy_figures import NoisyFigures
+from sfumato.runs.figures.published import NoisyFigures
 from sfumato.runs.loaded import Loaded, load
-from sfumato.runs.owner.composition import JointCost
+from sfumato.runs.owner.budgets import JointCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Run(Measured):
         uses: the number of this owner's runs on the data, including this one; 0 for public data.
         seeded: the number of seeded runs among them. Their plans count, although they promise nothing.
         joint_cost: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
-        publishing: for each of these runs that publishes figures, epsilon for each test image.
+        publishing: for each of the uses with the same unit that publishes figures, epsilon for each test image or user.
         other_units: the joint cost of runs with another unit, which does not add up with `together`.
         adjacency: the adjacency for which `together` holds.
     """

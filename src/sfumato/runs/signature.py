@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato._files import regular_file, write, write_errors
+from sfumato._files import path_errors, regular_file, write, write_errors
 from sfumato._systems import exposed_mode, fsync, open_bytes
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
@@ -117,14 +117,8 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _content(path: Path, absent: str) -> bytes:
-    try:
+    with path_errors(f"the key {path}", absent, absent):
         return regular_file(path).read_bytes()
-    except FileNotFoundError:
-        raise SfumatoError(f"the key {path} does not exist", absent) from None
-    except OSError as error:
-        raise SfumatoError(
-            f"the key {path} cannot be read ({error.strerror})", "give a file that you may read"
-        ) from None
 
 
 def signed_fields(run: RunDirectory) -> dict[str, Any]:

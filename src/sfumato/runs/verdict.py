@@ -13,13 +13,13 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import Record, same
-from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
-from sfumato.runs import aggregated, audit_outcomes, commitment, kept_weights, pins, signature
+from sfumato.privacy.statements.wording import ProcessCounts
+from sfumato.runs import aggregated, pins, releases, signature
 from sfumato.runs import directory as names
-from sfumato.runs.checkpoint import METADATA, read_safetensors
+from sfumato.runs.checkpoint import METADATA, kept_files, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import point_choice, published
+from sfumato.runs.figures import published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
@@ -168,7 +168,7 @@ def _settings(run: RunDirectory, checks: list[Check], opening: Mapping[str, Any]
     bound = (run / names.SETTINGS).is_file()
     if bound:
         with _checking(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
-            commitment.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
+            releases.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
     return bound
 
 
@@ -177,12 +177,12 @@ def _fields(data: Mapping[str, Any]) -> set[tuple[str, str]]:
 
 
 def _with_other_files(run: RunDirectory, checks: list[Check], record: Record, facts: Circumstances) -> None:
-    """Check the other files of the run: kept weights, published figures, the audit of canaries, aggregates."""
+    """Check the other files of the run: kept weights, published figures, aggregates."""
     (last,) = record.bodies["end"]
     if record.rounds:
         with _checking(checks, "the ledger names the weights of each round, in and out"):
             _sent(record, last["steps_taken"], run / names.MODEL)
-    stored = kept_weights.files(run)
+    stored = kept_files(run)
     if last.get("kept") or stored or facts.kept:
         with _checking(checks, "the kept weights are the files that the ledger ends with"):
             recorded, steps = last.get("kept", {}), [str(step) for step in facts.kept]
@@ -194,11 +194,6 @@ def _with_other_files(run: RunDirectory, checks: list[Check], record: Record, fa
     if facts.figures is not None or record.bodies[published.ENTRY] or published.ENTRY in last or present:
         with _checking(checks, "the published figures are the one release in statement and ledger"):
             _published(run, record, facts, last)
-    if facts.audit or audit_outcomes.ENTRY in last or (run / names.AUDIT).is_file():
-        with _checking(
-            checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"
-        ):
-            _audited(run, record.plan, facts, last)
     if made := aggregated.files(run):
         with _checking(checks, "the aggregates follow from the kept weights, as far as these are here"):
             for path in made:
@@ -252,23 +247,6 @@ def _published(run: RunDirectory, record: Record, facts: Circumstances, last: Ma
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
-    assert figures is not None
-    found, stored = figures.operating, parse_json(read_safetensors(run / names.MODEL)[1][METADATA])
-    chosen = found and point_choice.choose_operating_point(replace(figures, operating=None), found.rule)
-    _require(found == chosen, "the operating point is not the one that the counts give")
-    _require((found and found.to_dict()) == stored.get("operating_point"), "the model has another operating point")
-
-
-def _audited(run: RunDirectory, plan: PrivacyPlan, facts: Circumstances, last: Mapping[str, Any]) -> None:
-    """Check the audit of canaries. There is none if the coins were lost with the run key."""
-    if audit_outcomes.ENTRY not in last and not (run / names.AUDIT).is_file():
-        return
-    _require_bound(run / names.AUDIT, last.get(audit_outcomes.ENTRY))
-    found = audit_outcomes.read(run)
-    _require(found is not None, f"{names.AUDIT} is missing")
-    assert found is not None
-    problem = audit_outcomes.problem(found, plan, facts.audit, run.read_json(names.AUDIT))
-    _require(problem is None, str(problem))
 
 
 def _require_bound(path: Path, recorded: str | None) -> None:

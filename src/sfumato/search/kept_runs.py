@@ -14,16 +14,15 @@ from typing import Any
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import write, write_errors
 from sfumato.data import Source
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan, Search
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
 from sfumato.report import figure_of, sweep_panels
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import composition
+from sfumato.runs.owner import budgets
 from sfumato.search import space as spaces
 from sfumato.search.search_context import (
     Scoring,
@@ -73,7 +72,7 @@ class KeptRuns:
         zero-out, since runs of either adjacency hold for it."""
         if self.uncovered is None:
             return None
-        return composition.adjacency_of(self.plans) if self.uncovered.runs == len(self.plans) else "zero-out"
+        return budgets.adjacency_of(self.plans) if self.uncovered.runs == len(self.plans) else "zero-out"
 
     def to_dict(self) -> dict[str, Any]:
         """The entries of the search's file."""
@@ -152,7 +151,7 @@ def open_search(
 
     **Guarantee.** None for seeded runs, and none needed on public data. An uncovered search has none either: each run's
     statement is that of its own plan. It says that the choice among the runs, by exact scores, is not covered, and it
-    gives the cost of all runs by composition, had they been planned in advance (`composition.joint_cost`).
+    gives the cost of all runs by composition, had they been planned in advance (`budgets.joint_cost`).
     """
     one_of("search", search, MODES)
     place = Path(directory)
@@ -296,7 +295,7 @@ def read_data(shared: SearchContext, search: str) -> SearchData:
 
 def joint_search_cost(plans: Sequence[PrivacyPlan], source: Source, trial: AnyTrial) -> Search:
     """The joint cost of all runs by composition, including the search that the experiment came from."""
-    epsilon, delta = composition.joint_cost(list(plans))
+    epsilon, delta = budgets.joint_cost(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
     earlier = trial.public_search(source)
     return runs if earlier is None else earlier + runs

@@ -13,14 +13,13 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Part, Source, SourceSpec, find_known, hold_out, own_codes
 from sfumato.experiment import users
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import budgets, sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.search.trial import refuse_embeddings
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.prepare import check_machine, default_threads

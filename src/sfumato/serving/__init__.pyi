@@ -1,2 +1,2 @@
-from .limits import Limits as Limits
+from .batches import Limits as Limits
 from .service import Service as Service

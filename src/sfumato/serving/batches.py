@@ -1,17 +1,173 @@
-"""Dynamic batching with a bounded queue. Requests that do not fit are refused."""
+"""Limits of a server, its metrics, and dynamic batching with a bounded queue.
+
+Metrics are counts of requests, records and seconds, and nothing about contents (Prometheus, exposition formats, text
+version 0.0.4).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sfumato.serving.counts import Counts
-from sfumato.serving.limits import Limits, Refused, busy
+from sfumato._checks import SfumatoError, not_negative, positive, positive_integer
+
+BODIES = 16
+"""Memory limit for all request bodies, as a multiple of the largest body."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a server.
+
+    Args:
+        megabytes: largest body of a request, in units of 10^6 bytes.
+        seconds: timeout for sending a request, and for answering it.
+        batch: largest number of records in a batch.
+        wait: seconds that an incomplete batch waits for more records.
+        queue: largest number of waiting records; a request that exceeds it is refused with "send it again later".
+
+    Raises:
+        SfumatoError: a limit is out of range.
+
+    >>> Limits(megabytes=10).body, Limits(megabytes=10).held
+    (10000000, 160000000)
+    """
+
+    megabytes: float = 10
+    seconds: float = 30
+    batch: int = 64
+    wait: float = 0.002
+    queue: int = 512
+
+    def __post_init__(self):
+        positive("max_body", self.megabytes)
+        positive("timeout", self.seconds)
+        not_negative("wait", self.wait)
+        positive_integer("batch", self.batch)
+        if positive_integer("queue", self.queue) < self.batch:
+            raise SfumatoError(
+                f"`queue={self.queue}` is smaller than a batch of {self.batch}",
+                "give a larger `queue`, or a smaller `batch`",
+            )
+
+    @property
+    def body(self) -> int:
+        """Largest size of one body, in bytes."""
+        return int(1e6 * self.megabytes)
+
+    @property
+    def held(self) -> int:
+        """Largest total size of the bodies in memory, in bytes."""
+        return BODIES * self.body
+
+
+class Refused(SfumatoError):  # noqa: N818 - in HTTP a refusal is a response
+    """Refusal of a request.
+
+    Args:
+        status: HTTP status.
+        problem, remedy: as for `SfumatoError`.
+    """
+
+    def __init__(self, status: int, problem: str, remedy: str):
+        super().__init__(problem, remedy)
+        self.status = status
+
+    def __reduce__(self):
+        return type(self), (self.status, self.problem, self.remedy)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the response: `retry-after` for 503, `www-authenticate` for 401."""
+        by_status = {503: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}
+        return by_status.get(self.status, {})
+
+
+def busy(problem: str) -> Refused:
+    """The refusal of a request while the server is overloaded."""
+    return Refused(503, problem, "send it again later")
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Histogram:
+    """A Prometheus histogram: cumulative counts up to each bound, total count and sum.
+
+    >>> one = Histogram((1, 2))
+    >>> one.add(2), one.add(5)
+    (None, None)
+    >>> list(one.lines("size"))
+    ['size_bucket{le="1"} 0', 'size_bucket{le="2"} 1', 'size_bucket{le="+Inf"} 2', 'size_sum 7', 'size_count 2']
+    """
+
+    def __init__(self, bounds: Sequence[float]):
+        self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        """Adds a value."""
+        self._counts[bisect.bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Yields the lines of the text format."""
+        total = 0
+        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+            total += count
+            yield f'{name}_bucket{{le="{bound}"}} {total}'
+        yield f"{name}_sum {self._sum:g}"
+        yield f"{name}_count {total}"
+
+
+@dataclass
+class Counts:
+    """Counters since the server started.
+
+    Args:
+        requests: number of requests by path and status.
+        records: number of answered records.
+        seconds: durations of requests.
+        sizes: batch sizes.
+        waiting: number of records in the queue.
+        held: bytes of request bodies in memory.
+    """
+
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter)
+    records: int = 0
+    seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
+    waiting: int = 0
+    held: int = 0
+
+    def text(self) -> str:
+        """All metrics in text format."""
+        answered = (
+            f'sfumato_requests_total{{path="{path}",status="{status}"}} {count}'
+            for (path, status), count in sorted(self.requests.items())
+        )
+        parts = {
+            ("sfumato_requests_total", "counter", "Requests by path and status."): answered,
+            ("sfumato_request_seconds", "histogram", "Seconds from a request's header to its answer."): (
+                self.seconds.lines("sfumato_request_seconds")
+            ),
+            ("sfumato_batch_records", "histogram", "Records in a batch."): (self.sizes.lines("sfumato_batch_records")),
+            ("sfumato_records_total", "counter", "Answered records."): [f"sfumato_records_total {self.records}"],
+            ("sfumato_waiting_records", "gauge", "Records in the queue."): [f"sfumato_waiting_records {self.waiting}"],
+            ("sfumato_held_bytes", "gauge", "Bytes of request bodies in memory."): [f"sfumato_held_bytes {self.held}"],
+        }
+        lines = []
+        for (name, kind, purpose), values in parts.items():
+            lines += [f"# HELP {name} {purpose}", f"# TYPE {name} {kind}", *values]
+        return "\n".join(lines) + "\n"
 
 
 class Pending(NamedTuple):

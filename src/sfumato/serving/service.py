@@ -1,8 +1,11 @@
-"""The HTTP service: paths, handlers and refusals."""
+"""The HTTP service: paths, handlers and refusals, the API key, and the web page on which users try the model."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import io
 import ipaddress
 import logging
@@ -11,25 +14,92 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
+from sfumato._files import path_errors, regular_file
+from sfumato._systems import exposed_mode
+from sfumato.report.style import stylesheet
 from sfumato.runs import Loaded
-from sfumato.serving.batches import BatchQueue
-from sfumato.serving.bodies import ARRAY, bounded, discard_rest, parse_records
-from sfumato.serving.counts import CONTENT_TYPE, Counts
-from sfumato.serving.inference import Predictor
-from sfumato.serving.key import ApiKey
-from sfumato.serving.limits import Limits, Refused, busy
-from sfumato.serving.page import page
+from sfumato.serving.batches import CONTENT_TYPE, BatchQueue, Counts, Limits, Refused, busy
+from sfumato.serving.bodies import ARRAY, Predictor, bounded, discard_rest, parse_records
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
+SHORTEST = 16
+
+
+class ApiKey:
+    """The key that requests must present.
+
+    Args:
+        path: a file that holds the key as its only line and that only its owner can read.
+
+    Raises:
+        SfumatoError: the file cannot be read, can be read by others, or is not one line of at least 16 ASCII characters
+            without spaces.
+    """
+
+    def __init__(self, path: str | Path):
+        file, remedy = Path(path), "create one: openssl rand -hex 32 > PATH; chmod 600 PATH"
+        with path_errors(f"the API key {file}", remedy, remedy):
+            text = regular_file(file).read_text("utf-8", errors="replace").strip()
+        if mode := exposed_mode(file):
+            raise SfumatoError(f"the API key {file} can be read by others (mode {mode:03o})", f"chmod 600 {file}")
+        if len(text) < SHORTEST or len(text.split()) != 1 or not text.isascii():
+            raise SfumatoError(f"the API key {file} must be one line of at least {SHORTEST} ASCII characters", remedy)
+        self._digest = hashlib.sha256(text.encode()).digest()
+
+    def matches(self, presented: str) -> bool:
+        """Whether the presented key is this key, compared in constant time."""
+        digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
+        return hmac.compare_digest(digest, self._digest)
+
+    def __repr__(self) -> str:
+        return "ApiKey(secret)"
+
+
+def page(answering: Predictor, *, closed: bool) -> tuple[str, str]:
+    """Renders the page and its content security policy, which allows the page's own script only and no other host.
+
+    Args:
+        closed: whether requests need a key.
+    """
+    import jinja2
+
+    folder = files("sfumato.serving")
+    script = folder.joinpath("page.js").read_text("utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    statement = answering.loaded.statement.to_dict()
+    text = environment.from_string(folder.joinpath("page.html.jinja").read_text("utf-8")).render(
+        style=Markup(stylesheet()),
+        script=Markup(script),
+        sentence=statement["sentence"],
+        plain=statement.get("plain", []),
+        not_covered=statement.get("not_covered", []),
+        of_texts=answering.takes_texts,
+        of_numbers=answering.takes_numbers,
+        verb="predict" if answering.loaded.embedding is None else "embed",
+        closed=closed,
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; connect-src 'self'; img-src blob:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+    )
+    return text, policy
+
 
 LOCAL = "localhost"
 

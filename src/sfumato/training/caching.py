@@ -26,8 +26,7 @@ from sfumato.data import (
     refuse_absent,
 )
 from sfumato.models import Backbone, ExpectedInput
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import NoProgress, Progress
+from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.randomness import owner_key as own_key
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials

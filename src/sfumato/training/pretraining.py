@@ -24,8 +24,7 @@ from sfumato.experiment.fixed_features import fixed_features
 from sfumato.experiment.from_keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.experiment.to_recipe import request_of
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import NoProgress, Progress, open_with_progress
+from sfumato.observers.progress import NoProgress, Progress, default_progress, open_with_progress
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import EVALUATION, RunDirectory
 from sfumato.training import launch

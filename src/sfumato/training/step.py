@@ -8,14 +8,14 @@ The clipping norm of an adaptive step follows a quantile of the gradient norms (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, positive
+from sfumato._checks import SfumatoError, positive, within
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
 from sfumato.gradients.sums import QueuedSum
@@ -69,16 +69,13 @@ class PrivateStep:
         noise: drawn once per step.
         divisor: a public constant that the noisy sum is divided by; B C by default.
         workers: the processes that share the step's micro-batches (`Workers.deal`).
-        added: optional function of the step: a constant {parameter: tensor} in units of C that is added to the sum (for
-            example canary directions). Public.
 
     **Guarantee.** The result of a call is one release of `plan`, with the plan's unit and adjacency. The sum's vectors
     belong to the units that the plan draws (`sums_over`), and one unit moves the sum by at most
     `gradient.sensitivity(plan.adjacency)`, the sensitivity in the plan's theorem. The noise is the plan's, scaled by C.
     All of this is checked here. Everything that depends on private data passes through `gradient` and gets noise before
-    it leaves. The divisor is public, and so is `added`, which does not depend on any record. A step after the plan's
-    last is refused. The caller must draw the participants with a sampler built from `plan.participation`, and call each
-    step once, or again with the same participants.
+    it leaves. The divisor is public. A step after the plan's last is refused. The caller must draw the participants
+    with a sampler built from `plan.participation`, and call each step once, or again with the same participants.
     """
 
     plan: PrivacyPlan
@@ -86,7 +83,6 @@ class PrivateStep:
     noise: Noise
     divisor: float | None = None
     workers: Workers = ALONE
-    added: Callable[[int], Mapping[str, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity(self.plan)
@@ -150,7 +146,7 @@ class PrivateStep:
         self._refuse_beyond(step)
         zeros, done = self.gradient.zeros(), 0
         noise = self.noise.prepare(zeros, step, state, share=self.workers.share)
-        total = self._empty_sum(zeros, step, self.plan.max_norm)
+        total = GridSum(zeros, max_norm=self.plan.max_norm)
         for found in delay_by_one(self.gradient(*micro_batch) for micro_batch in micro_batches):
             total.add(found.gradients)
             done += 1
@@ -168,19 +164,8 @@ class PrivateStep:
             return NoiseState(step=step + 1)
         return self.noise.prepare(zeros, step, state, share=self.workers.share).add_to(zeros)[1]
 
-    def _empty_sum(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
-        """An empty grid sum. On the leader it starts from `added` instead of zero."""
-        total = GridSum(zeros, max_norm=max_norm)
-        if self.added is not None and self.workers.is_leader:
-            further = {name: (max_norm * value).to(zeros[name].device) for name, value in self.added(step).items()}
-            total.add({**zeros, **further})
-        return total
-
     def _refuse_beyond(self, step: int) -> None:
-        if not 0 <= step < self.plan.steps:
-            raise SfumatoError(
-                f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
-            )
+        within("step", step, 0, self.plan.steps - 1, remedy="plan more steps before the run begins")
 
 
 def delay_by_one(sums: Iterable[Any]) -> Iterator[Any]:
@@ -283,7 +268,7 @@ class AdaptiveStep(PrivateStep):
         assert divisor is not None
         bound = self.max_norm(state)
         query, count, done = self.gradient.with_max_norm(bound), 0.0, 0
-        total = self._empty_sum(query.zeros(), step, bound)
+        total = GridSum(query.zeros(), max_norm=bound)
         for micro_batch in micro_batches:
             found = query(*micro_batch)
             total.add(found.gradients)

@@ -6,7 +6,6 @@ Where the plan draws users, all records of a user are in one micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import launch
 from sfumato.training.inputs import Inputs, dropout_keys, load_to_device, make_views
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.parts.part import RunKind, constant_of_parts
+from sfumato.training.parts.part import RunKind
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.scorers import scorer_of
 from sfumato.training.step import PrivateStep
@@ -116,18 +115,12 @@ class PrivateTrainingSteps(PlanSteps):
         noise = noise_of(job.settings, plan, key)
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = launch.current_workers()
-        known: dict[str, Any] = {"workers": self._workers, "added": constant_of_parts(job.parts, key)}
-        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, **known)
-        seen = job
-        for part in job.parts:
-            seen = replace(seen, source=part.add_records(seen.source, key))
-        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(seen, progress)
-        draws, further = job.sampler_inputs, len(seen.source.train) - len(job.source.train)
+        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)
+        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
+        draws = job.sampler_inputs
         self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
-        if self._excluded is not None:
-            self._excluded = np.append(self._excluded, np.zeros(further, bool))
         records = self._inputs.units if self._excluded is None else len(self._excluded)
-        self._sampler = Sampler(plan, key, records=records, times=draws.get("times"), groups=draws.get("groups"))
+        self._sampler = Sampler(plan, key, records=records, groups=draws.get("groups"))
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """Returns the private gradient of a step and the next noise state."""

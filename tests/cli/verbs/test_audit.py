@@ -1,4 +1,4 @@
-"""sfumato audit, and sfumato train --audit."""
+"""sfumato audit."""
 
 from __future__ import annotations
 
@@ -57,22 +57,12 @@ def test_correlated_noise_is_checked_without_a_bound(call, workplace, quick):
     assert "no epsilon is proven for correlated noise; in the first steps the noise is the plan's" in printed
 
 
-def test_canaries_are_trained_with_and_spoken_of(call, quick):
-    printed = call(f"train digits {quick} --audit 20 --output with --json")
-    found = json.loads(printed)["audit"]
-    assert found["bounds"][0]["observations"]["canaries"] == 20
-    assert json.loads(Path("with", "settings.json").read_text())["audit"]["canaries"] == 20
-    assert "canaries" in json.loads(call("audit with --observations 100 --json"))
-    assert any("audit of canaries" in check["what"] for check in json.loads(call("verify with --json"))["checks"])
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         ("audit nowhere", "does not exist"),
         ("audit run --observations 0", "observations must be"),
         ("audit run --epsilon 3", "selects a recipe's row"),
-        ("train digits --audit 3", "at least 10 canaries, got 3"),
     ],
 )
 def test_a_refusal_is_one_clear_line(call, run, command, words):

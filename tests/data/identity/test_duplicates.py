@@ -122,7 +122,7 @@ def test_other_images_are_refused(public):
         find_duplicates(public, public[:, :16])
     with pytest.raises(SfumatoError, match="limit must be positive"):
         find_duplicates(public, public, limit=0)
-    with pytest.raises(SfumatoError, match=r"limit must be at most 0\.5, got 5; give a smaller one"):
+    with pytest.raises(SfumatoError, match=r"limit must be at most 0\.5, got 5; give a share of the contrast"):
         find_duplicates(public, public, limit=5)
 
 

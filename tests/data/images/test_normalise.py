@@ -55,7 +55,7 @@ def test_it_survives_json():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"size": 3}, "size must lie between 4 and 1024 pixels, got 3"),
+        ({"size": 3}, "size must lie between 4 and 1,024, got 3"),
         ({"mean": (0.1, 0.2)}, "mean holds 2 numbers for 3 channels"),
         ({"std": 0}, "std must be positive, got 0"),
         ({"mean": float("nan")}, "mean must be a finite number, got nan"),

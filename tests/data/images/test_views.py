@@ -105,9 +105,7 @@ def test_zoom_cuts_windows_out_of_an_image_that_is_larger_already(size, side):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(
-        SfumatoError, match="shift must be smaller than the image, got 8 for 8 pixels; give a shift of at"
-    ):
+    with pytest.raises(SfumatoError, match="shift must be at most 7, got 8"):
         Views(count=2, shift=8).check(8)
     with pytest.raises(SfumatoError, match=r"shift 2 and zoom 1.2 are both given"):
         Views(shift=2, zoom=1.2)
@@ -115,7 +113,7 @@ def test_what_cannot_be_is_refused():
         with pytest.raises(SfumatoError, match="zoom must lie between 1 and 4"):
             Views(zoom=zoom)
     views = Views(count=2, shift=8)
-    with pytest.raises(SfumatoError, match="shift must be smaller"):
+    with pytest.raises(SfumatoError, match="shift must be at most"):
         views.apply(torch.rand(1, 1, 8, 9), views.draw(np.random.default_rng(0), 1, size=9))
     with pytest.raises(SfumatoError, match="do not match"):
         views.apply(torch.rand(2, 1, 9, 9), views.draw(np.random.default_rng(0), 1, size=9))

@@ -71,7 +71,6 @@ def test_what_is_no_model_of_ours_says_nothing():
         ("features", {"width": 8, "digest": "", "backbone": {"name": "timm:resnet10t", "size": 10**5}}),
         ("features", {"width": 8, "digest": "", "backbone": {"name": "timm:resnet10t", "whitened_by": 7}}),
         ("features", {"width": 8, "digest": "", "backbone": {"size": 32}}),
-        ("temperature", 1e-300),
         ("normalisation", 5),
     ],
 )

@@ -157,7 +157,7 @@ def test_refusals_of_a_workload(changed, words):
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda: optimal_banded(EIGHT, 9), "bands must be at most the number of steps, 8, got 9"),
+        (lambda: optimal_banded(EIGHT, 9), "bands must be at most 8, got 9"),
         (lambda: square_root(0), "bands must be at least 1"),
         (lambda: sensitivity([1.0, 0.5, 0.6], EIGHT), "coefficients must be at least 0 and must not increase"),
         (lambda: sensitivity([1.0, float("nan")], EIGHT), "coefficients must be at least 0"),

@@ -161,7 +161,7 @@ def test_of_several_batch_sizes_the_largest_or_the_one_that_fits_the_epochs():
     [
         ({"epsilon": 0.0}, "epsilon must be positive"),
         ({"delta": 1.0}, "delta must lie"),
-        ({"batch_size": 2001}, "batch_size must not exceed"),
+        ({"batch_size": 2001}, "batch_size must be at most"),
         ({"examples": 0}, "examples must be at least 1"),
         ({"epochs": -1.0}, "epochs must be positive"),
         ({"epochs": 0.2}, "epochs must allow at least one step, got 0.2"),

@@ -81,5 +81,5 @@ def test_plans_for_users_and_odd_numbers_are_refused():
         person_epsilon(replace(PLAN, unit=User()), 3)
     with pytest.raises(SfumatoError, match="images must be at least 1"):
         per_person(PLAN, 0)
-    with pytest.raises(SfumatoError, match="images must be at most 100000, the number of examples"):
+    with pytest.raises(SfumatoError, match="images must be at most 100,000"):
         group_privacy(PLAN, 100_001)

@@ -34,10 +34,10 @@ from sfumato.privacy import (
     User,
     ledger,
 )
+from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.mechanism import MECHANISMS
-from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.participation import PARTICIPATIONS, DriftingPoisson
-from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import ProcessCounts
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 EVERYTHING = Circumstances(
@@ -51,11 +51,9 @@ EVERYTHING = Circumstances(
     public_examples=10,
     public_filtered=True,
     tokens="bytes",
-    figures=NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True),
+    figures=NoisyTable(epsilon=4.0, classes=2),
     class_prevalence=(("a", 0.5), ("b", 0.5)),
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
-    audit=100,
-    audit_directions=True,
     steps_lost=2,
     steps_copied=3,
     rounds=3,

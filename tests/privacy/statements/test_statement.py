@@ -24,7 +24,7 @@ from sfumato.privacy import (
     User,
     true_positive_rates,
 )
-from sfumato.privacy.statements.display import percent_up, rounded_up
+from sfumato.privacy.statements.curve import percent_up, rounded_up
 
 PLAN = PrivacyPlan(
     population=1000,
@@ -35,7 +35,7 @@ PLAN = PrivacyPlan(
 )
 
 
-FIGURES = NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True)
+FIGURES = NoisyTable(epsilon=4.0, classes=2)
 EARLIER = "Earlier runs on the same data, and choices made by looking at them. Their epsilons add up."
 
 
@@ -93,12 +93,6 @@ PAIRS = {
         "each example in every 10th step, by its place in the file, whose order is public, clipping norm 1, noise "
         "multiplier 6 before it is correlated over 2 steps, accounted",
         ("whose order is taken as public", "noise of the few steps before it"),
-    ),
-    "time": (
-        FixedOrder(batch_size=20, assignment="time"),
-        BANDED,
-        "each example in at most one step, decided by its own time stamp",
-        ("once, in the step decided by its own time stamp",),
     ),
     "cyclic": (
         CyclicPoisson(batch_size=100, groups=4),
@@ -272,10 +266,12 @@ def test_unknown_facts_are_refused():
         Circumstances.from_dict(without)
 
 
-def test_figures_of_persons_are_refused():
+def test_figures_are_promised_for_the_unit_of_the_plan():
     persons = replace(PLAN, unit=User())
-    with pytest.raises(SfumatoError, match="no theorem here covers them"):
-        Statement(plan=persons, circumstances=Circumstances(figures=FIGURES))
+    found = Statement(plan=persons, circumstances=Circumstances(figures=FIGURES))
+    assert "(4.0, 0)-differentially private for each single person under add-or-remove adjacency" in found.sentence
+    assert "from one test record of each person. A person is in the training part or in the test part" in found.sentence
+    assert "for each single test example under" in statement(figures=FIGURES).sentence
 
 
 # -- a search that is not covered --------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from sfumato.privacy import (
     Statement,
     User,
 )
-from sfumato.privacy.noise_grid import NoiseGrid
+from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
-from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.report.sections.not_covered import FURTHER, HEADINGS, grouped
 
 PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=5, noise_multiplier=4.0, delta=1e-6)
@@ -34,10 +34,8 @@ EVERYTHING = Circumstances(
     public_examples=64,
     public_filtered=True,
     tokens="words by a hash",
-    figures=NoisyTable.by_rule(1.0, classes=3, records=500),
+    figures=NoisyTable(epsilon=1.0, classes=3),
     class_prevalence=(("normal", 0.9), ("odd", 0.1)),
-    audit=100,
-    audit_directions=True,
     steps_lost=2,
     steps_copied=3,
     rounds=3,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import sfumato
-from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key, record_use
+from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key
 from sfumato.data import hold_out
 from sfumato.privacy import PrivateChoice, User
 from sfumato.runs.owner import codes, sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
 
@@ -74,13 +74,24 @@ def test_figures_and_choices_about_test_images_are_added_up(record):
     for _ in range(2):
         uses.record_choice(DataIdentity(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
     found = uses.earlier_uses(DataIdentity(("a",)))
-    assert found.figures == (0.5, 0.75, 0.25, 0.25), "a line that says less takes nothing back"
+    assert found.figures == tuple(("example", one) for one in (0.5, 0.75, 0.25, 0.25)), (
+        "a line that says less takes nothing back"
+    )
     assert (len(found.plans), found.other_assignments) == (3, 0), "a choice is no run"
     (line,) = sentences.figures_sentences(found.figures)
     assert line.startswith("4 releases of yours are about test images")
     assert "(1.750, 0)-differentially private" in line
-    assert uses.earlier_uses(DataIdentity(("c",), ("folder:/pictures",))).figures == (4.0,), "changed data at one place"
-    assert sentences.figures_sentences([4.0]) == []
+    changed = uses.earlier_uses(DataIdentity(("c",), ("folder:/pictures",))).figures
+    assert changed == (("example", 4.0),), "changed data at one place"
+    assert sentences.figures_sentences(changed) == []
+
+
+def test_figures_of_images_and_of_persons_are_not_added_up():
+    images, persons = sentences.figures_sentences([("example", 1.0), ("user", 2.0), ("user", 0.5)])
+    assert images.startswith("1 release of yours is about test images")
+    assert "(1.000, 0)-differentially private" in images
+    assert persons.startswith("2 releases of yours are about test images")
+    assert "together (2.500, 0)-differentially private under add-or-remove adjacency for a person who" in persons
 
 
 def test_users_who_were_told_apart_otherwise_are_in_the_total_and_named(plan):
@@ -257,7 +268,7 @@ def test_runs_within_the_same_budget_count_together(images, tmp_path):
 def test_only_the_owner_reads_the_codes_and_public_data_have_none(images, tmp_path):
     opened(tmp_path / "whole.npz", images)
     public = opened(tmp_path / "whole.npz", images, public=True)
-    assert record_use(public, PLAN).run == ""
+    sfumato.train("linear", public, epsilon=3.0, steps=1, directory=tmp_path / "public")
     folder = tmp_path / "home" / codes.USED
     assert not folder.exists()
     how = {"noise_multiplier": 4.0, "batch_size": 10, "steps": 1, "delta": 1e-5}

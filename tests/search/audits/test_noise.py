@@ -50,7 +50,7 @@ def test_right_noise_has_no_fault_and_what_would_have_been_noticed_is_said():
     assert right.noise.weakest == "4.bias"
     assert right.noise.scale[1] > 0.99
     assert right.noise.cut[1] > 4
-    printed = " ".join(audit_results.terminal_lines(names.STEP_AUDIT, right))
+    printed = " ".join(audit_results.terminal_lines(right))
     assert "The noise of each of the 4 parameters was checked in 600 steps of two runs" in printed
     assert "with probability at most 1e-06" in printed
     assert "ALARM" not in printed
@@ -67,7 +67,7 @@ def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     assert not right.refuted
     assert right.bounds == right.sure == ()
     assert AuditOutcome.from_dict(json.loads(json.dumps(right.to_dict()))) == right
-    told = " ".join(audit_results.terminal_lines(names.STEP_AUDIT, right))
+    told = " ".join(audit_results.terminal_lines(right))
     assert "the first step of its own run: noise is correlated between steps" in told
     assert "was checked in the first steps of 120 runs: its scale, its largest values, and repeats between runs" in told
     monkeypatch.setattr(RunKey, "generator", one_for_all)
@@ -163,9 +163,7 @@ def test_a_fault_of_the_noise_is_an_alarm(what, monkeypatch):
     wrong = found(observations=observations)
     assert wrong.refuted
     assert any(words in one for one in wrong.noise.faults), wrong.noise.faults
-    assert "ALARM: the noise is not the plan's. Do not rely on the guarantee." in audit_results.terminal_lines(
-        "", wrong
-    )
+    assert "ALARM: the noise is not the plan's. Do not rely on the guarantee." in audit_results.terminal_lines(wrong)
 
 
 def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch):
@@ -178,7 +176,7 @@ def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch
     bias = next(name for name in one_run.load().module.state_dict() if name.endswith("bias"))
     monkeypatch.setattr(*changed(lambda name, z: 0 * z if name == bias else z))
     wrong = audit_run(path, observations=30)
-    assert audit_outcomes.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == wrong.to_dict()
+    assert audit_outcomes.read(RunDirectory(path)).to_dict() == wrong.to_dict()
     page = (path / names.REPORT).read_text()
     assert "Warning: the noise is not the plan" in page
     assert f"{bias}: the noise has 0.00% of its scale" in page
@@ -191,8 +189,8 @@ def test_the_page_of_a_run_with_correlated_noise_has_no_bounds(spots, tmp_path):
     assert audit_run(run.directory, observations=30).bounds == ()
     page = (run.directory / names.REPORT).read_text()
     assert "as the first step of its own run" in page
-    assert "white box: bounds" not in page
-    assert "Warning" not in page[page.index('id="audits"') : page.index("as the first step of its own run")]
+    assert "Bounds of the audit" not in page
+    assert "Warning" not in page[page.index('id="audit"') : page.index("as the first step of its own run")]
 
 
 def test_what_is_collected_is_what_was_released_less_the_sum():

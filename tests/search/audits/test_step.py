@@ -151,8 +151,8 @@ def test_a_run_is_audited_by_its_own_files_and_reads_no_data(one_run, tmp_path):
     shutil.copytree(one_run.directory, path)
     found = audit_run(path, observations=30)
     assert found.nominal == one_run.statement.epsilon
-    assert audit_outcomes.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == found.to_dict()
-    assert "Its own step, in a white box" in (path / "report.html").read_text()
+    assert audit_outcomes.read(RunDirectory(path)).to_dict() == found.to_dict()
+    assert "Bounds of the audit" in (path / "report.html").read_text()
     assert from_run(path).views == 2
     (path / "settings.json").unlink()
     with pytest.raises(SfumatoError, match="without its record"):

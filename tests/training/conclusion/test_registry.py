@@ -14,8 +14,7 @@ import yaml
 from sfumato import SfumatoError, Statement
 from sfumato.privacy import Circumstances, NoisyTable, Search
 from sfumato.report.registry_entry import ASKED, FREE, SCHEMA, registry_entry
-from sfumato.runs.directory import RunDirectory
-from sfumato.runs.heading import Heading
+from sfumato.runs.directory import Heading, RunDirectory
 from sfumato.training.conclusion.registry import entry_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "0.1.0" / "runs"
@@ -206,7 +205,7 @@ def test_the_command_writes_it_and_says_what_is_missing(run, capsys):
 
 def test_the_unit_and_what_is_released_are_those_of_the_statement(run):
     statement = stated()
-    table = NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True)
+    table = NoisyTable(epsilon=4.0, classes=2)
     found = entry(run(statement=replace(statement, circumstances=Circumstances(figures=table, kept=(1,)))))
     assert found["deployment"]["privacy_loss"]["privacy_unit"] == "each single training example"
     assert "noisy counts of the test part" in found["deployment"]["deployment_model"]["release_type_details"]

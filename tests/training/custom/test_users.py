@@ -105,8 +105,10 @@ def test_a_federation_takes_users_too(tmp_path):
 
 def sum_over(gradient, records, drawn, *, size):
     """The clipped sum over these users, in micro-batches of `size` records."""
-    pieces = records.micro_batches(np.array(drawn), size, RunKey.from_seed(0), 0)
-    return reduce(ClippedSum.merge, (gradient(*batch) for _, batch in pieces))
+    return reduce(
+        ClippedSum.merge,
+        (gradient(*records.batch(*one)) for one in records.pieces(np.array(drawn), size, RunKey.from_seed(0), 0)),
+    )
 
 
 @settings(max_examples=25)
@@ -200,8 +202,8 @@ def test_no_user_moves_a_release_by_more_than_the_norm(
         own = own_records((inputs[kept], targets[kept]), KEY)
         records, _ = group_by_user(own, users[kept], None, per_step)
         step = PrivateStep(plan=plan, gradient=gradient, noise=noise_named(noise, plan, RunKey.from_seed(0)))
-        rows, key = np.arange(records.count), RunKey.from_seed(1)
-        found = step(0, (batch for _, batch in records.micro_batches(rows, micro_batch, key, 0)))
+        pieces = records.pieces(np.arange(records.count), micro_batch, RunKey.from_seed(1), 0)
+        found = step(0, (records.batch(*one) for one in pieces))
         return torch.cat([value.double().flatten() for value in found.values()]) * plan.expected_batch_size
 
     whole = release(users >= 0)  # in units of the norm

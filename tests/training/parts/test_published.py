@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, search, train, verify
-from sfumato.data import Declared
+from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, search, train, verify
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Gaussian, Ledger, NoisyTable, Poisson, User
 from sfumato.privacy import ledger as ledgers
-from sfumato.privacy.noisy_table import TEMPERATURES
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -37,7 +35,8 @@ from sfumato.training.scorers import Scorer
 pytestmark = pytest.mark.usefixtures("one_secret")
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=None)
-TABLE = NoisyTable(epsilon=1.0, classes=2, predictions=True, edges=(0.0, 0.6, 0.9, 1.0), temperature=False)
+TABLE = NoisyTable(epsilon=1.0, classes=2)
+COUNTS = np.array([[150, 40], [30, 180]])
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +56,8 @@ def plan(private) -> PrivacyPlan:
 
 
 def trained(source, plan, place, **others):
-    given = {"report_epsilon": 2.5, "keep": 0} | others
-    return train(None, source, plan, directory=place, settings=SETTINGS, threads=1, device="cpu", **given)
+    given = {"report_epsilon": 2.5, "keep": 0, "settings": SETTINGS} | others
+    return train(None, source, plan, directory=place, threads=1, device="cpu", **given)
 
 
 @pytest.fixture(scope="module")
@@ -76,35 +75,6 @@ def finished(private, tmp_path_factory):
         return trained(private, plan, tmp_path_factory.mktemp("runs") / "run")
 
 
-def synthetic(records=400, seed=0):
-    """Logits of two classes and labels that they are right of in most cases."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(2, (records,), generator=generator)
-    own = 1.2 + 1.5 * torch.randn(records, generator=generator)
-    return torch.stack([torch.where(labels == place, own, torch.zeros(())) for place in (0, 1)], 1), labels
-
-
-def predicted(outputs, labels):
-    """What a model says of records."""
-    return published.Predictions(outputs=outputs, labels=labels, classes=("no", "yes"), loss="softmax")
-
-
-def released(place, table=TABLE, *, key=None, step=3, records=400, temperature=1.0, outputs=None):
-    """A release in a directory, with a ledger of its own."""
-    place.mkdir(exist_ok=True)
-    given, labels = synthetic(records)
-    with Ledger(place / names.LEDGER) as ledger:
-        return published.release_table(
-            table,
-            RunDirectory(place),
-            ledger,
-            step,
-            predicted(given if outputs is None else outputs, labels),
-            temperature=temperature,
-            key=RunKey.from_seed(1) if key is None else key,
-        )
-
-
 def test_a_run_publishes_figures_and_says_what_they_cost(finished, private):
     figures, statement = finished.published, finished.statement
     assert figures.table.epsilon == 2.5
@@ -116,12 +86,11 @@ def test_a_run_publishes_figures_and_says_what_they_cost(finished, private):
     assert f"the larger epsilon of the two, {math.ceil(1000 * largest) / 1000:.3f}" in statement.sentence
     written = json.loads((finished.directory / names.STATEMENT).read_text())
     assert written["figures"]["epsilon"] == 2.5
-    assert written["epsilon"] < 2.5 <= written["figures"]["epsilon_of_any_example"]
+    assert written["epsilon"] < 2.5 <= written["figures"]["epsilon_of_any_unit"]
     assert any(
         "Exact accuracy" in line and "Only the noisy counts are covered" in line for line in written["not_covered"]
     )
     assert verify(finished.directory).holds
-    assert load(finished.directory).reading.temperature == figures.temperature in TEMPERATURES
 
 
 def test_the_public_page_has_them_and_nothing_exact(finished):
@@ -136,17 +105,27 @@ def test_the_public_page_has_them_and_nothing_exact(finished):
     run.write_json(names.EVALUATION, exact, private=True)
 
 
-def test_the_exact_number_of_test_records_is_nowhere_given_away(finished, private, plan):
+def released(place, table=TABLE, *, key=None, step=3, counts=COUNTS):
+    """A release in a directory, with a ledger of its own."""
+    place.mkdir(exist_ok=True)
+    with Ledger(place / names.LEDGER) as ledger:
+        return published.release_table(
+            table,
+            RunDirectory(place),
+            ledger,
+            step,
+            counts,
+            classes=("no", "yes"),
+            key=RunKey.from_seed(1) if key is None else key,
+        )
+
+
+def test_the_exact_number_of_test_records_is_nowhere_given_away(finished, private):
     exact = len(private.test)
     for name in (names.FIGURES, names.STATEMENT, names.PLAN):
         text = (finished.directory / name).read_text()
         assert f" {exact}" not in text
-    whole = finished.published.counts.sum()
-    assert finished.published.records.value == whole
-    # What is counted, and how, is the same for any number of test records.
-    fewer = replace(private, test=private.test.select(np.arange(exact) < 100))
-    tables = [published.plan_table(2.5, source, plan) for source in (private, fewer)]
-    assert tables[0] == tables[1] == finished.published.table
+    assert finished.published.records.value == finished.published.counts.sum()
 
 
 def test_the_sum_of_counts_has_the_noise_of_all_cells(tmp_path):
@@ -180,7 +159,7 @@ def test_the_ledger_has_the_release_before_anything_is_drawn(tmp_path, monkeypat
 def test_a_release_is_made_once(tmp_path):
     first = released(tmp_path / "run")
     before = (tmp_path / "run" / names.FIGURES).read_bytes()
-    again = released(tmp_path / "run", outputs=synthetic()[0].flip(1))  # another machine's rounding, only more of it
+    again = released(tmp_path / "run", counts=COUNTS.T)  # another machine's rounding, only more of it
     assert (again.counts == first.counts).all()
     assert (tmp_path / "run" / names.FIGURES).read_bytes() == before
     assert len(ledgers.read(tmp_path / "run" / names.LEDGER)) == 1
@@ -197,117 +176,36 @@ def test_a_file_that_no_ledger_records_is_no_release(tmp_path):
 
 
 def test_of_other_counts_the_noise_is_another(tmp_path):
-    outputs, labels = synthetic()
-    changed = outputs.clone()
-    changed[0] = changed[0].flip(0)
-    one, other = (released(tmp_path / f"{place}", outputs=given) for place, given in enumerate((outputs, changed)))
-    counts = [published.count_cells(TABLE, given.double(), labels, loss="softmax") for given in (outputs, changed)]
-    noise = [found.counts - exact for found, exact in zip((one, other), counts, strict=True)]
+    one, other = (COUNTS, COUNTS + np.array([[1, -1], [0, 0]]))
+    noise = [released(tmp_path / f"{place}", counts=given).counts - given for place, given in enumerate((one, other))]
     assert (noise[0] != noise[1]).any(), "with one noise the difference of both would be exact"
 
 
-def test_without_the_run_key_nothing_is_released(tmp_path, monkeypatch):
+def test_without_the_run_key_nothing_is_released(tmp_path):
     place = tmp_path / "run"
     place.mkdir()
-    given, lost = predicted(*synthetic()), {"temperature": None, "key": None}
+    given = {"classes": ("no", "yes"), "key": None}
     with Ledger(place / names.LEDGER) as ledger:
-        assert published.release_table(TABLE, RunDirectory(place), ledger, 3, given, **lost) is None
+        assert published.release_table(TABLE, RunDirectory(place), ledger, 3, COUNTS, **given) is None
         assert not ledger.entries
         ledger.append(records.ENTRY, records.body(TABLE, 3))
         with pytest.raises(SfumatoError, match="the run key is lost"):
-            published.release_table(TABLE, RunDirectory(place), ledger, 3, given, **lost)
+            published.release_table(TABLE, RunDirectory(place), ledger, 3, COUNTS, **given)
 
 
-def test_a_record_is_in_one_cell(tmp_path):
-    outputs, labels = synthetic(50)
-    whole = published.count_cells(TABLE, outputs.double(), labels, loss="softmax")
-    assert whole.sum() == 50
+@pytest.mark.parametrize("classes", [2, 20])
+def test_a_record_is_in_one_cell(classes):
+    table, generator = NoisyTable(epsilon=1.0, classes=classes), np.random.default_rng(0)
+    labels, predicted = generator.integers(classes, size=(2, 50))
+    whole = published.count_cells(table, labels, predicted)
+    assert (whole.sum(), whole.shape) == (50, table.shape)
     for place in range(50):
-        rest = torch.arange(50) != place
-        change = whole - published.count_cells(TABLE, outputs[rest].double(), labels[rest], loss="softmax")
+        rest = np.arange(50) != place
+        change = whole - published.count_cells(table, labels[rest], predicted[rest])
         assert change.sum() == change.max() == 1
         assert change.min() == 0
-    sure = torch.tensor([[0.0, 0.0], [0.0, 50.0]]).double()
-    found = published.count_cells(replace(TABLE, edges=(0.0, 0.5, 1.0)), sure, torch.tensor([0, 1]), loss="softmax")[0]
-    assert found[0, 0, 1] == found[1, 1, 1] == 1, "one on an edge is in the bin above, and 1 in the last"
-
-
-def test_a_record_is_in_one_cell_of_one_group():
-    outputs, labels = synthetic(50)
-    table, groups = replace(TABLE, groups=3), np.arange(50) % 3
-
-    def counted(which):
-        given = {"loss": "softmax", "groups": groups[which.numpy()]}
-        return published.count_cells(table, outputs[which].double(), labels[which], **given)
-
-    whole = counted(torch.ones(50, dtype=torch.bool))
-    assert whole.sum((1, 2, 3)).tolist() == [17, 17, 16]
-    assert (whole.sum(0) == published.count_cells(TABLE, outputs.double(), labels, loss="softmax")[0]).all()
-    for place in range(50):
-        change = whole - counted(torch.arange(50) != place)
-        assert change.sum() == change[place % 3].max() == 1
-        assert change.min() == 0
-
-
-def test_every_count_of_every_group_has_noise_of_its_own(tmp_path):
-    outputs, labels = synthetic()
-    table = replace(TABLE, epsilon=0.2, groups=2)
-    given = replace(predicted(outputs, labels), groups=("a", "b"), group_of=np.array(["a"] * 400))
-    place = tmp_path / "run"
-    place.mkdir()
-    with Ledger(place / names.LEDGER) as ledger:
-        found = published.release_table(
-            table, RunDirectory(place), ledger, 3, given, temperature=1.0, key=RunKey.from_seed(1)
-        )
-    exact = published.count_cells(table, outputs.double(), labels, loss="softmax", groups=given.places)
-    noise = found.group_counts - exact
-    assert (noise[1] != 0).mean() > 0.6, "that a group has no record is not shown"
-    assert (noise[0] != noise[1]).any()
-    assert (found.counts == found.group_counts.sum(0)).all()
-
-
-def test_groups_of_a_table_are_declared():
-    for given in (("sex",), ("sex", "female", "male")):
-        declared = Declared(groups_from=given)
-        if len(given) > 1:
-            published.refuse_read_groups(declared)
-            continue
-        with pytest.raises(SfumatoError, match="the groups would be read from private data"):
-            published.refuse_read_groups(declared)
-
-
-def test_a_record_moves_each_score_of_a_temperature_by_at_most_one():
-    outputs, labels = synthetic(60)
-    for one in TEMPERATURES[::24]:
-        whole = published._gap(outputs.double() / one, labels, "softmax")
-        for place in range(60):
-            rest = torch.arange(60) != place
-            part = published._gap(outputs[rest].double() / one, labels[rest], "softmax")
-            assert abs(whole - part) <= published.GRAIN
-
-
-def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
-    table = replace(TABLE, epsilon=4.0, temperature=True)
-    outputs, labels = synthetic(4000)
-    sharp = 3.0 * outputs
-    with Ledger(tmp_path / names.LEDGER) as ledger:
-        place, key = RunDirectory(tmp_path), RunKey.from_seed(1)
-        found = published.release_table(table, place, ledger, 3, predicted(sharp, labels), temperature=None, key=key)
-    confidence, chosen = (sharp / found.temperature).softmax(1).max(1)
-    assert abs(confidence.mean() - (chosen == labels).double().mean()) < 0.02
-    assert abs(sharp.softmax(1).amax(1).mean() - (chosen == labels).double().mean()) > 0.05
-
-
-def test_the_temperature_is_drawn_by_the_law_of_its_choice(monkeypatch):
-    table, scores = replace(TABLE, epsilon=0.4, temperature=True), list(range(len(TEMPERATURES)))
-    monkeypatch.setattr(published, "scores_of", lambda _: scores)
-    given = predicted(*synthetic(4))
-    drawn = [published._draw_figures(table, RunKey.from_seed(seed), given, None).temperature for seed in range(100)]
-    mean = np.mean([scores[TEMPERATURES.index(one)] for one in drawn])
-    for times, right in ((1.0, True), (0.5, False), (2.0, False)):
-        law = np.array(replace(table.choice, epsilon=times * table.choice.epsilon).probabilities(scores))
-        deviation = math.sqrt((law @ np.square(scores) - (law @ scores) ** 2) / len(drawn))
-        assert (abs(mean - law @ scores) < 3.5 * deviation) == right
+    right = whole.trace() if classes == 2 else whole[:, 1].sum()
+    assert right == (labels == predicted).sum()
 
 
 def test_a_killed_run_publishes_the_same_bytes(finished, private, plan, tmp_path, killed_at, monkeypatch):
@@ -389,7 +287,7 @@ def test_counts_that_no_release_wrote_are_on_no_page_and_found(private, plan, fi
 
 def _edit(path):
     data = json.loads(path.read_text())
-    data["counts"][0][0][0] += 5
+    data["counts"][0][0] += 5
     path.write_text(json.dumps(data))
 
 
@@ -418,15 +316,81 @@ def _without(path):
     _rewritten(path, lambda events: [event for event in events if event[0] != records.ENTRY])
 
 
-def test_what_no_theorem_covers_is_refused(private, plan, arrays):
-    persons = replace(plan, unit=User())
-    with pytest.raises(SfumatoError, match="protects users"):
-        published.plan_table(1.0, private, persons)
-    with pytest.raises(SfumatoError, match="the data are public"):
-        published.plan_table(1.0, replace(private, public=True), plan)
-    for wrong in (0.0, -1.0, math.nan):
-        with pytest.raises(SfumatoError, match="epsilon"):
-            published.plan_table(wrong, private, plan)
+@pytest.fixture(scope="module")
+def people():
+    """Private images of 40 persons, who have one to six of them and are wholly in one part."""
+    generator = np.random.default_rng(0)
+    users = np.repeat(np.arange(40), generator.integers(1, 7, 40)).astype(str)
+    labels = generator.integers(2, size=len(users))
+    images = (generator.normal(100, 30, (len(users), 8, 8)) + 60 * labels[:, None, None]).clip(0, 255)
+    given = {"x": images.astype(np.uint8), "y": labels, "users": users}
+    return open_source(given, owner_key=bytes(32), classes=("no", "yes"), test_fraction=0.5)
+
+
+def of_persons(source) -> PrivacyPlan:
+    return PrivacyPlan(
+        mechanism=Gaussian(noise_multiplier=4.0),
+        population=source.users,
+        participation=Poisson(batch_size=4),
+        steps=2,
+        delta=1e-5,
+        unit=User(),
+    )
+
+
+def counted(source, place, patch):
+    """The exact counts behind the table that a run for persons publishes."""
+    seen, count = [], published.count_cells
+    with patch.context() as inside:
+        inside.setattr(published, "count_cells", lambda *given: seen.append(count(*given)) or seen[-1])
+        run = trained(source, of_persons(source), place)
+    return run, seen[0]
+
+
+def test_a_person_moves_one_count(people, tmp_path, monkeypatch):
+    monkeypatch.setattr(finish, "report", lambda *_, **__: "")
+    users = people.test.users
+    run, whole = counted(people, tmp_path / "whole", monkeypatch)
+    assert whole.sum() == len(set(users.tolist())) < len(users)
+    for place, person in enumerate(sorted(set(users.tolist()))[:3]):
+        less = replace(people, test=people.test.select(users != person))
+        change = whole - counted(less, tmp_path / f"{place}", monkeypatch)[1]
+        assert change.sum() == abs(change).sum() == 1
+    sentence, written = run.statement.sentence, run.statement.to_dict()["figures"]
+    assert "(2.5, 0)-differentially private for each single person under add-or-remove adjacency" in sentence
+    assert "from one test record of each person" in sentence
+    assert written["epsilon_of_any_unit"] == pytest.approx(max(run.statement.epsilon, 2.5), abs=1e-5)
+    assert verify(run.directory).holds
+
+
+def test_persons_are_named_on_the_page_and_in_the_remarks(people, tmp_path):
+    run = trained(people, of_persons(people), tmp_path / "run")
+    page = report(RunDirectory(run.directory), public=True)
+    assert "test images, one of each person, with noise, which cost each person epsilon 2.5" in " ".join(page.split())
+    assert any("one of each person. One person raises or lowers" in line for line in run.statement.remarks)
+
+
+def test_a_test_part_that_does_not_name_one_person_each_is_refused(people, tmp_path):
+    nameless = replace(people, test=replace(people.test, users=None))
+    with pytest.raises(SfumatoError, match="does not name the user of each record"):
+        trained(nameless, of_persons(people), tmp_path / "run")
+    images, labels = people.test.take(slice(16)), np.arange(16) % 8
+    parts = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    classes = [str(place) for place in range(8)]
+    by_class = open_source(parts, owner_key=bytes(32), classes=classes, user_from="class")
+    with pytest.raises(SfumatoError, match="each class is one user, who has records in both parts"):
+        trained(by_class, of_persons(by_class), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_no_theorem_covers_is_refused(private, plan, tmp_path):
+    for source, given, words in (
+        (replace(private, public=True), {}, "the data are public"),
+        (private, {"settings": replace(SETTINGS, seed=1)}, "seeded noise hides nothing"),
+        *((private, {"report_epsilon": wrong}, "epsilon") for wrong in (0.0, -1.0, math.nan)),
+    ):
+        with pytest.raises(SfumatoError, match=words):
+            trained(source, plan, tmp_path / "run", **given)
 
 
 def test_several_runs_publish_nothing(arrays, tmp_path):

@@ -10,8 +10,8 @@ GROUPS = {
     for group, names in {
         "budget": (
             "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs "
-            "report_epsilon audit audit_source unit per_user per_step adjacency participation mechanism order groups "
-            "largest_batch bands buffers steps_per_tree complete_trees start period drift drift_shape drift_groups "
+            "report_epsilon unit per_user per_step adjacency participation mechanism order groups "
+            "largest_batch bands buffers steps_per_tree complete_trees drift drift_shape drift_groups "
             "drift_size"
         ),
         "data": (
@@ -26,8 +26,7 @@ GROUPS = {
             "method optimizer learning_rate pretrained_rate momentum weight_decay schedule warmup loss "
             "class_prevalence views shift flip zoom crop_area ema ema_form aggregate aggregate_from aggregate_last "
             "aggregate_restart clients grouping client_rate client_momentum client_epochs client_batch_size "
-            "client_examples client_loss client_head client_temperature shuffle_buffer reconstruction_steps "
-            "operating_point"
+            "client_examples client_loss client_head client_temperature shuffle_buffer reconstruction_steps"
         ),
         "search": "vary one_at_a_time search candidates validation score_on last decay",
     }.items()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of, nearest
-from sfumato._files import regular_file
+from sfumato._files import path_errors, regular_file
 from sfumato.data.declared import Declared
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.experiment import Experiment
@@ -40,7 +40,7 @@ def _choices_of_type(words: str) -> tuple[str, ...]:
 
 
 TEXTS = (*_choices_of_type("str"), "normalisation", "source", "output", "device", "precision")
-TEXTS += ("budget", "audit_source", "operating_point")
+TEXTS += ("budget",)
 SWITCHES = (*_choices_of_type("bool"), "private")
 LISTS = _choices_of_type("tuple[str, ...]")
 SINGLE = re.compile(
@@ -175,12 +175,9 @@ def _refuse_other_size(what: str, data: Mapping[str, Any], batch_size: int | Non
 
 def table_of(what: str) -> dict[str, Any]:
     """The contents of the recipe."""
-    try:
+    remedy = _row_command(what) or "check the path"
+    with path_errors(f"the recipe {what}", remedy, remedy):
         text = regular_file(_path(what)).read_bytes()
-    except FileNotFoundError:
-        raise SfumatoError(f"the recipe {what} does not exist", _row_command(what) or "check the path") from None
-    except OSError as error:
-        raise SfumatoError(f"the recipe {what} cannot be read ({error.strerror})", "check its permissions") from None
     try:
         return tomllib.loads(text.decode("utf-8"))
     except RecursionError:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 
 
 class Facts(NamedTuple):
@@ -140,11 +140,6 @@ def note(line: str = "") -> None:
 def result(line: str = "") -> None:
     """Print a line of the result."""
     print(line)
-
-
-def paragraph(*lines: str) -> None:
-    """Print lines of the result, followed by an empty line."""
-    print(*lines, "", sep="\n")
 
 
 def print_json(data: Mapping[str, Any]) -> None:

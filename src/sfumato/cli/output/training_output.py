@@ -11,7 +11,7 @@ from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
 from sfumato.observers.progress import duration
 from sfumato.privacy.planning.remarks import counted
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.privacy.statements.wording import wording
 
 if TYPE_CHECKING:
@@ -28,12 +28,6 @@ PUBLISHED = (
     "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
     "{published[accuracy][2]:.2%} with the noise (may be published)",
     "               always guessing the most frequent class: about {published[majority]:.0%}",
-    "               calibration error {published[calibration_error][0]:.2%}, from "
-    "{published[calibration_error][1]:.2%} to {published[calibration_error][2]:.2%}, at temperature "
-    "{published[temperature]:.2f}",
-    "               operating point {published[operating_point][rule]}: {published[operating_point][positive]} for "
-    "scores of at least {published[operating_point][threshold]:g}, chosen from these counts",
-    "               {published[note]}",
 )
 PRIVATE = "  (measured on private data: for you only)"
 
@@ -74,26 +68,12 @@ def _measured(run: Run | PublicRun) -> dict[str, Any]:
 def _private_facts(run: Run) -> dict[str, Any]:
     """Further facts about a private run, as plain data."""
     from sfumato.privacy.statements.other_units import group_epsilon
-    from sfumato.runs import audit_outcomes
-    from sfumato.runs.directory import RunDirectory
 
     data: dict[str, Any] = {}
     if "recall" in run.figures:
         data["epsilon_of_group"] = group_epsilon(run.statement.spent)
     if (figures := run.published) is not None:
-        names = ("accuracy", "majority", "per_class", "precision", "auc", "calibration_error", "temperature")
-        data["published"] = {name: getattr(figures, name) for name in names}
-        if figures.groups:
-            own = ("accuracy", "mean_auc", "calibration_error", "records")
-            data["published"]["groups"] = {
-                group: {name: getattr(found, name) for name in own} for group, found in figures.by_group.items()
-            }
-        if figures.operating is not None:
-            data["published"]["operating_point"] = figures.operating.to_dict()
-        if not figures.table.temperature:
-            data["published"]["note"] = "no temperature was chosen: there are too few test images for this epsilon"
-    if (found := audit_outcomes.read(RunDirectory(run.directory))) is not None:
-        data["audit"] = found.summary
+        data["published"] = {name: getattr(figures, name) for name in ("accuracy", "majority", "per_class")}
     return {
         **data,
         "uses": run.uses,
@@ -146,7 +126,6 @@ def _public_lines(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
 
 def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     """The output of a private run: figures, guarantee, and next steps."""
-    from sfumato.report.sections.numbers import estimate
     from sfumato.runs import directory as names
 
     statement, path, embeds = run.statement, run.directory, "recall" in data
@@ -160,8 +139,6 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
         yield "published      the noise hides the accuracy: give a larger --report-epsilon, or more images"
     else:
         yield from (console.fill(line, data) for line in PUBLISHED)
-    for name, found in data.get("published", {}).get("groups", {}).items():
-        yield f"               {name}: {estimate(found['accuracy'])}"
     yield from ("", data["statement"], "")
     yield from _other_guarantees(run, data)
     yield Note(f"{path / names.REPORT}   the report: guarantee, limits and accuracy")
@@ -179,10 +156,8 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
 
 
 def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
-    """The guarantees for a person and for a group, the results of an audit, and the total of the owner's runs."""
-    from sfumato.runs import audit_outcomes
+    """The guarantees for a person and for a group, and the total of the owner's runs."""
     from sfumato.runs import directory as names
-    from sfumato.training.conclusion import audit_results
     from sfumato.training.conclusion.run_report import joint_cost_lines, most_exposed_person
 
     own = names.RunDirectory(run.directory)
@@ -198,8 +173,6 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
             "public here. For one person of it, only the figure above holds."
         )
         yield ""
-    if (found := audit_outcomes.read(own)) is not None:
-        yield from (*audit_results.terminal_lines(names.AUDIT, found), "")
     if not run.statement.circumstances.data_public:
         for line in joint_cost_lines(own.read_json(names.SETTINGS), run.statement.plan):
             yield from (line, "")
@@ -271,7 +244,7 @@ def show_dry_run(job: PrivateJob | AnyJob, run: RunDirectory, *, json: bool) -> 
 
 def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     """What a run would do, as plain data."""
-    from sfumato.embedding.choices import AT_FEATURES
+    from sfumato.embedding.choices import UNTRAINED
     from sfumato.privacy.planning import remarks
     from sfumato.training.job import PublicJob
 
@@ -286,10 +259,10 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
         data["plan"] = {"privacy": "none (no guarantee)" if of_steps else "no private data are used"}
         data["plan"] |= {"epsilon": None, **of_steps}
     else:
-        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan, job.key_facts.get("clock"))
+        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan)
         data["privacy_plan"] = job.plan.to_dict()
     if (clients := getattr(job, "clients", None)) is not None:
-        data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()
+        data["clients"] = clients.recorded if clients.method == UNTRAINED else clients.to_dict()
     return data | _estimates(job)
 
 
@@ -325,15 +298,13 @@ def _estimates(job: Any) -> dict[str, Any]:
 
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """The data of a dry run as text, by label."""
-    from sfumato.runs.heading import publishable_settings
+    from sfumato.runs.directory import publishable_settings
     from sfumato.training.conclusion.run_report import CLASSIFIER_OPTIONS
 
     expected, clients = data["estimate"], dict(data.get("clients", {}))
     local = {f"client_{name}": value for name, value in clients.pop("local", {}).items()}
     if "count" in clients:
         clients = {"clients": clients.pop("count"), **clients}
-    if not expected["parameters"]:
-        clients.pop("mapped", None)
     unread = CLASSIFIER_OPTIONS if clients else ()
     settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
     words = {"parameters": "none (nothing is trained)"}

@@ -50,25 +50,22 @@ class Audit(EndsWithJson):
         """Run the audit, write the result to the run directory, and print it."""
         if self.attack is not None:
             return self._attack(self.attack)
-        from sfumato.runs import audit_outcomes
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import audit_results
 
         with self.progress_bars() as progress:
             found = self._run_audit(progress)
         run = None if recipe.is_recipe(self.what) else names.RunDirectory(self.what)
-        before = None if run is None else audit_outcomes.read(run)
-        data = {"run": self.what, **found.summary, **({} if before is None else {"canaries": before.summary})}
         console.show(
-            data,
-            *(*audit_results.terminal_lines(names.STEP_AUDIT, found), ""),
-            *(() if before is None else (*audit_results.terminal_lines(names.AUDIT, before), "")),
+            {"run": self.what, **found.summary},
+            *audit_results.terminal_lines(found),
+            "",
             _verdict(found),
             None if run is None else Note(f"{run / names.STEP_AUDIT}   the observations"),
             None if run is None else Note(f"{run / names.REPORT}   the report, with a plot of it"),
             json=self.json,
         )
-        return 1 if found.refuted or (before is not None and before.refuted) else 0
+        return 1 if found.refuted else 0
 
     def _run_audit(self, progress: Progress) -> AuditOutcome:
         from sfumato.search.audits.run import audit_run

@@ -8,8 +8,8 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import NewRunChoices, ProcessesOption, refuse_dry_seeds, refuse_several
-from sfumato.cli.options.observer_options import ObserverOptions
+from sfumato.cli.options.choices import NewRunChoices, SharedWork, refuse_dry_seeds, refuse_several
+from sfumato.cli.options.run_options import ObserverOptions
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, with_spellings
 from sfumato.data.paths import stem_of
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 @with_spellings
 @dataclass(frozen=True, kw_only=True)
-class Embed(
-    ObserverOptions, ProcessesOption, NewRunChoices, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds
-):
+class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a guarantee for each person.
 
     With few people on fixed features, with many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
@@ -48,9 +46,6 @@ class Embed(
     keep: WholeByRule = None
     """Number of checkpoints kept beside the model, for sfumato aggregate. 0 keeps none. (default: 20, or as many as fit
     in 64 MiB, or none if fewer than 4 fit)"""
-    audit: Whole = None
-    """Insert this many canary users (random directions in parameter space), each with probability one half, and report
-    the epsilon that guessing them back proves, and an estimate of epsilon."""
     seeds: Whole = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its 95% prediction interval, and
     their joint guarantee."""
@@ -100,7 +95,7 @@ class Embed(
             source=self.spec,
             device=self.device,
             threads=self.threads,
-            options={"budget": self.budget, "audit": self.audit, "keep": self.keep},
+            options={"budget": self.budget, "keep": self.keep},
             earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
         )
 

@@ -79,17 +79,12 @@ class Plan(PrintsJson, Units, PairOfRecords):
     """Momentum of the optimizer, for which banded noise is optimised."""
     schedule: spellings.ScheduleName = None
     """Learning rate schedule, for which banded noise is optimised."""
-    start: spellings.Start = None
-    """When step 0 begins, if each record's time stamp decides its step. It does not change epsilon."""
-    period: spellings.Period = None
-    """The time that each step then covers."""
 
     def run(self) -> None:
         """Solve and print."""
         from sfumato.privacy.planning import remarks
 
         unit, population = self._unit()
-        self._check_clock()
         self._check_numbers()
         with console.bar("calibrating"):
             plan = make_plan(self, population, unit, self.request(population), mu=self.mu, attack_risk=self.attack_risk)
@@ -138,14 +133,6 @@ class Plan(PrintsJson, Units, PairOfRecords):
                 "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
             )
 
-    def _check_clock(self) -> None:
-        from sfumato.data import Clock
-
-        if Clock.from_declared(self.start, self.period) is not None and self.order != "time":
-            raise UsageError(
-                "--start and --period are given without --order time", "leave them out, or give --order time"
-            )
-
     def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""
         what = "examples" if plan.users is None else "users"
@@ -155,8 +142,6 @@ class Plan(PrintsJson, Units, PairOfRecords):
         given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
         if self.drift is not None:
             given.setdefault("drift-groups", "NAME")
-        if self.order == "time":
-            given |= {"start": self.start or "TIME", "period": self.period or "DURATION"}
         return (
             f"next: sfumato train SOURCE --{what} {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"

@@ -11,19 +11,17 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
 from sfumato.cli.options.choices import (
     PrivateChoices,
-    ProcessesOption,
+    SharedWork,
     TrainingChoices,
     refuse_dry_seeds,
     refuse_several,
 )
-from sfumato.cli.options.observer_options import ObserverOptions
-from sfumato.cli.options.run_options import RunArgument
+from sfumato.cli.options.run_options import ObserverOptions, RunArgument
 from sfumato.cli.options.spellings import (
     BatchSize,
     EpsilonOfFigures,
     FreeText,
     SourceRecipeOrRun,
-    SourceText,
     Steps,
     Unclipped,
     Whole,
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(ObserverOptions, ProcessesOption, PrivateChoices):
+class Train(ObserverOptions, SharedWork, PrivateChoices):
     """Train an image classifier privately, and state its guarantee.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, torchvision:NAME, or
@@ -60,19 +58,9 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
     """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
     as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     report_epsilon: EpsilonOfFigures = None
-    """Publish noisy figures of the private test part: accuracy, per-class figures, ROC, calibration. This is the
-    epsilon that they cost each test record. A record pays the larger of this and --epsilon, so figures up to --epsilon
-    are free."""
-    operating_point: spellings.RuleOfLabels = None
-    """For two classes: the score from which an image is assigned to a class, chosen from the counts of --report-epsilon
-    at no further cost. shares: scores are shifted until their mean is each class's share; balanced: the mean of both
-    classes' recall is largest; or a class and the recall to reach, such as pneumonia=0.95."""
-    audit: Whole = None
-    """Insert this many canaries (synthetic records with random labels), each with probability one half, and report the
-    epsilon that guessing them back proves. Inserted canaries act as label noise."""
-    audit_source: SourceText = None
-    """Public source of the images used as canaries, in place of noise. It must not share a record with the private
-    source. directions: random directions in parameter space, added to the sums, in place of images."""
+    """Publish the accuracy and the recall of each class on the private test part, from noisy counts. This is the
+    epsilon that they cost each test record, or with --unit user each person in the test part. The larger of this and
+    --epsilon counts, so figures up to --epsilon are free."""
     seeds: Whole = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread, and their joint guarantee.
     """
@@ -94,7 +82,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
         self.check_observers()
         budget = self.epsilons if isinstance(self.epsilons, tuple) else None
         from sfumato.cli.output.training_output import prospects, show, summary
-        from sfumato.runs.heading import Heading
+        from sfumato.runs.directory import Heading
         from sfumato.training.preparation import from_record
         from sfumato.training.run import execute
 
@@ -228,7 +216,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
 
 @partial(with_spellings, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
+class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
     """Train without privacy on public data, for private fine-tuning or for comparison.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run

@@ -72,8 +72,8 @@ class Serve(ModelOptions):
 
     def run(self) -> None:
         """Print the address, and serve."""
-        from sfumato.serving.key import ApiKey
-        from sfumato.serving.limits import Limits
+        from sfumato.serving.batches import Limits
+        from sfumato.serving.service import ApiKey
 
         limits = Limits(
             megabytes=self.max_body, seconds=self.timeout, batch=self.batch, wait=self.wait / 1000, queue=self.queue

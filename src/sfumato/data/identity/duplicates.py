@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, positive
+from sfumato._checks import SfumatoError, positive, within
 
 SIDE = 32
 LIMIT = 0.28
@@ -110,8 +110,9 @@ def find_duplicates(
                 f"{name} must be uint8 (n, {SIDE}, {SIDE}, 3), got {images.dtype} {images.shape}",
                 f"open the source with size={SIDE} and channels=3",
             )
-    if positive("limit", limit, remedy=f"give a share of the contrast, such as {LIMIT}") > _MOST:
-        raise SfumatoError(f"limit must be at most {_MOST:g}, got {limit:g}", f"give a smaller one, such as {LIMIT}")
+    remedy = f"give a share of the contrast, such as {LIMIT}"
+    positive("limit", limit, remedy=remedy)
+    within("limit", limit, None, _MOST, remedy=remedy)
     if not len(public) or not len(private):
         return []
     known: dict[bytes, int] = {}

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageCms, ImageOps, JpegImagePlugin, PngImagePlugin
 
 from sfumato._checks import SfumatoError
-from sfumato._files import refuse_special
+from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
 from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
@@ -130,7 +130,7 @@ def is_image_file(path: Path) -> bool:
 def read_bytes(path: Path | str) -> bytes:
     """Reads an image file. Errors name the file."""
     name = f"image {str(path)!r}"
-    with paths.path_errors(name, "correct the path, or remove it"):
+    with path_errors(name, "correct the path, or remove it"):
         known = paths.status(path)
         refuse_special(known, name)
         if known.st_size > LARGEST_FILE:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from sfumato import _checks
 from sfumato._checks import SfumatoError
-from sfumato.data.declared import check_size
+from sfumato.data.declared import check_channels, check_size
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.images.prediction_inputs import Picture, is_one, pixels_of, read_each
 from sfumato.data.next_words import NextWords
@@ -62,8 +62,7 @@ class Transform:
         if self.levels is not None:
             object.__setattr__(self, "window", self.levels.window)
         check_size(_checks.positive_integer("size", self.size))
-        if self.channels not in (1, 3):
-            raise SfumatoError(f"channels must be 1 or 3, got {self.channels!r}", "give 1 for grey and 3 for colour")
+        check_channels(self.channels)
         for name, check in (("mean", _checks.number), ("std", _checks.positive)):
             value = getattr(self, name)
             values = value if isinstance(value, (list, tuple)) else (value,)
@@ -74,11 +73,9 @@ class Transform:
             object.__setattr__(self, name, tuple(check(name, number) for number in values))
         _checks.one_of("interpolation", self.interpolation, INTERPOLATIONS)
         side = self.size if self.enlarged is None else _checks.positive_integer("enlarged", self.enlarged)
-        if self.resolution is not None and _checks.positive_integer("resolution", self.resolution) > side:
-            raise SfumatoError(
-                f"resolution must be at most {side}, the side that it is cropped from, got {self.resolution}",
-                "give enlarged as well",
-            )
+        if self.resolution is not None:
+            resolution = _checks.positive_integer("resolution", self.resolution)
+            _checks.within("resolution", resolution, None, side, remedy="give enlarged as well")
 
     @property
     def levels(self) -> Levels | None:

@@ -94,8 +94,8 @@ class Views:
         _checks.not_negative("shift", self.shift, remedy="give a number of pixels")
         if self.shift != 0 or isinstance(self.shift, (bool, float)):
             _checks.positive_integer("shift", self.shift, remedy="give an integer number of pixels, 0 for none")
-        if not 1 <= _checks.number("zoom", self.zoom) <= 4:
-            raise SfumatoError(f"zoom must lie between 1 and 4, got {self.zoom!r}", "give 1.2, or 1 for none")
+        _checks.number("zoom", self.zoom)
+        _checks.within("zoom", self.zoom, 1, 4, remedy="give 1.2, or 1 for none")
         if self.shift and self.zoom > 1:
             raise SfumatoError(
                 f"shift {self.shift} and zoom {self.zoom} are both given",
@@ -139,11 +139,7 @@ class Views:
 
     def check(self, size: int) -> None:
         """Refuse images too small for the shift, or for the smallest crop. `size`: pixels on the shorter side."""
-        if self.shift >= size:
-            raise SfumatoError(
-                f"shift must be smaller than the image, got {self.shift} for {size} pixels",
-                f"give a shift of at most {size - 1}",
-            )
+        _checks.within("shift", self.shift, None, size - 1, remedy=f"images have {size} pixels: give a smaller shift")
         side = self.side(size)
         if self.crops and self.crop_area * side**2 < SMALLEST_CROP**2:
             raise SfumatoError(

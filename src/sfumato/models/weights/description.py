@@ -139,15 +139,6 @@ def _shares(value: Any) -> bool:
     )
 
 
-def _operating_point(value: Any) -> bool:
-    if not isinstance(value, dict) or set(value) != {"positive", "threshold", "rule"}:
-        return False
-    threshold = value["threshold"]
-    return (
-        isinstance(threshold, float) and 0 < threshold < 1 and all(map(_spelling, (value["positive"], value["rule"])))
-    )
-
-
 def _aggregate(value: Any) -> bool:
     steps = value.get("steps") if isinstance(value, dict) else None
     return isinstance(steps, list) and 1 <= len(steps) <= MOST_WEIGHTS and isinstance(value.get("method"), str)
@@ -170,6 +161,4 @@ _RIGHT = {
     "aggregate": _aggregate,
     "normalisation": _spelling,
     "shares": _shares,
-    "operating_point": _operating_point,
-    "temperature": lambda value: isinstance(value, float) and 1e-6 <= value <= 1e6,
 }

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import NoConvergence, isotonic_regression, newton_krylov
 from scipy.signal import fftconvolve
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import positive_integer, within
 from sfumato.privacy.factorisation.toeplitz import (
     Array,
     MeanSquare,
@@ -64,10 +64,7 @@ def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
     stable as well (Enestroem and Kakeya). They have nine significant digits, which the same call reproduces on any
     machine.
     """
-    if positive_integer("bands", bands) > workload.steps:
-        raise SfumatoError(
-            f"bands must be at most the number of steps, {workload.steps}, got {bands}", "give fewer bands"
-        )
+    within("bands", positive_integer("bands", bands), None, workload.steps, remedy="give at most one for each step")
     loss = NoiseObjective(workload)
     coefficients = _polished(loss, _projected_descent(loss, square_root(bands, momentum=workload.momentum)))
     return tuple(float(f"{value:.9g}") for value in coefficients)

@@ -12,7 +12,7 @@ from scipy.fft import next_fast_len
 from scipy.linalg import toeplitz
 from scipy.signal import fftconvolve, lfilter
 
-from sfumato._checks import SfumatoError, not_negative, positive, positive_integer
+from sfumato._checks import SfumatoError, below_one, positive, positive_integer
 
 Array = NDArray[np.float64]
 
@@ -47,8 +47,7 @@ class Workload:
     def __post_init__(self) -> None:
         positive_integer("steps", self.steps)
         positive_integer("separation", self.separation, remedy="give the least number of steps between participations")
-        if not_negative("momentum", self.momentum, remedy="give a number in [0, 1)") >= 1:
-            raise SfumatoError(f"momentum must be below 1, got {self.momentum!r}", "give a number in [0, 1)")
+        below_one("momentum", self.momentum)
         if self.rates is None:
             return
         if not isinstance(self.rates, tuple) or len(self.rates) != self.steps:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from sfumato._checks import SfumatoError, one_of, positive_integer, shortened
-from sfumato.privacy.participation.participation import BatchedParticipation
+from sfumato._checks import SfumatoError, one_of, positive_integer, shortened, within
+from sfumato.privacy.participation.rules import BatchedParticipation
 
 Shape = Literal["linear", "cosine"]
 SHAPES = ("linear", "cosine")
@@ -48,8 +48,8 @@ class DriftingPoisson(BatchedParticipation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if positive_integer("drift", self.period, remedy="give the number of steps of a period, such as 100") < 2:
-            raise SfumatoError(f"drift must be at least 2 steps, got {self.period}", "give a longer period")
+        remedy = "give the number of steps of a period, such as 100"
+        within("drift", positive_integer("drift", self.period, remedy=remedy), 2, None, remedy=remedy)
         one_of("drift_shape", self.shape, SHAPES)
         if not isinstance(self.sizes, tuple) or len(self.sizes) != 2:
             raise SfumatoError(
@@ -70,12 +70,8 @@ class DriftingPoisson(BatchedParticipation):
                 f"{self.sizes[1]}",
                 "declare how many examples each of them has",
             )
-        if self.batch_size > min(self.sizes):
-            raise SfumatoError(
-                f"batch_size must not exceed the smaller of the two groups, got {self.batch_size} for {self.sizes[0]} "
-                f"and {self.sizes[1]} examples",
-                f"give at most {min(self.sizes)}: all of a group take part when it makes up the whole step",
-            )
+        remedy = "give at most the smaller of the two groups: all of a group take part when it makes up the whole step"
+        within("batch_size", self.batch_size, None, min(self.sizes), remedy=remedy)
 
     def probabilities(self, step: int) -> tuple[float, float]:
         """The probabilities that a record of group 0, and one of group 1, takes part in a step."""
@@ -99,7 +95,7 @@ class DriftingPoisson(BatchedParticipation):
         )
         return first, second
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """The size of the smaller group."""
         return min(self.sizes)
 

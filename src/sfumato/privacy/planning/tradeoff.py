@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, number, positive
+from sfumato._checks import SfumatoError, fraction, number, positive, within
 from sfumato.privacy.calibration import MAX_STEPS, gaussian_mu
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.planning.remarks import costs
@@ -247,10 +247,8 @@ def _rule_points(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list
 
 def _sensible(sigma: float) -> float:
     """The noise multiplier, if it is in the range in which the accountant has been tested."""
-    if not 0.1 <= number("noise_multiplier", sigma) <= 1e4:
-        raise SfumatoError(
-            f"noise_multiplier must lie between 0.1 and 10,000, got {sigma:g}", "give numbers such as 1 2 4 8"
-        )
+    number("noise_multiplier", sigma)
+    within("noise_multiplier", sigma, 0.1, 10_000, remedy="give numbers such as 1 2 4 8")
     return float(sigma)
 
 

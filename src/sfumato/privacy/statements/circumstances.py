@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
-from sfumato.privacy.noise_grid import NoiseGrid
+from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.noisy_table import NoisyTable
 
 FACT_NAMES = {
@@ -108,10 +108,8 @@ class Circumstances:
         class_prevalence: the declared share of each class; examples are weighted by its inverse. Empty if all have the
             same weight.
         noise_grid: the grid of secure noise; None for floating-point noise.
-        audit: the number of canaries: records that belong to nobody, each included among the examples by a fair coin.
         own_loop: the steps were taken inside the owner's own training loop.
         own_code: which of `OWN_CODE` were the owner's own code.
-        audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.
         steps_lost: the number of paid steps that did not change the model because they could not be repeated.
         steps_copied: the number of steps that other copies of the run may have taken. Recorded only if there are some.
         rounds: the number of times that the site exchanges weights with others; 0 outside a federation.
@@ -135,10 +133,8 @@ class Circumstances:
     figures: NoisyTable | None = None
     class_prevalence: tuple[tuple[str, float], ...] = ()
     noise_grid: NoiseGrid | None = None
-    audit: int = 0
     own_loop: bool = False
     own_code: tuple[str, ...] = ()
-    audit_directions: bool = False
     steps_lost: int = 0
     steps_copied: int = 0
     rounds: int = 0

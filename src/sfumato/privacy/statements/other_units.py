@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, positive_integer, within
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID, Loss, Part
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
@@ -129,7 +129,4 @@ def _refuse_other_units(plan: PrivacyPlan, images: int) -> None:
         raise SfumatoError(
             f"the plan's unit is a {plan.unit.name}, and so is its epsilon", "use a plan whose unit is an example"
         )
-    if images > plan.population:
-        raise SfumatoError(
-            f"images must be at most {plan.population}, the number of examples, got {images}", "give fewer"
-        )
+    within("images", images, None, plan.population, remedy="give at most the number of examples")

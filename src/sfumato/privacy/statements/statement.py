@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,12 +11,11 @@ from typing import Any, Self
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.statements.circumstances import Circumstances
-from sfumato.privacy.statements.curve import curve_fields
-from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
+from sfumato.privacy.statements.curve import StatementBase, ceiling, curve_fields, percent_up, rounded_up
+from sfumato.privacy.statements.no_guarantee import ClippedWithoutNoise, DisprovedClaim, NoGuarantee, NoPrivateData
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
-from sfumato.privacy.statements.process_counts import ProcessCounts
-from sfumato.privacy.statements.wording import Wording, release_fields, wording
+from sfumato.privacy.statements.wording import ProcessCounts, Wording, release_fields, wording
 from sfumato.privacy.theorems.theorem import Theorem
 
 FORMAT = 1
@@ -51,13 +51,6 @@ class Statement(StatementBase):
     circumstances: Circumstances
     computed: ProcessCounts | None = None
     further: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.circumstances.figures is not None and self.plan.users is not None:
-            raise SfumatoError(
-                "figures cannot be published with a model that promises for persons",
-                "leave them out: no theorem here covers them",
-            )
 
     @property
     def spent(self) -> PrivacyPlan:
@@ -105,12 +98,31 @@ class Statement(StatementBase):
         figures = self.circumstances.figures
         if figures is None or not self.promises:
             return ""
+        persons = self.plan.users is not None
+        who, counted = ("person", ", from one test record of each person") if persons else ("test example", "")
+        one = "A person" if persons else "An example"
         return (
-            f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single test "
-            f"example under add-or-remove adjacency: {figures.description}. An example is in the training part or in "
-            f"the test part, never in both, so it pays the larger epsilon of the two, "
+            f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single {who} "
+            f"under add-or-remove adjacency: {figures.description}{counted}. {one} is in the training part or in the "
+            f"test part, never in both, and so pays the larger epsilon of the two, "
             f"{rounded_up(max(self.epsilon, figures.epsilon))}, and not their sum."
         )
+
+    @property
+    def _figures_remarks(self) -> list[str]:
+        """The remark about the records behind the published figures, if there are any."""
+        if (figures := self.circumstances.figures) is None:
+            return []
+        persons = self.plan.users is not None
+        who, counted = ("person", ", one of each person") if persons else ("test image", "")
+        beyond = (
+            "" if persons else " A person with several test images has a larger epsilon, in proportion to their number."
+        )
+        return [
+            "The accuracies published with the model come from noisy counts of test images, on which the model was not "
+            f"trained{counted}. One {who} raises or lowers the probability of any set of counts by at most a factor of "
+            f"{_factor(figures.epsilon)} (epsilon {figures.epsilon:g}).{beyond}"
+        ]
 
     @property
     def short(self) -> str:
@@ -174,26 +186,7 @@ class Statement(StatementBase):
                 "The model was trained in a federation. The guarantee holds against everybody who sees all weights "
                 f"that this site has sent in its {rounds} rounds, the server included, whatever weights came in."
             )
-        if (figures := self.circumstances.figures) is not None:
-            lines.append(
-                "The accuracy and the other figures published with the model come from noisy counts of test images, on "
-                "which the model was not trained. One test image raises or lowers the probability of any set of counts "
-                f"by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person with "
-                "several test images has a larger epsilon, in proportion to their number."
-            )
-        if canaries := self.circumstances.audit:
-            what = (
-                "(random directions of the weights) whether it was added to the sums of the training, as large as the "
-                "contribution of one unit may be. They took part like all other contributions, before the noise"
-                if self.circumstances.audit_directions
-                else "(synthetic or public records) whether it was put among the training data. They were sampled, "
-                "clipped and hidden by noise like all other records"
-            )
-            lines.append(
-                f"For an audit, a fair coin decided for each of {canaries} canaries {what}. The sampling probability, "
-                "the divisor and N are as if they were not there. The result of the audit is about these coins alone, "
-                "not about any person."
-            )
+        lines += self._figures_remarks
         return [*lines, *self._public_data_lines]
 
     @property
@@ -250,7 +243,7 @@ class Statement(StatementBase):
                 "epsilon": facts.figures.epsilon,
                 "delta": 0.0,
                 "adjacency": "add-or-remove",
-                "epsilon_of_any_example": ceiling(max(self.epsilon, facts.figures.epsilon), 6),
+                "epsilon_of_any_unit": ceiling(max(self.epsilon, facts.figures.epsilon), 6),
             }
         beyond = curve_fields(self.spent) if self.promises else {}
         return data | {"format": FORMAT, **beyond, **release_fields(plan, facts)}
@@ -287,3 +280,33 @@ def _factor(epsilon: float) -> str:
     exponent = math.floor(math.log10(factor))
     digits = math.ceil(factor / 10 ** (exponent - 1))  # two significant digits, rounded up
     return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
+
+
+_METHOD = re.compile(r"This model promises nothing: it was trained by (.+?), whose claim, here epsilon ")
+
+
+def statement_of(data: Mapping[str, Any]) -> Statement | NoGuarantee:
+    """The statement in a statement.json or a model file. The promise is derived from the plan, not read from the
+    sentences.
+
+    >>> statement_of(NoGuarantee(published=True).to_dict())
+    NoGuarantee(published=True, origins=(), filtered=False)
+
+    Errors: `SfumatoError` for anything that this package did not write.
+    """
+    try:
+        if "plan" in data:
+            return Statement.from_dict(data)
+        common: dict[str, Any] = {"published": data["published"], "filtered": data["filtered"]}
+        common["origins"] = tuple(data["origins"])
+        if "claimed" in data:
+            method, claimed = _METHOD.match(data["sentence"]), data["claimed"]
+            if method is None:
+                raise KeyError("method")
+            figures = (claimed["epsilon"], claimed["delta"])
+            return DisprovedClaim(**common, method=method[1], claimed=figures, reason=data["reason"])
+        if "test_public" in data:
+            return NoPrivateData(**common, test_public=data["test_public"], read=tuple(data["read"]))
+        return ClippedWithoutNoise(**common, method=data["method"]) if "method" in data else NoGuarantee(**common)
+    except (AttributeError, KeyError, TypeError):
+        raise SfumatoError("the statement has missing or invalid fields", "restore it from a copy") from None

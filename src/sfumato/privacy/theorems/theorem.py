@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import within
 from sfumato.privacy.clipping import Clipping
 from sfumato.privacy.loss import Loss, Part, Repeats
 from sfumato.privacy.mechanism import Mechanism
@@ -127,9 +127,6 @@ class Theorem(ABC):
         """The joint noise's standard deviation over the sensitivity. Refuses a noise multiplier outside the range of
         the accountants, which return 0 there."""
         sigma = plan.mechanism.noise_multiplier
-        if not LEAST_NOISE <= sigma <= MOST_NOISE:
-            raise SfumatoError(
-                f"noise_multiplier must lie between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {sigma!r}",
-                "give the noise's standard deviation over the clipping norm",
-            )
+        remedy = "give the noise's standard deviation over the clipping norm"
+        within("noise_multiplier", sigma, LEAST_NOISE, MOST_NOISE, remedy=remedy)
         return plan.clipping.joint_noise(sigma) / self.sensitivity(plan)

@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import escape
-
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.report.plots.drawing import HEIGHT, WIDTH, inline, style_axes, svg
 from sfumato.report.plots.lines import Axis, Line, MarkedPoint, draw, ticks
 from sfumato.report.sections.numbers import percent, significant
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 Curve = Sequence[tuple[float, float]]
 _COLOURS = {"accuracy": SERIES[0], "loss": SERIES[1], "recall": SERIES[0]}
-_DASHES: tuple[tuple[float, tuple[float, ...]], ...] = ((0, ()), (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 _MOST_POINTS = 400
 _MOST_CELLS = 250
 _SHADES = 24
@@ -69,61 +66,31 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
     return inline(fill, name=key, height=HEIGHT, alternative=alternative)
 
 
-def roc_curves(curves: Mapping[str, Curve], areas: Mapping[str, float]) -> str:
-    """The ROC curves of the classes that are hardest to recognise, for the page.
-
-    At most four curves are drawn, those with the smallest areas. With two classes one curve is drawn, since they mirror
-    each other.
+def roc_file(name: str, curve: Curve, area: float, point: tuple[float, float]) -> str:
+    """The ROC curve of one class as an SVG file, with the point of the chosen threshold marked.
 
     Args:
-        curves: (false-positive rate, true-positive rate) at each threshold, ascending, by class.
-        areas: the area under each curve.
-
-    Returns:
-        An `<svg>` element; an empty string without curves.
+        curve: (false-positive rate, true-positive rate) at each threshold, ascending.
+        area: the area under it.
     """
-    drawn = sorted(curves, key=lambda name: areas[name])[: 1 if len(curves) == 2 else len(_DASHES)]
-    if not drawn:
-        return ""
-    named = ", ".join(f"{percent(areas[name])} of {escape(name)}" for name in drawn)
-    return inline(
-        lambda figure: _draw_roc(figure, {name: curves[name] for name in drawn}, areas),
-        name="receiver",
-        height=WIDTH,
-        alternative=f"Lines: ROC curves, areas {named}.",
-    )
-
-
-def roc_file(name: str, curve: Curve, area: float, point: tuple[float, float]) -> str:
-    """The ROC curve of one class as an SVG file, with the point of the chosen threshold marked."""
     from matplotlib.figure import Figure
 
+    quarters = (0, 0.25, 0.5, 0.75, 1)
     with figure_style("receiver"):
         figure = Figure(figsize=(4.6, 4.6))
-        _draw_roc(figure, {name: curve}, {name: area}, [MarkedPoint(point)])
+        axes = figure.add_axes((0.175, 0.15, 0.785, 0.81))
+        draw(
+            axes,
+            [Line(curve, f"{name if len(name) <= 20 else name[:19] + '…'}  {percent(area)}")],
+            Axis("others taken for it", (-0.01, 1), share=True, ticks=quarters),
+            Axis("of the class, found", (0, 1.01), share=True, ticks=quarters),
+            diagonal=True,
+            marked=[MarkedPoint(point)],
+            grid="both",
+        )
+        legend = axes.legend(loc="lower right", frameon=False, fontsize="small", title="area under the curve")
+        legend.get_title().set_color(MUTED)
         return svg(figure, bbox_inches="tight")
-
-
-def _draw_roc(
-    figure: Figure, curves: Mapping[str, Curve], areas: Mapping[str, float], marked: Sequence[MarkedPoint] = ()
-) -> None:
-    axes = figure.add_axes((0.175, 0.15, 0.785, 0.81))
-    quarters = (0, 0.25, 0.5, 0.75, 1)
-    lines = [
-        Line(curve, f"{name if len(name) <= 20 else name[:19] + '…'}  {percent(areas[name])}", {"linestyle": dashes})
-        for (name, curve), dashes in zip(curves.items(), _DASHES, strict=False)
-    ]
-    draw(
-        axes,
-        lines,
-        Axis("others taken for it", (-0.01, 1), share=True, ticks=quarters),
-        Axis("of the class, found", (0, 1.01), share=True, ticks=quarters),
-        diagonal=True,
-        marked=marked,
-        grid="both",
-    )
-    legend = axes.legend(loc="lower right", frameon=False, fontsize="small", title="area under the curve")
-    legend.get_title().set_color(MUTED)
 
 
 def recall_curve(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str:

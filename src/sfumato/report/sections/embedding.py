@@ -12,7 +12,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato._checks import SfumatoError
 from sfumato.report.plots.curves import recall_curve
 from sfumato.report.plots.drawing import render
 
@@ -92,16 +91,11 @@ class EmbeddingEvaluation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EmbeddingEvaluation:
         """The evaluation from a run's file."""
-        try:
-            looked = [
-                NeighbourQuery(**_image(row["query"]), found=[Neighbour(**_image(one)) for one in row["nearest"]])
-                for row in data["neighbours"]
-            ]
-            return cls(**{**data, "curve": [(far, recall) for far, recall in data["curve"]], "neighbours": looked})
-        except (KeyError, TypeError, ValueError) as error:
-            raise SfumatoError(
-                f"the run's evaluation cannot be read ({type(error).__name__}: {error})", "restore it from a copy"
-            ) from None
+        looked = [
+            NeighbourQuery(**_image(row["query"]), found=[Neighbour(**_image(one)) for one in row["nearest"]])
+            for row in data["neighbours"]
+        ]
+        return cls(**{**data, "curve": [(far, recall) for far, recall in data["curve"]], "neighbours": looked})
 
     @property
     def picture(self) -> Markup:

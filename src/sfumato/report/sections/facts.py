@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError
 from sfumato.report.plots.attack import Attack
-from sfumato.report.sections.audits import Audit
+from sfumato.report.sections.audit import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.groups import GroupScore
 from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation
 from sfumato.report.sections.words import WordEvaluation
 
@@ -61,51 +60,23 @@ class StepSpread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """The calibration of confidence on the test split, without noise.
-
-    Attributes:
-        error: the expected calibration error: the mean over images of their bin's |confidence - accuracy|.
-        bands: for each bin with images its ends, its number of images, their mean confidence and their accuracy.
-    """
-
-    error: float
-    bands: Sequence[tuple[float, float, int, float, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Published:
     """Figures of the test split that may be published, from noisy counts. Each interval is (estimate, low, high), with
     the ends of the 95% interval; the estimate is None if the noise is too large for one.
 
     Attributes:
-        epsilon: the privacy cost of the figures for each test image.
-        records: the approximate number of images.
+        epsilon: the privacy cost of the figures for each test image, or each person.
+        records: the approximate number of images that were counted.
         accuracy: the share of correctly classified images.
-        per_class: the accuracy of each class.
-        auc: the area under the ROC curve of each class against all others; empty if it was not counted.
+        per_class: the recall of each class.
         majority: the approximate share of the most frequent class; None if it is not known.
-        roc: the ROC curves: (false-positive rate, true-positive rate) at each threshold, ascending.
-        error: the expected calibration error.
-        bands: for each bin of confidence its ends, its approximate number of images, and their accuracy.
-        temperature: the divisor of the logits.
-        operating: the operating point of a model of two classes: the class, and the least score for predicting it; None
-            if the likelier class is predicted.
-        groups: the figures of each group, if groups were counted apart; their areas are unweighted means.
     """
 
     epsilon: float
     records: Interval
     accuracy: Interval
     per_class: Mapping[str, Interval]
-    auc: Mapping[str, Interval]
-    error: Interval
-    bands: Sequence[tuple[float, float, float, Interval]]
-    temperature: float = 1.0
-    roc: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     majority: float | None = None
-    operating: tuple[str, float] | None = None
-    groups: Sequence[GroupScore] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +92,10 @@ class Evaluation:
         samples: some test images, or texts, with their predictions.
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
         over_steps: the variation over the last steps; None if the run kept no weights.
-        calibration: the calibration of its confidence; None if it was not measured.
+        calibration_error: its expected calibration error: the mean over images of their bin's |confidence - accuracy|;
+            None if it was not measured.
         weighted_auc: the mean area under the ROC curve of each class against all others, weighted by its test images;
             None if there is none.
-        groups: the figures of each group of `groups_from`; empty without groups.
         unlearnt: the classes that the noise of the training hides, with their numbers of training records.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
@@ -138,9 +109,8 @@ class Evaluation:
     samples: Sequence[Sample | tuple[bytes | str, str, str, float]] = ()
     top5: float | None = None
     over_steps: StepSpread | None = None
-    calibration: Calibration | None = None
+    calibration_error: float | None = None
     weighted_auc: FigureInterval | None = None
-    groups: Sequence[GroupScore] = ()
     unlearnt: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -211,7 +181,7 @@ class Facts:
         model: the SHA-256 digest of the model file, in hexadecimal; empty if there is no file yet.
         total: the contents of `together`, for a public page on which the owner wants them.
         together: the total cost of all runs on the same data, in sentences. Private, as is the number of runs.
-        audits: lower bounds of epsilon, measured on canaries alone, which every version of the page shows.
+        audit: lower bounds of epsilon, measured on synthetic records, which every version of the page shows.
     """
 
     title: str
@@ -228,7 +198,7 @@ class Facts:
     attack: Attack | None = None
     owner: Mapping[str, str] = field(default_factory=dict)
     joint_costs: Sequence[str] = ()
-    audits: Sequence[Audit] = ()
+    audit: Audit | None = None
     about: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     total_cost: Sequence[str] = ()

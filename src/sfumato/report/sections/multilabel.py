@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from sfumato._checks import SfumatoError
 from sfumato.report.plots.drawing import render
 from sfumato.report.sections.numbers import percent
 
@@ -98,26 +97,19 @@ class MultilabelEvaluation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MultilabelEvaluation:
         """The evaluation from a run's file."""
-        try:
-            intervals = ("auc", "sensitivity", "specificity")
-            labels = [
-                LabelScore(
-                    **row | {name: None if row[name] is None else FigureInterval(*row[name]) for name in intervals}
-                )
-                for row in data["labels"]
-            ]
-            return cls(
-                accuracy=FigureInterval(data["accuracy"], *data["accuracy_interval"]),
-                exact_match=FigureInterval(*data["exact_match"]),
-                loss=math.nan if data["loss"] is None else data["loss"],
-                threshold=data["threshold"],
-                labels=labels,
-                weighted_auc=None if (area := data.get("weighted_auc")) is None else FigureInterval(*area),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise SfumatoError(
-                f"the run's evaluation cannot be read ({type(error).__name__}: {error})", "restore it from a copy"
-            ) from None
+        intervals = ("auc", "sensitivity", "specificity")
+        labels = [
+            LabelScore(**row | {name: None if row[name] is None else FigureInterval(*row[name]) for name in intervals})
+            for row in data["labels"]
+        ]
+        return cls(
+            accuracy=FigureInterval(data["accuracy"], *data["accuracy_interval"]),
+            exact_match=FigureInterval(*data["exact_match"]),
+            loss=math.nan if data["loss"] is None else data["loss"],
+            threshold=data["threshold"],
+            labels=labels,
+            weighted_auc=None if (area := data.get("weighted_auc")) is None else FigureInterval(*area),
+        )
 
     def headline(self) -> dict[str, Any]:
         """The main figure of a page: the share of correct decisions, and its baseline."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato._checks import SfumatoError
 from sfumato.report.plots.drawing import render
 from sfumato.report.sections.multilabel import FigureInterval
 from sfumato.report.sections.numbers import percent
@@ -66,13 +65,8 @@ class WordEvaluation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WordEvaluation:
         """The evaluation from a run's file."""
-        try:
-            rest = {name: value for name, value in data.items() if name not in ("accuracy", "accuracy_interval")}
-            return cls(accuracy=FigureInterval(data["accuracy"], *data["accuracy_interval"]), **rest)
-        except (KeyError, TypeError, ValueError) as error:
-            raise SfumatoError(
-                f"the run's evaluation cannot be read ({type(error).__name__}: {error})", "restore it from a copy"
-            ) from None
+        rest = {name: value for name, value in data.items() if name not in ("accuracy", "accuracy_interval")}
+        return cls(accuracy=FigureInterval(data["accuracy"], *data["accuracy_interval"]), **rest)
 
     def headline(self) -> dict[str, Any]:
         """The main figure of a page: the accuracy, and its baseline."""

@@ -1,21 +1,19 @@
-"""Texts for the owner about all runs on the same data: notes before a run, sentences after it."""
+"""All runs on the same data in words, before and after a run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from sfumato.data import Source, find_known
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
-from sfumato.runs.owner.budgets import percent, runs_text
-from sfumato.runs.owner.composition import JointCost, adjacency_of, joint_cost, joint_costs
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.budgets import JointCost, adjacency_of, joint_cost, joint_costs, percent, runs_text
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.uses import EarlierUses, earlier_uses
 
 _NAMED = 3
@@ -29,7 +27,6 @@ def notes_before(
     seeded: bool,
     budget: str | None = None,
     figures: float | None = None,
-    run: str = "",
 ) -> Iterator[str]:
     """Notes for the owner before a run on private data starts.
 
@@ -38,18 +35,17 @@ def notes_before(
         seeded: whether the run is seeded.
         budget: the budget in which the run will be reserved.
         figures: epsilon of the figures that the run will publish.
-        run: the identity of a run that resumes.
     """
-    found = earlier_uses(data, but=run)
+    found = earlier_uses(data)
     if budget is not None:
-        yield from _budget_notes(budget, found, coming, figures, run)
+        yield from _budget_notes(budget, found, coming, figures)
     if found.plans:
         yield earlier_runs_note(found.plans, coming, found.seeded + seeded)
     if found.other_assignments:
         yield f"note: {other_assignments(found.other_assignments)}"
     yield from overlap_notes(found, budget)
     if figures is not None:
-        for line in figures_sentences([*found.figures, figures]):
+        for line in figures_sentences([*found.figures, (coming.unit.name, figures)]):
             yield f"note: with this one, {line}"
     if budget is None:
         for name in dict.fromkeys(
@@ -69,10 +65,9 @@ def disagreements() -> Iterator[str]:
         )
 
 
-def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None, run: str) -> Iterator[str]:
+def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
     account, same = budgets.read_budget(name), set(found.data.data_digests)
-    account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
     cost = budgets.cost_of(account, coming, figures)
     share = cost / account.filter.limit
     fits = account.filter.fits([*account.costs, cost])
@@ -211,16 +206,24 @@ def joint_cost_sentences(used: Sequence[PrivacyPlan], plan: PrivacyPlan, seeded:
     return [total, *of_others]
 
 
-def figures_sentences(epsilons: Sequence[float]) -> list[str]:
-    """The joint cost of several releases about test images, in a sentence; empty for a single release."""
-    if len(epsilons) < 2:
-        return []
-    return [
-        f"{len(epsilons)} releases of yours are about test images of these data (a run's published figures, or the "
-        f"choice of an aggregate), which are together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
-        "under add-or-remove adjacency for an image that was in the test part each time; what is trained on it "
-        "elsewhere comes on top."
-    ]
+def figures_sentences(figures: Sequence[tuple[str, float]]) -> list[str]:
+    """The joint cost of several releases about test images, in a sentence for each unit; empty for a single release.
+
+    Args:
+        figures: (unit, epsilon) of each release.
+    """
+    found = []
+    for unit, who in (("example", "an image that"), ("user", "a person who")):
+        epsilons = [epsilon for of, epsilon in figures if of == unit]
+        if epsilons and len(figures) > 1:
+            are = "s of yours are" if len(epsilons) > 1 else " of yours is"
+            found.append(
+                f"{len(epsilons)} release{are} about test images of these data (a run's published figures, or the "
+                f"choice of an aggregate), together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
+                f"under add-or-remove adjacency for {who} was in the test part each time; what is trained on it "
+                "elsewhere comes on top."
+            )
+    return found
 
 
 def other_unit_text(other: JointCost) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivacyPlan, PrivateChoice
-from sfumato.privacy.statements.display import ceiling
+from sfumato.privacy.statements.curve import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.composition import joint_costs
-from sfumato.runs.owner.data_identity import DataIdentity, same_people
-from sfumato.runs.owner.lines import CHOICE, DataUse
+from sfumato.runs.owner.budgets import joint_costs
+from sfumato.runs.owner.lines import CHOICE, DataIdentity, DataUse, same_people
 
 
 def record(
@@ -98,7 +97,8 @@ class EarlierUses:
         other_assignments: the number of those runs for users that put other records together. Their losses compose for
             a person who is one user in each run.
         seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
-        figures: epsilon for each test image, of each release about test images (a run's figures, or a choice).
+        figures: (unit, epsilon for each of them in the test part) of each release about test images (a run's figures,
+            or a choice).
         others: the lines of all other runs.
     """
 
@@ -107,7 +107,7 @@ class EarlierUses:
     runs: dict[str, PrivacyPlan] = field(default_factory=dict)
     other_assignments: int = 0
     seeded: int = 0
-    figures: tuple[float, ...] = ()
+    figures: tuple[tuple[str, float], ...] = ()
     others: tuple[DataUse, ...] = ()
 
     @property
@@ -116,24 +116,22 @@ class EarlierUses:
         return list(self.runs.values())
 
 
-def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
+def earlier_uses(data: DataIdentity) -> EarlierUses:
     """The uses of these data so far.
 
     The same records at another size, in another format, or as features share a material. Records that were changed are
     recognised by their place alone.
 
-    Args:
-        but: the identity of a run to leave out.
-
     Errors: `SfumatoError` if the list cannot be read or lacks a line between others, since the joint cost of the runs
     is then unknown.
     """
-    used = [one for one in store.read().lines if isinstance(one, DataUse) and one.run != but]
+    used = [one for one in store.read().lines if isinstance(one, DataUse)]
     found = data.matching(used)
-    runs, users, figures, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), dict[str, float](), set()
+    runs, users, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), set()
+    figures = dict[str, tuple[str, float]]()
     for line, known in found:
         if line.test_epsilon is not None:  # a later line with a smaller epsilon takes nothing back
-            figures[line.run] = max(line.test_epsilon, figures.get(line.run, 0.0))
+            figures[line.run] = (line.unit, max(line.test_epsilon, figures.get(line.run, ("", 0.0))[1]))
         if isinstance(line.use, PrivateChoice):
             continue
         runs[line.run] = line.use

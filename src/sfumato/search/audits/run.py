@@ -44,6 +44,6 @@ def audit_run(
     subject = from_run(directory, model=model)
     found = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
     run = RunDirectory(directory)
-    audit_outcomes.save(run, found, names.STEP_AUDIT)
+    audit_outcomes.save(run, found)
     write(run / names.REPORT, run_report.report(run).encode(), private=True)
     return found

@@ -23,8 +23,7 @@ from sfumato.evaluation import accuracy
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.models.losses import NEXT_WORD, is_exclusive
-from sfumato.observers.notebook import default_progress
-from sfumato.observers.progress import NoProgress, Progress
+from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names

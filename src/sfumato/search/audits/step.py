@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sfumato._checks import fraction, positive_integer
 from sfumato.audit import Bound, epsilon_of, white_box
-from sfumato.audit.curve import epsilon_of_mixture
+from sfumato.audit.bound import epsilon_of_mixture
 from sfumato.audit.gaussian import mu_lower_bound
 from sfumato.audit.noise import audit_noise
 from sfumato.gradients import ClippedGradient, ClippedSum, UserGradient
@@ -288,7 +288,7 @@ def _plan_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
     each = 1 / math.sqrt(merged)
     epsilon, assumption = composed_epsilon(plan, (bound.mu or 0.0) * each)
     largest = bound.observations["observed_in"], bound.observations["observed_out"]
-    most = composed_epsilon(plan, _largest_mu(largest, bound.confidence or 0.95) * each)[0]
+    most = composed_epsilon(plan, _largest_mu(largest, bound.confidence) * each)[0]
     return replace(
         bound,
         epsilon=epsilon,

@@ -19,7 +19,7 @@ from scipy import linalg
 from torch import Tensor, nn
 
 from sfumato import optim
-from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer, within
 from sfumato.averaging import denoising
 from sfumato.data import Source, parse, supports_user_from
 from sfumato.evaluation import accuracy
@@ -35,7 +35,7 @@ from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 DECAYS = (0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
 """The decays to search, from Shejwalkar et al. 2022, section 4."""
@@ -219,8 +219,8 @@ def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay:
     """The candidates: every number of last weights, or every decay."""
     if decay is not None and method != "ema":
         raise SfumatoError(f"decay is {decay}, but the method is {method}", "give a decay only with the method ema")
-    if last is not None and positive_integer("last", last) > len(steps):
-        raise SfumatoError(f"last is {last}, but the run kept {len(steps)} weights", f"give at most {len(steps)}")
+    if last is not None:
+        within("last", positive_integer("last", last), None, len(steps), remedy="the run kept no more weights")
     if method == "ema":
         kept = steps if last is None else steps[-last:]
         return tuple(Recipe(method="ema", steps=kept, decay=one) for one in (DECAYS if decay is None else (decay,)))

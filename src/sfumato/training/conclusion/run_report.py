@@ -20,18 +20,16 @@ from sfumato.report import (
     EmbeddingEvaluation,
     Evaluation,
     Facts,
-    GroupScore,
     MultilabelEvaluation,
     Published,
     WordEvaluation,
     page,
 )
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
 from sfumato.runs.figures import published
-from sfumato.runs.heading import Heading, publishable_settings
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.conclusion import audit_results
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
@@ -103,9 +101,9 @@ def _guarantee_facts(
         "attack": _attack(promised) if promised.promises else None,
         "joint_costs": [] if public else used,
         "total_cost": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
-        "plan": remarks.figures(plan, record.get("clock")),
+        "plan": remarks.figures(plan),
         "public_test": facts.test_public,
-        "audits": audit_results.audits_of(run),
+        "audit": audit_results.audit_of(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
         **(_person_epsilons(record, plan) if promised.promises and single and not facts.data_public else {}),
     }
@@ -175,11 +173,12 @@ def evaluation_of(
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)
-    if "labels" in data:
-        return MultilabelEvaluation.from_dict(data)
-    if "words" in data:
-        return WordEvaluation.from_dict(data)
-    return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
+    with run.format_errors():
+        if "labels" in data:
+            return MultilabelEvaluation.from_dict(data)
+        if "words" in data:
+            return WordEvaluation.from_dict(data)
+        return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
 
 
 def published_of(run: RunDirectory) -> Published | None:
@@ -192,23 +191,7 @@ def published_of(run: RunDirectory) -> Published | None:
         records=found.records,
         accuracy=found.accuracy,
         per_class=found.per_class,
-        auc=found.auc,
         majority=found.majority,
-        roc={name: found.roc(name) for name in found.auc},
-        error=found.calibration_error,
-        bands=found.reliability,
-        temperature=found.temperature,
-        operating=None if found.operating is None else (found.operating.positive, found.operating.threshold),
-        groups=[
-            GroupScore(
-                name=name,
-                records=own.records,
-                accuracy=own.accuracy,
-                auc=own.mean_auc,
-                calibration_error=own.calibration_error,
-            )
-            for name, own in found.by_group.items()
-        ],
     )
 
 

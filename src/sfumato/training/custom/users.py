@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -45,20 +45,23 @@ class LoopUsers(LoopRecords):
         content = super().fingerprint.encode() + self.by_user.order.tobytes() + self.by_user.ends.tobytes()
         return hmac.new(self.key, content, hashlib.sha256).hexdigest()
 
-    def micro_batches(
-        self, rows: np.ndarray, size: int, key: RunKey, step: int
-    ) -> Iterator[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]]:
-        """Yields the names of users (b,), and the inputs and targets (b, R, ...) of the records that they show, with
-        shares (b, R).
+    def pieces(self, rows: np.ndarray, size: int, key: RunKey, step: int) -> list[tuple[np.ndarray, ...]]:
+        """The micro-batches of a step, as users (b,), the rows of their records (b, R) and a mask (b, R).
 
         Args:
             rows: the users' numbers.
             size: the most records at once, unless one user shows more.
         """
-        for users, places, own in self.by_user.pieces(rows, size, key, step):
-            inputs, targets = (one.unflatten(0, places.shape) for one in self.take(places.reshape(-1)))  # type: ignore
-            shares = record_shares(torch.from_numpy(own), targets, next_words=False)
-            yield np.array([f"user {name}" for name in self.by_user.names[users]]), (inputs, targets, shares)
+        return list(self.by_user.pieces(rows, size, key, step))
+
+    def names(self, rows: np.ndarray) -> Sequence[object]:
+        """What dropout keys are drawn by: the users' names."""
+        return [f"user {name}" for name in self.by_user.names[rows]]
+
+    def batch(self, users: np.ndarray, places: np.ndarray, own: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """The inputs and targets (b, R, ...) of the users' records, with shares (b, R)."""
+        inputs, targets = (one.unflatten(0, places.shape) for one in self.take(places.reshape(-1)))  # type: ignore
+        return inputs, targets, record_shares(torch.from_numpy(own), targets, next_words=False)
 
 
 def group_by_user(

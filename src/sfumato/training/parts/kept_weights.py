@@ -7,7 +7,7 @@ scores (Shejwalkar et al. 2022, arXiv 2210.01864, section 5).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,13 +17,11 @@ from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
 from sfumato.averaging import aggregates, kept_count_by_rule, kept_steps, uncertainty
-from sfumato.data import Preparation
 from sfumato.models import ensemble
 from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.privacy import Circumstances
 from sfumato.report import StepSpread
-from sfumato.runs import kept_weights
-from sfumato.runs.checkpoint import read_safetensors
+from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
 from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.descent import trained_bytes
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest, RunSetup, Trained
@@ -38,17 +36,14 @@ def evaluate_averages(
     trained: Trained,
     scorer: Scorer,
     kept: Mapping[int, Mapping[str, Tensor]],
-    *,
-    moved: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> StepSpread | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's predicted class.
 
     Args:
         setup: the run.
-        trained: its model and the outputs on the test split.
+        trained: its weights and the outputs on the test split.
         scorer: evaluates the model.
         kept: the weights that the run kept, by step, ascending.
-        moved: maps the module's outputs to the logits that determine the predicted class.
 
     Returns:
         None if fewer than two consecutive weights were kept.
@@ -58,14 +53,14 @@ def evaluate_averages(
     last = _last_consecutive(tuple(kept))
     if len(last) < 2:
         return None
-    whole, places = moved(trained.outputs), scorer.spread(RECORDS)
+    whole, places = trained.outputs, scorer.spread(RECORDS)
     at_release, labels = scorer.decisions(trained.weights, whole, places)
 
     def right(outputs: Tensor) -> float:
         return (outputs.argmax(1) == labels).double().mean().item()
 
     def outputs(weights: Mapping[str, Tensor]) -> Tensor:
-        return moved(scorer.decisions({**trained.weights, **weights}, None, places)[0])
+        return scorer.decisions({**trained.weights, **weights}, None, places)[0]
 
     each = {step: outputs(kept[step]) for step in last}
     said = {step: probabilities(one, setup.settings.objective.loss) for step, one in each.items()}
@@ -155,7 +150,7 @@ class KeptWeights(Part):
         """The number of the run."""
         return {"keep": len(record["circumstances"]["kept"])}
 
-    def with_model(self, module: nn.Module, transform: Preparation) -> KeptWeights:
+    def with_model(self, module: nn.Module) -> KeptWeights:
         """Determines the steps; the default number follows from the size of the trained parameters."""
         count = self.requested
         if count is None:
@@ -169,21 +164,17 @@ class KeptWeights(Part):
 
     def end(self, conclusion: Conclusion) -> None:
         """Deletes weights of other steps, binds the kept ones in the ledger, and evaluates how accuracy varies."""
-        present = kept_weights.files(conclusion.run)
+        present = kept_files(conclusion.run)
         reached = tuple(step for step in self.steps if step <= conclusion.trained.step and step in present)
-        kept_weights.drop_others(conclusion.run, reached)
+        drop_other_kept(conclusion.run, reached)
         conclusion.circumstances = replace(conclusion.circumstances, kept=reached)
         if not reached:
             return
-        conclusion.bound |= {"kept": kept_weights.hashes(conclusion.run, reached)}
+        conclusion.bound |= {"kept": hashes_of_kept(conclusion.run, reached)}
         scorer = conclusion.trained.scorer
         if isinstance(scorer, Scorer) and is_exclusive(conclusion.setup.settings.objective.loss):
-            weights = {
-                step: read_safetensors(kept_weights.path_of(conclusion.run, step))[0] for step in sorted(reached)
-            }
-            found = evaluate_averages(
-                conclusion.setup, conclusion.trained, scorer, weights, moved=conclusion.reading.decision_logits
-            )
+            weights = {step: read_safetensors(kept_path(conclusion.run, step))[0] for step in sorted(reached)}
+            found = evaluate_averages(conclusion.setup, conclusion.trained, scorer, weights)
             conclusion.evaluation |= {} if found is None else {"over_steps": asdict(found)}
 
 

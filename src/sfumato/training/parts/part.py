@@ -6,20 +6,19 @@ ledger, step and noise are not parts: the guarantee rests on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from torch import Tensor, nn
 
-from sfumato.data import Preparation, Source, SourceSpec
+from sfumato.data import Source, SourceSpec
 from sfumato.experiment.settings import Settings
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.reading import Reading
 
 
 class Steps(Protocol):
@@ -77,10 +76,6 @@ class RunKind:
     scorer: Callable[[Any, Progress], Measure]
 
 
-Added = Callable[[int], Mapping[str, Tensor]]
-"""Maps a step to a public constant, by parameter name and in units of C, that is added to its sum before the noise."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class EarlyFacts:
     """Facts of a run before its data are read.
@@ -88,13 +83,11 @@ class EarlyFacts:
     Args:
         spec: the source as declared.
         protects_users: whether the unit is a user.
-        is_time_ordered: whether the plan is over time stamps.
         options: the options of the parts, by name.
     """
 
     spec: SourceSpec
     protects_users: bool
-    is_time_ordered: bool
     options: Mapping[str, Any]
 
 
@@ -123,18 +116,12 @@ class Trained:
     """The result of a run's steps.
 
     Args:
-        module: the model, with arbitrary weights.
-        transform: maps stored records to its inputs.
-        device: the model's device.
         step: number of steps taken.
         weights: the released weights.
         outputs: the outputs of the released model on the test split.
         scorer: evaluates the model.
     """
 
-    module: nn.Module
-    transform: Preparation
-    device: str
     step: int
     weights: Mapping[str, Tensor]
     outputs: Tensor
@@ -151,7 +138,6 @@ class Conclusion:
         run, ledger: the run's directory and ledger.
         key: the run's key; None if it is lost.
         circumstances: facts for the statement.
-        reading: how the model's logits are interpreted.
         evaluation: additional fields of `report.Evaluation`.
         bound: additional entries of the ledger's last line.
     """
@@ -162,7 +148,6 @@ class Conclusion:
     ledger: Ledger
     key: RunKey | None
     circumstances: Circumstances
-    reading: Reading
     evaluation: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
 
@@ -196,17 +181,9 @@ class Part:
         """The public examples that the model is built with, if any."""
         return None
 
-    def with_model(self, module: nn.Module, transform: Preparation) -> Self:
+    def with_model(self, module: nn.Module) -> Self:
         """The part, completed with facts of the built model."""
         return self
-
-    def add_records(self, source: Source, key: RunKey) -> Source:
-        """The source for the steps. Additional records are not evaluated or counted anywhere."""
-        return source
-
-    def added_constant(self, key: RunKey) -> Added | None:
-        """The constant that is added to each step's sum; None for nothing."""
-        return None
 
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
@@ -221,11 +198,6 @@ class Part:
         """
         return {}
 
-    @property
-    def key_facts(self) -> dict[str, dict[str, Any]]:
-        """Like `pins`, for facts that determine the participants. The key of a seeded run depends on them."""
-        return {}
-
     def circumstances(self, facts: Circumstances) -> Circumstances:
         """Adds this part's facts for the statement."""
         return facts
@@ -236,8 +208,3 @@ class Part:
 
     def end(self, conclusion: Conclusion) -> None:
         """Its work after all steps. If it is killed and called again, it has the same result."""
-
-
-def constant_of_parts(parts: Sequence[Part], key: RunKey) -> Added | None:
-    """The constant that a run's parts add to its sums, from at most one of them."""
-    return next((found for part in parts if (found := part.added_constant(key)) is not None), None)

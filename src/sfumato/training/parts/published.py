@@ -1,30 +1,25 @@
-"""Publishable figures of the test split: a temperature and a table of counts, released once, with noise."""
+"""Publishable figures of the test split: a table of counts, released once, with noise."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write_errors
-from sfumato.data import Declared, Source
-from sfumato.models.losses import probabilities
-from sfumato.privacy import Circumstances, Ledger, NoisyTable, PrivacyPlan
-from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
-from sfumato.randomness import RunKey, choose, noisy_counts
+from sfumato.data import BY_CLASS
+from sfumato.data.subsets import by_user, one_per_user
+from sfumato.privacy import Circumstances, Ledger, NoisyTable
+from sfumato.randomness import RunKey, noisy_counts, owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import point_choice, published
-from sfumato.runs.figures.noisy_figures import NoisyFigures
-from sfumato.runs.figures.operating import NONE, SHARES
+from sfumato.runs.figures import published
+from sfumato.runs.figures.published import NoisyFigures
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
-from sfumato.training.parts.predictions import Predictions
 from sfumato.training.scorers import Scorer
 
 
@@ -34,174 +29,83 @@ class PublishedFigures(Part):
 
     Args:
         table: the table to release.
-        operating_point: the requested rule for choosing an operating point from the table
-            (`point_choice.choose_operating_point`), if any.
-        own_split: whether the owner provided the test split, which may then have other class shares.
     """
 
-    options = ("report_epsilon", "operating_point")
+    options = ("report_epsilon",)
     table: NoisyTable
-    operating_point: str | None = None
-    own_split: bool = False
 
     @classmethod
     def check(cls, early: EarlyFacts) -> None:
         """Refuse figures that are impossible for any data."""
         if (epsilon := early.options.get("report_epsilon")) is not None:
-            check(epsilon, protects_users=early.protects_users, public=early.spec.is_public)
-            refuse_read_groups(early.spec.declared)
-        check_rule(early.options, early.spec.declared.labels.classes)
+            check(epsilon, public=early.spec.is_public)
 
     @classmethod
     def from_request(cls, request: RunRequest) -> PublishedFigures | None:
-        """The figures at the requested epsilon."""
-        table = plan_table(request.options.get("report_epsilon"), request.source, request.plan)
-        rule = check_rule(request.options, request.source.classes)
-        if table is None:
+        """The figures at the requested epsilon.
+
+        **Guarantee.** The table depends on epsilon and the classes alone, never on the number of test records.
+        """
+        if (epsilon := request.options.get("report_epsilon")) is None:
             return None
-        if request.settings.seed is not None and not request.source.public:
+        check(epsilon, public=request.source.public)
+        request.source.require_classes(f"report_epsilon {epsilon:g}")
+        if request.settings.seed is not None:
             raise SfumatoError(
                 f"`report_epsilon` publishes figures of private data, but `seed` is {request.settings.seed}",
                 "leave one of them out: seeded noise hides nothing",
             )
-        if rule is not None:
-            point_choice.refuse_unless_two(request.source.classes, request.settings.objective.loss)
-        return cls(table=table, operating_point=rule, own_split=request.source.has_own_split)
+        if request.plan.users is not None:
+            by_user(request.source.test)  # refuses a test part without users
+            if request.source.user_from == BY_CLASS:
+                raise SfumatoError(
+                    f"`report_epsilon` is {epsilon!r}, but each class is one user, who has records in both parts",
+                    "leave it out: users in the test part must not be in the training part",
+                )
+        return cls(table=NoisyTable(epsilon=epsilon, classes=len(request.source.classes)))
 
     @classmethod
     def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The epsilon and the rule of the run."""
+        """The epsilon of the run."""
         figures = record["circumstances"]["figures"]
-        rule = {"operating_point": record["operating_point"]["rule"]} if "operating_point" in record else {}
-        return {} if figures is None else {"report_epsilon": figures["epsilon"], **rule}
-
-    @property
-    def pins(self) -> dict[str, dict[str, Any]]:
-        """The requested rule of the operating point."""
-        return {} if self.operating_point is None else {"operating_point": {"rule": self.operating_point}}
+        return {} if figures is None else {"report_epsilon": figures["epsilon"]}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
         """Adds the table."""
         return replace(facts, figures=self.table)
 
     def end(self, conclusion: Conclusion) -> None:
-        """Releases the table. Its temperature, if any, becomes the model's."""
-        source, trained = conclusion.setup.source, conclusion.trained
-        if not isinstance(trained.scorer, Scorer):
-            conclusion.circumstances = replace(conclusion.circumstances, figures=None)
-            return
+        """Releases the table.
+
+        **Guarantee.** Of a run that protects users, one record of each user is counted (`one_per_user`).
+        """
+        setup, trained = conclusion.setup, conclusion.trained
+        assert isinstance(trained.scorer, Scorer)
+        test, outputs = setup.source.test, trained.scorer.per_example_outputs(trained.weights).double().nan_to_num()
+        predicted = outputs.argmax(1).numpy()
+        chosen = np.ones(len(test), bool) if setup.plan.users is None else one_per_user(test, owner_key())
         figures = release_table(
             self.table,
             conclusion.run,
             conclusion.ledger,
             trained.step,
-            Predictions(
-                outputs=trained.scorer.per_example_outputs(trained.weights),
-                labels=torch.from_numpy(source.test.labels),
-                classes=source.classes,
-                loss=conclusion.setup.settings.objective.loss,
-                groups=source.subgroups,
-                group_of=source.test.subgroups,
-            ),
-            temperature=conclusion.reading.temperature,
+            count_cells(self.table, test.labels[chosen], predicted[chosen]),
+            classes=setup.source.classes,
             key=conclusion.key,
-            rule=self._rule(conclusion),
         )
-        conclusion.circumstances = replace(conclusion.circumstances, figures=None if figures is None else figures.table)
-        if figures is not None and self.table.temperature:
-            conclusion.reading = replace(conclusion.reading, temperature=figures.temperature)
-        if figures is not None:
-            self._set_from_figures(figures, conclusion)
-        if published.find_body(conclusion.ledger.entries):
+        if figures is None:
+            conclusion.circumstances = replace(conclusion.circumstances, figures=None)
+        else:
             conclusion.bound |= {published.ENTRY: file_hash(conclusion.run / names.FIGURES)}
 
-    def _rule(self, conclusion: Conclusion) -> str:
-        """The rule for choosing an operating point. The default is by shares, unless examples are weighted."""
-        if self.operating_point is not None:
-            return self.operating_point
-        weighted = conclusion.reading.shares is not None
-        fits = point_choice.is_two_class(conclusion.setup.source.classes, conclusion.setup.settings.objective.loss)
-        return SHARES if fits and not weighted else NONE
 
-    def _set_from_figures(self, figures: NoisyFigures, conclusion: Conclusion) -> None:
-        """Sets the operating point and the class shares that the scores are for.
-
-        They are for the table's shares if the operating point was chosen so that the model expects these shares, or if
-        the test split was drawn from the same records.
-        """
-        conclusion.reading = replace(conclusion.reading, operating_point=figures.operating)
-        if conclusion.reading.shares is None:
-            held = self._rule(conclusion) == SHARES or (self.operating_point is None and not self.own_split)
-            shares = point_choice.estimate_shares(figures) if held else None
-            conclusion.reading = replace(conclusion.reading, shares=shares)
-
-
-def check(epsilon: float, *, protects_users: bool, public: bool) -> None:
-    """Refuse figures that no theorem covers or that need none, for any data; see `plan_table`."""
-    given = f"`report_epsilon` is {epsilon!r}"
-    if protects_users:
-        raise SfumatoError(
-            f"{given}, but the run protects users, who may have any number of test records",
-            "leave it out, or protect single examples (`unit=example`)",
-        )
+def check(epsilon: float, *, public: bool) -> None:
+    """Refuse an invalid epsilon, and figures of public data."""
     if public:
-        raise SfumatoError(f"{given}, but the data are public", "leave it out: all figures may be published")
-    NoisyTable.by_rule(epsilon, classes=2, records=1)  # validates epsilon
-
-
-def refuse_read_groups(declared: Declared) -> None:
-    """Refuse groups for published figures whose names would be read from private data.
-
-    **Guarantee.** The names and the number of the groups of a released table are declared, so that no release shows
-    that a group exists.
-    """
-    if len(groups := declared.people.groups_from or ()) == 1:
         raise SfumatoError(
-            f"`report_epsilon` publishes figures of groups, but `groups_from` names the column {groups[0]!r} alone, so "
-            "the groups would be read from private data",
-            f"name them all: `groups_from` {groups[0]} GROUP GROUP ...",
+            f"`report_epsilon` is {epsilon!r}, but the data are public", "leave it out: all figures may be published"
         )
-
-
-def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str | None:
-    """The requested rule of an operating point, if any. Refuses an invalid rule, and one without published figures."""
-    if (rule := options.get("operating_point")) is None:
-        return None
-    rule = point_choice.check_rule(rule, classes)
-    if options.get("report_epsilon") is None:
-        raise SfumatoError(
-            f"`operating_point` is {rule}, but no figures are published from which to choose it",
-            "give `report_epsilon`, or a `prevalence` when the model is used",
-        )
-    return rule
-
-
-def plan_table(epsilon: float | None, source: Source, plan: PrivacyPlan) -> NoisyTable | None:
-    """The table to release at this epsilon; None without one.
-
-    Args:
-        epsilon: the cost for each record of the test split.
-
-    **Guarantee.** The table depends on epsilon, the classes, the number of training examples and the share of the test
-    split: each is declared, or named by the statement as read from the data; and on the groups, which must be declared.
-    It never depends on the number of test
-    records.
-
-    Errors: `SfumatoError` for candidates of a selection, whose figures nobody may see; for users, who may have any
-    number of test records; and for public data, whose figures may all be published.
-    """
-    if epsilon is None:
-        return None
-    check(epsilon, protects_users=plan.users is not None, public=source.public)
-    source.require_classes(f"report_epsilon {epsilon:g}")
-    refuse_read_groups(source.declared)
-    share = source.test_fraction
-    return NoisyTable.by_rule(
-        epsilon,
-        classes=len(source.classes),
-        records=max(1, round(source.examples * share / (1 - share))),
-        groups=len(source.subgroups) or 1,
-    )
+    NoisyTable(epsilon=epsilon, classes=2)
 
 
 def release_table(
@@ -209,20 +113,18 @@ def release_table(
     run: RunDirectory,
     ledger: Ledger,
     step: int,
-    predicted: Predictions,
+    counts: np.ndarray,
     *,
-    temperature: float | None,
+    classes: tuple[str, ...],
     key: RunKey | None,
-    rule: str = NONE,
 ) -> NoisyFigures | None:
     """Releases the table, once in the life of a run; an existing release is read.
 
     Args:
         step: number of steps after which the model is released.
-        predicted: the model's outputs on the test split.
-        temperature: the divisor of the logits; None to let the table choose one.
+        counts: int64, in the table's shape. Private.
+        classes: the names of the classes.
         key: the run's key; None if it is lost.
-        rule: for choosing an operating point from the noisy counts.
 
     **Guarantee.** See `NoisyTable`. The ledger records the release, safe on disk, before its noise is drawn. A run
     releases one table, of one model: another step is refused, and an existing file stays. If a run is killed before the
@@ -235,85 +137,45 @@ def release_table(
 
     Errors: `SfumatoError` if the ledger records another table, or one that was never written and whose key is lost.
     """
-    said, told = published.find_body(ledger.entries), published.body(table, step)
-    if said is not None and dict(said) != told:
+    recorded, own = published.find_body(ledger.entries), published.body(table, step)
+    if recorded is not None and dict(recorded) != own:
         raise SfumatoError(
-            f"the ledger of {run.path} records figures of the model after step {said.get('step')}, not of this one",
+            f"the ledger of {run.path} records figures of the model after step {recorded.get('step')}, not of this one",
             f"end the run at its checkpoint (sfumato finish {run.path})",
         )
-    if said is not None and (there := published.read(run)) is not None:
+    if recorded is not None and (there := published.read(run)) is not None:
         return there
     if key is None:
-        if said is None:
+        if recorded is None:
             return None
         raise SfumatoError(
             f"figures of {run.path} are in the ledger but were not written, and the run key is lost",
             "restore the key from a copy",
         )
-    if said is None:
-        ledger.append(published.ENTRY, told)
+    if recorded is None:
+        ledger.append(published.ENTRY, own)
     with write_errors(ledger.path):
         ledger.sync()
-    figures = _draw_figures(table, key, predicted, temperature)
-    # Post-processing of what is released.
-    figures = replace(figures, operating=point_choice.choose_operating_point(figures, rule))
+    noisy = noisy_counts(table, values := counts.flatten().tolist(), _key_of(key, values))
+    figures = NoisyFigures(table=table, counts=np.array(noisy, np.int64).reshape(table.shape), classes=classes)
     published.save(run, figures)
     return figures
 
 
-def _draw_figures(table: NoisyTable, key: RunKey, predicted: Predictions, temperature: float | None) -> NoisyFigures:
-    outputs, labels, loss = predicted.outputs.double().nan_to_num(), predicted.labels, predicted.loss
-    if table.temperature:
-        scores = scores_of([_gap(outputs / one, labels, loss) for one in TEMPERATURES])
-        temperature = TEMPERATURES[choose(table.choice, scores, _own_key(key, "temperature", scores))]
-    temperature = temperature or 1.0
-    outputs = outputs / temperature
-    counts = count_cells(table, outputs, labels, loss=loss, groups=predicted.places).flatten().tolist()
-    noisy = np.array(noisy_counts(table, counts, _own_key(key, "counts", counts)), np.int64)
-    released = noisy.reshape(table.groups, *table.shape)
-    return NoisyFigures(
-        table=table,
-        counts=released.sum(0),
-        classes=tuple(predicted.classes),
-        temperature=temperature,
-        groups=tuple(predicted.groups),
-        group_counts=released if predicted.groups else None,
-    )
+def _key_of(key: RunKey, values: list[int]) -> RunKey:
+    """A key for one draw, which depends on the counts that it is drawn for."""
+    return RunKey(key.uint64_words("figures counts", 0, hashlib.sha256(repr(values).encode()).hexdigest()).tobytes())
 
 
-def _own_key(key: RunKey, what: str, values: list[int]) -> RunKey:
-    """A key for one draw, which depends on the values that it is drawn for."""
-    return RunKey(key.uint64_words(f"figures {what}", 0, hashlib.sha256(repr(values).encode()).hexdigest()).tobytes())
+def count_cells(table: NoisyTable, labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """The number of records in each cell, int64 in the table's shape. Private.
 
-
-def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:
-    """The sum over records of confidence, minus 1 if the prediction is right, in units of 1 / `GRAIN`.
-
-    Each record's term is an integer of absolute value at most `GRAIN`.
-    """
-    confidence, chosen = probabilities(outputs, loss).max(1)
-    read = (confidence * GRAIN).round().long().clamp(0, GRAIN)
-    return int((read - GRAIN * (chosen == labels).long()).sum())
-
-
-def count_cells(
-    table: NoisyTable, outputs: Tensor, labels: Tensor, *, loss: str, groups: np.ndarray | int = 0
-) -> np.ndarray:
-    """The number of records in each cell, int64 (groups, *shape of the table). Private.
-
-    **Guarantee.** Sensitivity 1: each record is in one cell of one group, a function of that record and the model
-    alone. So figures of groups cost no more than those of all records.
+    **Guarantee.** Sensitivity 1: each record is in one cell, a function of that record and the model alone.
 
     Args:
-        outputs: logits (N, classes).
-        labels: (N,).
-        groups: the position of each record's group, int64 (N,).
+        labels, predicted: int64 (N,).
     """
-    confidence, chosen = probabilities(outputs, loss).max(1)
-    second = chosen if table.predictions else (chosen == labels).long()
-    inner = torch.tensor(table.edges[1:-1], dtype=confidence.dtype)
-    third = torch.bucketize(confidence, inner, right=True)
-    counts = np.zeros((table.groups, *table.shape), np.int64)
-    cells = np.stack([np.broadcast_to(groups, len(labels)), labels.numpy(), second.numpy(), third.numpy()])
-    np.add.at(counts, tuple(cells), 1)
+    classes, predictions = table.shape
+    counts = np.zeros(table.shape, np.int64)
+    np.add.at(counts, (labels, predicted if classes == predictions else (labels == predicted).astype(int)), 1)
     return counts

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sfumato._checks import SfumatoError, shortened
-from sfumato._files import refuse_special
+from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import notes_on_parts, part_in_name, test_part
 from sfumato.data.paths import expanded
@@ -52,7 +52,7 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
             raise SfumatoError(f"no file matches {pattern!r}", f"correct the path after {kind}:")
         found += matching
     for path in found:
-        with paths.path_errors(f"shard {path!r}", f"correct the path after {kind}:", "give the files in it"):
+        with path_errors(f"shard {path!r}", f"correct the path after {kind}:", "give the files in it"):
             refuse_special(paths.status(path), f"shard {path!r}")
     once = list(dict.fromkeys(map(Path, found)))
     if len(once) < len(found):

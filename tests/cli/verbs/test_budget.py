@@ -1,0 +1,124 @@
+"""sfumato budget, and runs under one, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import sfumato
+from sfumato.cli import main
+from sfumato.privacy import Ledger
+from sfumato.runs.owner import uses
+from sfumato.runs.owner.lines import DataIdentity
+
+
+@pytest.fixture
+def private(quick) -> str:
+    return f"train digits --private {quick}"
+
+
+def test_a_budget_from_its_first_run_to_its_last(private, call):
+    assert "budget faces: 0% of epsilon 3 at delta 1e-05 is used" in call("budget faces --epsilon 3 --delta 1e-5")
+    said = call(f"{private} --budget faces --output a")
+    assert re.search(
+        r"Budget faces: [\d.]+% of epsilon 3 at delta 1e-05 is used, for each single example, by 1 run", said
+    )
+    alone = call("budget faces")
+    assert "so far epsilon" in alone
+    assert "that of its plan alone" in alone
+    assert "price of choosing" not in alone
+    found = json.loads(call("budget faces --json"))
+    assert found["epsilon_used"] == found["epsilon_if_planned_in_advance"] < 3
+    call(f"{private} --budget faces --output b --report-epsilon 1")
+    shown = call("budget faces --plot a.svg")
+    assert "figures at 1" in shown
+    assert Path("a.svg").read_text().startswith("<?xml")
+    found = json.loads(call("budget faces --json"))
+    assert [row["run"] for row in found["history"]] == [f"{Path.cwd().name}/{name}" for name in "ab"]
+    assert found["history"][-1]["used"] == found["used"] <= 1
+    assert found["epsilon_if_planned_in_advance"] is None, "one publishes figures"
+    refused = call(f"{private} --budget faces --output c --report-epsilon 2.5", status=1)
+    assert "the budget faces has epsilon 3 at delta 1e-05, of which 2 runs took" in refused
+    assert "publish no figures (--report-epsilon), or at a smaller epsilon" in refused
+    assert not Path("c").exists()
+    assert json.loads(call("budget --json"))["budgets"] == [found]
+    assert call("budget").startswith("budget faces: ")
+
+
+def test_a_source_names_the_budgets_that_count_its_runs(call, arrays, plan, capsys):
+    assert main(["budget", "name:none"]) == 0
+    assert "no budget counts a run on name:none; --budget NAME counts one" in capsys.readouterr().err
+    assert json.loads(call("budget name:none --json"))["budgets"] == []
+    call("budget spots --epsilon 20 --delta 1e-3")
+    source = sfumato.open_source(arrays, owner_key=sfumato.owner_key())
+    uses.record(DataIdentity.from_source(source), plan, run="one", budget="spots")
+    assert call(f"budget {arrays}").startswith("budget spots: ")
+    (found,) = json.loads(call(f"budget {arrays} --json"))["budgets"]
+    assert found["budget"] == "spots"
+    assert "is a source and no budget's name; give a name, such as faces" in call(
+        f"budget {arrays} --epsilon 3", status=1
+    )
+
+
+def test_a_run_that_ends_early_or_goes_on_is_counted_once(private, call, monkeypatch):
+    class StopError(Exception):
+        pass
+
+    inner = Ledger.append
+
+    def stopping(self, kind, body):
+        if kind == "release" and body["step"] == 1:
+            raise StopError
+        return inner(self, kind, body)
+
+    call("budget faces --epsilon 8 --delta 1e-5")
+    for place in "ab":
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "append", stopping)
+            with pytest.raises(StopError):
+                call(f"{private} --budget faces --output {place}")
+    before = call("budget faces --json")
+    assert len(json.loads(before)["history"]) == 2
+    call("train a")
+    call("finish b")
+    assert call("budget faces --json") == before
+
+
+def test_totals_are_changed_in_the_open(call):
+    call("budget faces --epsilon 3 --delta 1e-5")
+    shown = call("budget faces --epsilon 4")
+    assert re.search(r"\d{4}-\d\d-\d\dT\S+  total changed from epsilon 3 to 4", shown)
+    assert "delta of the budget faces was fixed when it was set" in call(
+        "budget faces --epsilon 4 --delta 1e-6", status=1
+    )
+
+
+def test_planned_runs_come_from_dry_runs(private, call):
+    Path("plan.json").write_text(call(f"{private} --output a --dry-run --json"))
+    call("budget planned --epsilon 3 --delta 1e-5 --accounting planned --plans plan.json plan.json")
+    call(f"{private} --budget planned --output a")
+    other = call(f"{private} --budget planned --output b --steps 4", status=1)
+    assert "the budget planned is for 2 plans that were fixed in advance, and this is none of the" in other
+    call(f"{private} --budget planned --output b")
+    assert "100% of epsilon 3" in call("budget planned")
+    assert "which allows choosing plans" in call(f"{private} --budget planned --output c", status=1)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("budget faces", "there is no budget faces; set it first (sfumato budget faces --epsilon 8 --delta 1e-5)"),
+        ("budget faces --epsilon 8", "the budget faces needs a delta"),
+        ("budget faces --delta 1e-5", "--delta is given without --epsilon"),
+        ("budget a/b --epsilon 8 --delta 1e-5", "budget must be a name of letters"),
+        ("budget faces --epsilon 8 --delta 1e-5 --unit person", "--unit must be one of example, user"),
+        ("budget faces --epsilon 8 --delta 1e-5 --accounting planned", "no --plans are given"),
+        ("train digits --budget faces", "--budget is faces, but the data are public and cost nothing; leave it out"),
+        ("train digits --private --budget faces", "there is no budget faces"),
+    ],
+)
+def test_what_it_is_refused_for(call, command, words):
+    assert words in call(command, status=1)

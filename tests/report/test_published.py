@@ -1,0 +1,48 @@
+"""What a page says of figures that may be published, and of the exact ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sfumato.report import Published, page
+
+FIGURES = Published(
+    epsilon=0.5,
+    records=(1234.0, 1100.0, 1368.0),
+    accuracy=(0.9712, 0.962, 0.981),
+    per_class={"heron": (0.9, 0.8, 1.0), "<newt>": (None, 0.0, 1.0)},
+)
+
+
+def test_published_figures_are_on_every_version_of_the_page(facts):
+    for public in (False, True):
+        text = page(facts(published=FIGURES), public=public)
+        assert "Accuracy: 97.1% (96.2% to 98.1%)." in text
+        assert "epsilon 0.5" in text
+        assert "unknown: the noise leaves nothing of it" in text
+        assert "&lt;newt&gt;" in text
+        assert "<newt>" not in text
+    assert 'id="published"' not in page(facts(), public=True)
+
+
+def test_the_exact_calibration_error_is_on_the_owner_s_page_alone(facts, evaluation):
+    exact = replace(evaluation, calibration_error=0.17)
+    assert "17.0% (expected calibration error)" in page(facts(evaluation=exact))
+    assert "calibration error" not in page(facts(evaluation=evaluation))
+    assert page(facts(evaluation=exact), public=True) == page(facts(), public=True)
+
+
+def test_published_accuracy_leads_the_page_whose_exact_one_is_left_out(facts, evaluation):
+    public = page(facts(published=FIGURES, evaluation=evaluation), public=True)
+    summary = public[: public.index('id="promise"')]
+    assert "97.1%" in summary
+    assert "from about 1,234 test images, with noise that is worth epsilon 0.5" in summary
+    assert "Published with the model" in summary
+    assert "Private: not covered" not in summary
+    assert "Accuracy is left out" not in summary
+    own = page(facts(published=FIGURES, evaluation=evaluation))
+    assert (
+        "Private: not covered" in own[: own.index('id="owner"') if 'id="owner"' in own else own.index('id="promise"')]
+    )
+    nothing = replace(FIGURES, accuracy=(None, 0.0, 1.0))
+    assert "Accuracy is left out" in page(facts(published=nothing, evaluation=evaluation), public=True)
