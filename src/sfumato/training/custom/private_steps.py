@@ -142,10 +142,8 @@ def private_steps(
     """
     _refuse_choices(unknown, optimizer, with_state, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), storable(unwrap(model))
-    if per_step is None and users is not None and plan is not None:
-        per_step = plan.unit.per_step or ALL
     records, joined = own_records(data, key), _join(rounds)
-    records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, per_step)
+    records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, per_step, plan)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
@@ -205,10 +203,15 @@ def _refuse_choices(
 
 
 def _unit_of(
-    records: LoopRecords, users: Sequence[Any] | np.ndarray | None, per_user: int | None, per_step: int | None
+    records: LoopRecords,
+    users: Sequence[Any] | np.ndarray | None,
+    per_user: int | None,
+    per_step: int | None,
+    plan: PrivacyPlan | None,
 ) -> tuple[LoopRecords, Example | User]:
     if users is not None:
-        return group_by_user(records, users, per_user, 1 if per_step is None else per_step)
+        by_default = 1 if plan is None else plan.unit.per_step or ALL
+        return group_by_user(records, users, per_user, by_default if per_step is None else per_step)
     for name, value in {"per_user": per_user, "per_step": per_step}.items():
         if value is not None:
             raise SfumatoError(f"{name} is {value}, but there are no users", "give users, who each record belongs to")
