@@ -45,7 +45,7 @@ from benchmarks.shared.runs import sfumato
 from sfumato.data import Cache
 from sfumato.experiment.defaults import LARGE_BATCH, STEPS_SAMPLED
 from sfumato.experiment.fixed_features import FULL_BATCH_UP_TO, STEPS_FULL_BATCH, FixedFeatures
-from sfumato.models.weights.whitening import whitening
+from sfumato.models.weights.backbone import whitening
 from sfumato.privacy import PrivacyPlan
 from studies.dead_leaves import dead_leaves, grey
 
