@@ -14,8 +14,7 @@ from torch import Tensor
 from sfumato.data import Part
 from sfumato.evaluation import accuracy, diagnostic
 from sfumato.models.losses import probabilities
-from sfumato.report import GroupScore, wilson
-from sfumato.runs.figures.published import Estimate
+from sfumato.report import Estimate, GroupScore, wilson
 
 UNKNOWN = (None, 0.0, 1.0)
 CONFIDENCE = 0.95

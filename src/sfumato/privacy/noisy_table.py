@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive, positive_integer
@@ -59,11 +58,6 @@ class NoisyTable:
     def cells(self) -> int:
         """The number of counts."""
         return math.prod(self.shape)
-
-    @property
-    def noise_epsilon(self) -> Fraction:
-        """The epsilon of the noise, exactly."""
-        return Fraction(self.epsilon)
 
     @property
     def variance(self) -> float:
