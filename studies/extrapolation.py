@@ -117,7 +117,7 @@ def epsilon_of_rounds(
         )
     rows = []
     for accountant, population in _variants(plan, accountants, populations):
-        most = plan.participation.largest_batch(population, plan.steps)
+        most = plan.participation.largest_batch(population)
         for size in batch_sizes:
             if positive_integer("batch_sizes", size) > most:
                 raise SfumatoError(
@@ -160,7 +160,7 @@ def _fewest_steps(
     def spent(batch: int, grid: float) -> float:
         return of(batch).epsilon(accountant=accountant, grid=grid)
 
-    most = plan.participation.largest_batch(population, plan.steps)
+    most = plan.participation.largest_batch(population)
     if isinstance(plan.participation, FullBatch):
         return of(most) if spent(most, FINE_GRID) <= epsilon else None
     start = min(max(1, math.ceil(LEAST_NOISE / ratio)), most)

@@ -94,7 +94,7 @@ def compare(
     Args:
         momentum, rates: settings of the optimizer, as for `request_by_names`.
         options: further options of `request_by_names` (bands, groups, ...), each for the pairs that have it.
-            With an order by position or time, records cannot be drawn, so only pairs of a fixed order have a plan.
+            With an order by position, records cannot be drawn, so only pairs of a fixed order have a plan.
         on_progress: called with the number of finished pairs and the number of all pairs.
     """
     if steps > MOST_STEPS:
@@ -108,8 +108,8 @@ def compare(
         if participation == "cyclic":  # groups * batch size must not exceed the number of examples
             own["groups"] = min(own.get("groups") or GROUPS, max(1, examples // batch_size))
         try:
-            if given.get("order") in ("position", "time") and participation != "fixed-order":
-                raise SfumatoError(f"who takes part is decided by {given['order']}", "give order random, or none")
+            if given.get("order") == "position" and participation != "fixed-order":
+                raise SfumatoError("who takes part is decided by position", "give order random, or none")
             pair = {"participation": participation, "mechanism": mechanism, **own}
             request = by_name.request_by_names(examples=examples, momentum=momentum, rates=rates, **pair)
             plan = PrivacyPlan.calibrate(
@@ -217,10 +217,9 @@ class Pairs(
     def _numbers(self, delta: float) -> str:
         """The options of the training command: those of the budget, and the given ones of the optimizer."""
         names = [name for name in ("momentum", "schedule") if getattr(self, name) is not None]
-        clock = " --start TIME --period DURATION" if self.order == "time" else ""
         return (
             f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.epsilon:g} --delta {delta!r}"
-            f"{''.join(f' --{name} {getattr(self, name)}' for name in names)}{clock}"
+            f"{''.join(f' --{name} {getattr(self, name)}' for name in names)}"
         )
 
 

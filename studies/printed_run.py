@@ -29,7 +29,6 @@ from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import pretraining
 from sfumato.training.job import PublicJob, PublicTraining
-from sfumato.training.parts.declared_facts import check_clock
 from sfumato.training.parts.part import RunKind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import early_checks
@@ -158,7 +157,6 @@ def train(
     left_out = {name: value for name, value in plain.items() if getattr(experiment, name) is None}
     plan, settings, reasons = replace(experiment, **left_out).decide(source)
     _check(plan, settings)
-    check_clock(experiment.clock, is_time_ordered=False)
     beside = public_examples(settings, source)
     assert beside is not None
     bare = replace(settings, normalisation=None, public_data=None, public_examples=PUBLIC_EXAMPLES)

@@ -100,11 +100,10 @@ def ended(process: int) -> int:
 
 def without_plots() -> None:
     """Those of a run's page take longer than all else of a small run."""
-    from sfumato.report.sections import calibrated, learning_curves
+    from sfumato.report.sections import learning_curves
     from sfumato.training.conclusion import run_report
 
     learning_curves.curve = lambda *_: ""
-    calibrated.inline = lambda draw, **described: ""
     run_report.true_positive_rates = lambda _, rates: [1.0 for _ in rates]
 
 

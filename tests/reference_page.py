@@ -46,7 +46,6 @@ MORE = {
     "registry": "verify.md#an-entry-for-the-deployments-registry",
     "report-epsilon": "figures.md",
     "signer": "verify.md#sign-a-run",
-    "start": "#time-stamps",
     "text-column": "text.md",
     "track": "python.md#trackers",
     "train epsilon": "transfer.md#several-budgets",

@@ -104,7 +104,7 @@ def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
     )
-    for place in ("plots.attack", "plots.curves", "sections.calibrated"):
+    for place in ("plots.attack", "plots.curves"):
         monkeypatch.setattr(f"sfumato.report.{place}.inline", _undrawn)
     monkeypatch.setattr("sfumato.training.conclusion.run_report.true_positive_rates", _any_plan)
 
@@ -428,8 +428,8 @@ def ranks(forks) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        known |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-        known |= {"LOCAL_WORLD_SIZE": str(count)}
+        by_rule = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+        known = by_rule | {"LOCAL_WORLD_SIZE": str(count)} | known
         begun = [forks.start(*command, **known, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
         return [forks.join(*one) for one in begun]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,8 +10,6 @@ import pytest
 from safetensors.torch import load_file
 
 from sfumato.privacy import ledger
-from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
 from sfumato.training.custom import steps as custom_steps
 
 TRAINERS = {"lightning_module": ("lightning",), "hf_trainer": ("transformers", "accelerate")}
@@ -28,55 +25,9 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.fixture
-def own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return load("own_loop")
-
-
-def test_own_loop_learns_within_its_budget(own_loop: ModuleType, capsys: pytest.CaptureFixture[str]):
-    epsilon, accuracy = own_loop.main(steps=25)
-    assert 2.9 < epsilon <= 3
-    assert accuracy > 0.5
-    assert f"epsilon {epsilon:.3f}" in capsys.readouterr().out
-
-
-def test_own_loop_records_every_step_once_and_refuses_a_second_run(own_loop: ModuleType, tmp_path: Path):
-    own_loop.main(steps=3, ledger_path=tmp_path / "three.jsonl")
-    entries = ledger.read(tmp_path / "three.jsonl")
-    assert [entry.kind for entry in entries] == ["begin", *3 * ["release"]]
-    assert [entry.body["step"] for entry in entries[1:]] == [0, 1, 2]
-    with pytest.raises(SystemExit, match="adds up"):
-        own_loop.main(steps=3, ledger_path=tmp_path / "three.jsonl")
-
-
-def test_own_loop_is_on_the_owners_list(own_loop: ModuleType, monkeypatch, tmp_path: Path):
-    """Of private data, as those of its readers are."""
-    source = replace(own_loop.sfumato.open_source("digits", owner_key=bytes(32)), public=False)
-    monkeypatch.setattr(own_loop.sfumato, "open_source", lambda spec, *, owner_key: source)
-    own_loop.main(steps=1)
-    assert [use.steps for use in uses.earlier_uses(DataIdentity(source.data_digests)).plans] == [1]
-
-
-@pytest.mark.slow
-def test_own_loop_together_gives_the_same_weights_with_two_processes(tmp_path: Path, ranks):
-    printed = []
-    for count in (1, 2):
-        given = [str(EXAMPLES / "own_loop_together.py"), str(tmp_path / str(count)), "7"]
-        done = ranks(count, given, SFUMATO_HOME=str(tmp_path / "home"))
-        assert [one.returncode for one in done] == [0] * count, [one.stderr for one in done]
-        printed.append(done[0].stdout)
-        assert not (tmp_path / str(count) / "key").exists()
-        kinds = [entry.kind for entry in ledger.read(tmp_path / str(count) / "ledger.jsonl")]
-        assert kinds == ["begin", *30 * ["release"]]
-    assert printed[0] == printed[1]
-    assert printed[0].startswith("epsilon 3.000")
-
-
 def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
-        *("federated_data", "other_tasks", "own_loop", "own_loop_together"),
+        *("federated_data", "other_tasks"),
         *("hf_trainer", "lightning_module", "lora", "tracked"),
         *("chexpert", "eyepacs"),
     }

@@ -54,8 +54,6 @@ BUDGET: dict[str, Any] = {
     "batch_size": 11,
     "steps": 4,
     "max_norm": 0.3,
-    "start": 5,
-    "period": 2,
     "mechanism": "banded",
     "participation": "fixed-order",
     "adjacency": "zero-out",

@@ -133,6 +133,7 @@ def of_exchange(count: int) -> float:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
+    known["LOCAL_WORLD_SIZE"] = str(count)
     command = [sys.executable, __file__, "--exchanged"]
     begun = [
         subprocess.Popen(command, env=os.environ | known | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)

@@ -43,9 +43,10 @@ LONGEST, MOST = 6.0, 6
 BEGUN = "begun"
 
 
-def command(place: Path, words: str) -> list[str]:
-    """Of one run in this place."""
-    return [sys.executable, "-m", "sfumato", *words.split()]
+def command(words: str, processes: int = 1) -> list[str]:
+    """Of one run by so many processes."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, *(torchrun if processes > 1 else ()), "-m", "sfumato", *words.split()]
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -65,9 +66,9 @@ def of_a_step(place: Path, processes: int, batch: int) -> dict[str, float]:
         words = (
             f"train npz:large.npz --model wrn-16-4 --views 1 --batch-size {batch} --examples {batch} --steps {steps}"
         )
-        words += f" --micro-batch 32 --threads 1 --noise-multiplier 1 --keep 0 --processes {processes}"
+        words += " --micro-batch 32 --threads 1 --noise-multiplier 1 --keep 0"
         before, began = loopback(), time.monotonic()
-        done = [*command(place, words), "--output", f"speed-{processes}-{steps}"]
+        done = [*command(words, processes), "--output", f"speed-{processes}-{steps}"]
         subprocess.run(done, check=True, capture_output=True, cwd=place, env=environment(place))
         seconds[steps], sent[steps] = time.monotonic() - began, loopback() - before
     steps = MANY - FEW
@@ -81,22 +82,22 @@ def killed(place: Path, name: str, dice: random.Random) -> list[str]:
     lost: list[str] = []
     while not (place / name / "done").exists():
         processes = dice.randint(1, 3)
-        words = f"train {name} --processes {processes}"
-        with subprocess.Popen(command(place, words), cwd=place, env=environment(place), stdout=-3, stderr=-3) as leader:
+        begun = command(f"train {name}", processes)
+        with subprocess.Popen(begun, cwd=place, env=environment(place), stdout=-3, stderr=-3) as agent:
             moment = dice.uniform(0, LONGEST)
             ledger = place / name / "ledger.jsonl"
             before = ledger.stat().st_size if ledger.exists() else 0
-            while leader.poll() is None and not (ledger.exists() and ledger.stat().st_size > before):
+            while agent.poll() is None and not (ledger.exists() and ledger.stat().st_size > before):
                 time.sleep(0.05)
             try:
-                leader.wait(moment if len(lost) < MOST else None)
+                agent.wait(moment if len(lost) < MOST else None)
             except subprocess.TimeoutExpired:
-                victims = [psutil.Process(leader.pid), *psutil.Process(leader.pid).children()]
-                number = dice.randrange(len(victims))
-                victims[number].kill()
+                one = psutil.Process(agent.pid)
+                victim = dice.choice(one.children() if processes > 1 else [one])
+                number = int(victim.environ().get("RANK", "0"))
+                victim.kill()
                 lost.append(f"{'leader' if number == 0 else 'worker'} of {processes}")
-                leader.wait()
-                psutil.wait_procs(victims[1:], timeout=30)
+                agent.wait()
     return lost
 
 
@@ -131,12 +132,12 @@ def of_kills(place: Path, kills: int) -> Iterator[dict[str, Any]]:
     if not kills:
         return
     known: dict[str, Any] = {"cwd": place, "env": environment(place)}
-    with subprocess.Popen(command(place, f"{SMALL} --output {BEGUN}"), **known, stdout=-3, stderr=-3) as one:
+    with subprocess.Popen(command(f"{SMALL} --output {BEGUN}"), **known, stdout=-3, stderr=-3) as one:
         while not (place / BEGUN / "ledger.jsonl").exists():
             time.sleep(0.05)
         one.kill()
     shutil.copytree(place / BEGUN, place / "whole")
-    subprocess.run(command(place, "train whole"), check=True, capture_output=True, **known)
+    subprocess.run(command("train whole"), check=True, capture_output=True, **known)
     expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
     dice, lost, wrong, runs = random.Random(0), [], [], 0
     while len(lost) < kills:

@@ -27,7 +27,7 @@ from benchmarks.shared.measuring import growth, machine
 from sfumato import ClippedGradient, models
 from sfumato.averaging import EMA, LastMean, TrainingOverAggregates
 from sfumato.averaging.kept_weights import kept_count_by_rule
-from sfumato.runs import kept_weights
+from sfumato.runs.checkpoint import save_kept
 from sfumato.runs.directory import RunDirectory
 
 
@@ -60,7 +60,7 @@ def main(batch: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         run = RunDirectory(place)
         values = {name: value.detach() for name, value in weights.items()}
-        written = least(lambda: kept_weights.save(run, 1, values), 5)
+        written = least(lambda: save_kept(run, 1, values), 5)
     rows.append({"what": "one set written", "share": written / step, "sets in a run": kept_count_by_rule(size)})
     for row in rows:
         print(json.dumps(row))

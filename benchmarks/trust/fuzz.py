@@ -44,7 +44,7 @@ from sfumato.privacy import Gaussian, Poisson, PrivacyPlan, ledger
 from sfumato.runs import load, verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 RESULT = RESULTS / "fuzz.json"
 SIDE, COUNT = 8, 12

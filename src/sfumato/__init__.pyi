@@ -24,7 +24,6 @@ from .runs import Run as Run
 from .runs import intervals as intervals
 from .runs import load as load
 from .runs import read_budget as read_budget
-from .runs import record_use as record_use
 from .runs import set_budget as set_budget
 from .runs import verify as verify
 from .search import audit_run as audit_run

@@ -1,6 +1,6 @@
 """Access to the compute device, the same for CUDA, Intel XPU and other accelerators.
 
-Also tells whether this process is one of several that torchrun or `--processes` started. The functions import torch
+Also tells whether this process is one of several that torchrun started. The functions import torch
 themselves, so that importing this module is fast.
 """
 
@@ -86,7 +86,7 @@ def require_one_each(processes: int, name: str) -> None:
         available = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
         raise SfumatoError(
             f"processes is {processes}, each of which needs its own {spoken} device, but {available}",
-            f"give `processes={count}`, or `device=cpu`",
+            f"start {count}, or give `device=cpu`",
         )
 
 
@@ -331,12 +331,8 @@ def used_accelerators() -> Iterable[torch.device]:
     return [torch.device(kind, number) for number in range(torch.accelerator.device_count())] if begun else []
 
 
-STORE = "SFUMATO_STORE"
-"""Environment variable with the file through which processes that `--processes` started find each other."""
-
-
 def is_distributed() -> bool:
-    """Whether this process is one of several that torchrun or `--processes` started."""
+    """Whether this process is one of several that torchrun started."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
 
 

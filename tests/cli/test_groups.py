@@ -1,4 +1,4 @@
-"""Figures of groups, as they are typed: for the owner alone."""
+"""Figures of groups, as they are typed."""
 
 from __future__ import annotations
 
@@ -30,21 +30,24 @@ def table(workplace) -> str:
 
 def test_evaluate_prints_groups_and_says_that_they_are_private(call, table, quick):
     call(f"train {table} {quick} --output run")
-    assert "Group by group" not in Path("run/report.html").read_text("utf-8")
     printed = call(f"evaluate run {table} --groups-from sex")
     assert "group female" in printed
     assert "weighted area under ROC" in printed
     found = json.loads(call(f"evaluate run {table} --groups-from sex --json"))
-    assert [(one["name"], one["records"][0]) for one in found["groups"]] == list(COUNTS.items())
+    assert [(one["name"], one["records"]) for one in found["groups"]] == list(COUNTS.items())
     assert found["public"] is False
+    assert "groups" not in json.loads(call(f"evaluate run {table} --json"))
+    both = json.loads(call(f"evaluate run {table} --groups-from sex --part all --json"))["groups"]
+    assert [one["records"] for one in both] == [2 * count for count in COUNTS.values()]
 
 
 def test_what_groups_are_refused_for(call, table, quick):
-    train = f"train {table} {quick} --output run"
-    assert "names the column 'sex' and one group" in call(f"{train} --groups-from sex female", status=1)
-    assert "--groups-from does not name" in call(f"{train} --groups-from sex female male", status=1)
-    assert "has no column 'age'" in call(f"{train} --groups-from age", status=1)
-    assert "has 600 groups" in call(f"{train} --groups-from path", status=1)
-    assert "--groups-from is for csv:, parquet: and hf:" in call(f"train digits {quick} --groups-from sex", status=1)
-    refused = call(f"embed {table} --groups-from sex --user-column sex", status=1)
-    assert "for classifiers with one class for each record" in refused
+    call(f"train {table} {quick} --output run")
+    assert "has no column 'age'" in call(f"evaluate run {table} --groups-from age", status=1)
+    assert "has 600 groups" in call(f"evaluate run {table} --groups-from path", status=1)
+    assert "--groups-from is for csv:, parquet: and hf:" in call("evaluate run digits --groups-from sex", status=1)
+    call(f"train {table} {quick} --groups-from sex --output other", status=2)
+    call(f"embed {table} --groups-from sex --user-column sex", status=2)
+    Path("mine.toml").write_text(f'source = "{table}"\ngroups-from = "sex"\n')
+    assert "has unknown options: groups_from" in call("train mine.toml", status=1)
+    assert not Path("other").exists()

@@ -15,67 +15,51 @@ import pytest
 import torch
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError
 from sfumato.cli import main, parse
 from sfumato.cli.output.processes import _device_of
-from sfumato.training import launch as together_module
+from sfumato.training import launch
 
 COMMAND = (sys.executable, "-m", "sfumato", "train")
 OPTIONS = ("--model", "cnn", "--steps", "60", "--batch-size", "100", "--micro-batch", "16", "--threads", "1")
 OPTIONS += ("--seed", "3", "--epsilon", "5")
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ("--processes 0", "error: --processes must be at least 1, got 0"),
-        ("--processes 2 --seeds 2", "can only train one private run, got --seeds"),
-        ("--processes 2 --epsilon 1,3", "can only train one private run, got several budgets"),
-    ],
-)
-def test_what_several_processes_cannot_do_is_refused_in_one_line(options, problem, workplace, call):
+def torchrun(count: int) -> list[str]:
+    """The beginning of a command of so many processes."""
+    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    return [*agent, "-m", "sfumato"]
+
+
+@pytest.fixture
+def first_of_two(monkeypatch):
+    """The environment of the first of two processes, as torchrun gives it."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(("options", "what"), [("--seeds 2", "--seeds"), ("--epsilon 1,3", "several budgets")])
+def test_what_several_processes_cannot_do_is_refused_in_one_line(options, what, workplace, call, first_of_two):
     (line,) = call(f"train digits {options}", status=1).splitlines()
-    assert problem in line
+    assert f"several processes can only train one private run, got {what}" in line
     assert list(workplace.iterdir()) == []
 
 
-@pytest.mark.parametrize("how", ["--processes", "torchrun"])
-def test_more_processes_than_gpus_are_refused_before_any_is_started(how, call, workplace, monkeypatch):
+def test_more_processes_than_gpus_are_refused_before_they_meet(call, workplace, monkeypatch, first_of_two):
     monkeypatch.setattr(_devices, "select", lambda name: name or "cuda")
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    monkeypatch.setattr(together_module, "launch_workers", None)
-    monkeypatch.setattr(together_module, "join_workers", None)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") if how == "torchrun" else ():
-        monkeypatch.setenv(name, "0" if name == "RANK" else "2")
-    printed = call(f"train digits --steps 2 {'--processes 2' * (how != 'torchrun')}", status=1)
+    monkeypatch.setattr(launch, "join_workers", None)
+    printed = call("train digits --steps 2", status=1)
     assert printed.strip() == (
         "error: processes is 2, each of which needs its own CUDA device, but torch sees 1 CUDA device; "
-        "give --processes 1, or --device cpu"
+        "start 1, or give --device cpu"
     )
     assert list(workplace.iterdir()) == []
 
 
 def test_a_run_goes_on_by_processes_on_the_device_that_it_has_recorded(run):
-    assert _device_of(parse(["train", run, "--processes", "2"])) == "cpu"
-    assert _device_of(parse(["train", "digits", "--processes", "2"])) is None
+    assert _device_of(parse(["train", run])) == "cpu"
+    assert _device_of(parse(["train", "digits"])) is None
     assert _device_of(parse(["train", "digits", "--device", "cuda:1"])) == "cuda:1"
-
-
-def test_the_last_line_of_a_worker_is_told_with_its_end():
-    script = "import sys; print('a warning', file=sys.stderr); sys.exit('error: CUDA has no such device')"
-    ended = r"^worker 1 \(process \d+\) ended with status 1: CUDA has no such device; "
-    with (
-        pytest.raises(SfumatoError, match=ended),
-        together_module.launch_workers(2, ["-c", script]),
-    ):
-        pass
-
-
-def test_torchrun_says_how_many_there_are(call, monkeypatch):
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
-    printed = call("train digits --processes 3", status=1)
-    assert "--processes is 3, but this is one of 2 processes already; leave it out" in printed
 
 
 def test_a_search_starts_processes_of_its_own(call, monkeypatch):
@@ -86,9 +70,7 @@ def test_a_search_starts_processes_of_its_own(call, monkeypatch):
     assert "start it alone, with --processes 3 for so many runs at once" in printed
 
 
-def test_other_verbs_are_for_the_first_process_alone(call, monkeypatch):
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
+def test_other_verbs_are_for_the_first_process_alone(call, first_of_two):
     assert "epsilon" in call("plan --examples 1000 --noise-multiplier 8 --batch-size 10 --steps 10 --delta 1e-5")
 
 
@@ -103,16 +85,16 @@ def backbone(tmp_path_factory) -> Path:
     return place / "run"
 
 
-def together(verb: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def together(verb: str, *options: str, cwd: Path, count: int = 2) -> subprocess.CompletedProcess[str]:
     """A command of several processes."""
-    command = [sys.executable, "-m", "sfumato", verb, *options, "--threads", "1"]
+    command = [*torchrun(count), verb, *options, "--threads", "1"]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
 @pytest.mark.slow
 def test_records_are_measured_by_several_processes_with_the_figures_of_one(backbone, call, tmp_path):
     plot = ["--positive", "3", "--plot", "roc.svg"]
-    done = together("evaluate", str(backbone), "digits", "--processes", "2", "--json", *plot, cwd=tmp_path)
+    done = together("evaluate", str(backbone), "digits", "--json", *plot, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == json.loads(call(f"evaluate {backbone} digits --threads 1 --json --positive 3"))
     assert [path.name for path in tmp_path.iterdir()] == ["roc.svg"]
@@ -120,9 +102,9 @@ def test_records_are_measured_by_several_processes_with_the_figures_of_one(backb
 
 @pytest.mark.slow
 def test_what_one_command_cannot_do_its_leader_says_in_one_line(backbone, tmp_path):
-    done = together("evaluate", str(backbone), "digits", "--processes", "2", "--positive", "17", cwd=tmp_path)
+    done = together("evaluate", str(backbone), "digits", "--positive", "17", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: --positive must be one of 0, 1, 2")
 
 
@@ -134,7 +116,7 @@ def test_a_cache_and_public_weights_have_the_bytes_of_one_process(backbone, call
     for command, files in ((cache, "*"), (public, "*.safetensors")):
         name = command.split()[0]
         call(f"{command} --output {name}-one --threads 1")
-        done = together(*command.split(), "--output", f"{name}-many", "--processes", "3", cwd=workplace)
+        done = together(*command.split(), "--output", f"{name}-many", cwd=workplace, count=3)
         assert done.returncode == 0, done.stderr
         one, many = (
             {path.name: path.read_bytes() for path in (workplace / f"{name}-{place}").glob(files)}
@@ -153,21 +135,21 @@ def test_a_run_whose_worker_was_killed_goes_on_with_more_of_them_to_the_same_byt
     )
     known = {"cwd": tmp_path, "env": os.environ | {"SFUMATO_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}}
     subprocess.run([*COMMAND, "npz:noise.npz", *OPTIONS, "--output", "one"], check=True, capture_output=True, **known)
-    run = [*COMMAND, "npz:noise.npz", *OPTIONS, "--output", "two", "--processes", "2"]
-    with subprocess.Popen(run, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, **known) as leader:
+    run = [*torchrun(2), "train", "npz:noise.npz", *OPTIONS, "--output", "two"]
+    with subprocess.Popen(run, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, **known) as agent:
         ledger = tmp_path / "two" / "ledger.jsonl"
         while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 8:
-            assert leader.poll() is None
+            assert agent.poll() is None
             time.sleep(0.05)
-        (worker,) = psutil.Process(leader.pid).children()
-        worker.kill()
-        _, printed = leader.communicate(timeout=60)
-    assert leader.returncode == 1
-    assert (
-        f"error: worker 1 (process {worker.pid}) was killed by signal 9; give the same command again"
-        in printed.splitlines()[-1]
-    )
-    subprocess.run([*COMMAND, "two", "--processes", "3"], check=True, capture_output=True, **known)
+        ranks = {one.environ()["RANK"]: one for one in psutil.Process(agent.pid).children()}
+        for one in ranks.values():
+            addresses = [at.laddr.ip for at in one.net_connections("tcp") if at.status == "LISTEN"]
+            assert {*addresses} == {"127.0.0.1"}, "sums without noise pass the loopback interface alone"
+        ranks["1"].kill()
+        _, printed = agent.communicate(timeout=100)
+    assert agent.returncode == 1
+    assert "Signal 9 (SIGKILL) received by PID" in printed
+    subprocess.run([*torchrun(3), "train", "two"], check=True, capture_output=True, **known)
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
     assert not list(Path(tmp_path / "two").glob("workers*"))

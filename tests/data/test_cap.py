@@ -124,10 +124,10 @@ def test_that_files_were_left_out_stays_named():
 
 
 def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
-    """Larger images, time stamps, groups and labels."""
+    """Larger images, groups and labels."""
     images = np.arange(40, dtype=np.uint8)[:, None, None] + np.zeros((1, 16, 16), np.uint8)
     arrays = {"x": images, "y": np.arange(40) % 2, "users": np.arange(40) % 3, "groups": np.arange(40) % 3 + 7}
-    np.savez(tmp_path / "a.npz", **arrays, time=np.arange(40) / 4)
+    np.savez(tmp_path / "a.npz", **arrays)
     source = open_source(f"npz:{tmp_path}/a.npz", owner_key=KEY, size=8, zoom=1.5, test_fraction=0.3)
     smaller = cap_per_user(source, KEY, 5)
     assert smaller.zoomed is not None
@@ -137,7 +137,6 @@ def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
         assert np.array_equal(part.images[:, 0, 0, 0], numbers)
         assert part.users.tolist() == [str(number % 3) for number in numbers]
         assert part.groups.tolist() == [str(number % 3 + 7) for number in numbers]
-        assert np.array_equal(part.times, numbers / 4)
         assert np.array_equal(part.labels, numbers % 2)
 
 

@@ -54,9 +54,9 @@ def test_the_rule_is_told_the_noise_that_a_round_has(source, tmp_path, monkeypat
 
 def test_methods_without_rounds_of_a_plan_keep_none():
     check({"keep": None}, "central")
-    check({"keep": 0}, "whiten")
+    check({"keep": 0}, "untrained")
     check({"keep": 3}, "dpsgd")
-    with pytest.raises(SfumatoError, match="keep is 3, but method whiten has no rounds by a plan"):
-        check({"keep": 3}, "whiten")
+    with pytest.raises(SfumatoError, match="keep is 3, but method untrained has no rounds by a plan"):
+        check({"keep": 3}, "untrained")
     with pytest.raises(SfumatoError, match="keep must be at least 1, got -3"):
         check({"keep": -3}, "fedemb")

@@ -1,4 +1,4 @@
-"""The public projection of features, and the map on top of it: what they keep, and where they begin."""
+"""The public projection of features: what it keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.evaluation import similarity
-from sfumato.models import MappedFeatures, create_embedding, embedding_of_features, trunk_of
+from sfumato.models import create_embedding, embedding_of_features, trunk_of
 from sfumato.models.projection import projection, synthetic_images
 
 SHAPE = (1, 12, 12)
@@ -47,44 +47,17 @@ def test_from_as_many_numbers_as_there_are_features_on_similarities_are_exact(tr
 
 def test_an_embedding_begins_with_about_the_features_own_similarity():
     network = create_embedding("scattering", channels=1, size=32, dimension=512)
-    model = embedding_of_features(network, shape=(1, 32, 32), dimension=512, mapped=32)
+    model = embedding_of_features(network, shape=(1, 32, 32), dimension=512)
     images = torch.cat(list(synthetic_images(40, channels=1, size=(32, 32), seed=9)))
     with torch.no_grad():
         features, embeddings = network.features(images), model(images)
         exact, found = similarity(features[:20], features[20:]), similarity(embeddings[:20], embeddings[20:])
     assert float((exact - found).abs().max()) < 0.05
-    torch.testing.assert_close(embeddings, model.initial_embedding(images))
-
-
-def test_the_map_alone_is_trained_and_the_rest_stays_one_fixed_function():
-    network = nn.Sequential()
-    network.body = nn.Sequential(nn.Flatten(), nn.Linear(144, 30), nn.BatchNorm1d(30), nn.Tanh())
-    network.head = nn.Linear(30, 16)
-    model = embedding_of_features(network, shape=SHAPE, dimension=16, mapped=6).train()
-    assert [name for name, value in model.named_parameters() if value.requires_grad] == ["map.weight", "map.bias"]
-    assert not any(module.training for module in model.backbone.modules())
-    assert torch.equal(model.map.weight, torch.eye(6))
-    images = torch.randn(3, *SHAPE)
-    with torch.no_grad():
-        model.map.weight.mul_(2)
-        begun, after = model.initial_embedding(images), model(images)
-    torch.testing.assert_close(after[:, :6], 2 * begun[:, :6])
-    torch.testing.assert_close(after[:, 6:], begun[:, 6:])
 
 
 def test_a_model_without_features_of_its_own_is_refused():
     with pytest.raises(SfumatoError, match="not a linear layer on per-image features"):
-        embedding_of_features(nn.Sequential(nn.Flatten(), nn.Linear(144, 8)), shape=SHAPE, dimension=8, mapped=4)
+        embedding_of_features(nn.Sequential(nn.Flatten(), nn.Linear(144, 8)), shape=SHAPE, dimension=8)
     network = create_embedding("lenet", channels=1, size=12, dimension=8)
     with pytest.raises(SfumatoError, match="has 9 outputs"):
-        embedding_of_features(network, shape=SHAPE, dimension=9, mapped=4)
-
-
-def test_what_a_file_holds_is_loaded_into_an_empty_one():
-    network = create_embedding("lenet", channels=1, size=12, dimension=8)
-    model = embedding_of_features(network, shape=SHAPE, dimension=8, mapped=4)
-    other = create_embedding("lenet", channels=1, size=12, dimension=8, mapped=4)
-    assert isinstance(other, MappedFeatures)
-    other.load_state_dict(model.state_dict())
-    images = torch.randn(2, *SHAPE)
-    assert torch.equal(model.eval()(images), other.eval()(images))
+        embedding_of_features(network, shape=SHAPE, dimension=9)

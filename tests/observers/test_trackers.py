@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError, train
-from sfumato.cli.options.observer_options import ObserverOptions
+from sfumato.cli.options.run_options import ObserverOptions
 from sfumato.observers import trackers
 from sfumato.observers.observer import MetricsFile, Observer
 

@@ -23,8 +23,6 @@ from sfumato.privacy import PrivacyPlan, User
 from .formula import Formula
 from .formulas import libraries as expected
 
-PAPER = "Libraries whose defaults are not trusted"
-
 
 def expectations_of_timm(case):
     found = [backbone._expected_by_timm(name) for name in case]

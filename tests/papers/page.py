@@ -1,7 +1,7 @@
 """docs/papers.md, from the formulas that the tests compute; `python -m tests.papers.page` writes it.
 
 A paper is a module with `PAPER` and `FORMULAS`, and with `NOT_RUN` where some of its formulas have no row: where they
-stand, and why.
+stand, and why. A module without `PAPER` is tested and not on the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ package, and fails on the planted mistakes that the file of the paper lists.
 
 def written(papers) -> str:
     """The page."""
-    return HEAD + "".join(section(paper) for paper in papers)
+    return HEAD + "".join(section(paper) for paper in papers if hasattr(paper, "PAPER"))
 
 
 def section(paper) -> str:

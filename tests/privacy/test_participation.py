@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -28,7 +27,6 @@ RULES: list[Participation] = [
     Poisson(batch_size=30),
     FixedOrder(batch_size=30),
     FixedOrder(batch_size=30, assignment="position"),
-    FixedOrder(batch_size=30, assignment="time"),
     CyclicPoisson(batch_size=30, groups=5),
     TruncatedPoisson(batch_size=30, largest=60),
     DriftingPoisson(batch_size=30, period=8, sizes=(700, 300)),
@@ -59,25 +57,16 @@ def test_bins_hold_everybody_and_take_turns(population, share):
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_a_rule_draws_its_largest_batch_and_no_larger(rule):
-    largest = rule.largest_batch(1000, 20)
+    largest = rule.largest_batch(1000)
     assert plan(rule.with_batch_size(largest)).expected_batch_size in (largest, 1000)
     if not isinstance(rule, FullBatch):
         with pytest.raises(SfumatoError):
             plan(rule.with_batch_size(largest + 1))
 
 
-def test_by_time_the_steps_end_with_the_bins():
-    rule = FixedOrder(batch_size=30, assignment="time")
-    assert plan(rule, 34).epsilon() == plan(rule, 1).epsilon()
-    with pytest.raises(SfumatoError, match="steps must be at most 34, which is ceil"):
-        plan(rule, 35)
-    assert plan(replace(rule, assignment="random"), 35).epsilon() > plan(rule, 34).epsilon()
-    assert plan(rule, 1).most_steps(3.0) == 34
-
-
 ADJACENCIES = {
-    "add-or-remove": (True, True, True, False, True, True, False, True, True),
-    "zero-out": (True,) * 9,
+    "add-or-remove": (True, True, True, False, True, False, True),
+    "zero-out": (True,) * 7,
 }
 
 
@@ -104,7 +93,7 @@ def test_what_has_no_theorem_is_refused_with_what_comes_nearest(name):
     ("make", "words"),
     [
         (lambda: FixedOrder(batch_size=0), "batch_size must be at least 1"),
-        (lambda: FixedOrder(batch_size=3, assignment="hash"), "assignment must be one of random, position, time"),  # type: ignore[arg-type]
+        (lambda: FixedOrder(batch_size=3, assignment="hash"), "assignment must be one of random, position"),  # type: ignore[arg-type]
         (lambda: CyclicPoisson(batch_size=3, groups=0), "groups must be at least 1"),
         (lambda: CyclicPoisson(batch_size=3, groups=True), "groups must be a whole number"),
         (lambda: TruncatedPoisson(batch_size=30, largest=29), "largest must be at least 30, got 29"),

@@ -152,7 +152,6 @@ TREES = Tree(noise_multiplier=1.0, steps_per_tree=16, completed=True)
 ONE = Gaussian(noise_multiplier=1.0)
 IN_ORDER = FixedOrder(batch_size=1)
 BY_POSITION = FixedOrder(batch_size=1, assignment="position")
-BY_TIME = FixedOrder(batch_size=1, assignment="time")
 CYCLIC = CyclicPoisson(batch_size=1, groups=4)
 CUT = TruncatedPoisson(batch_size=1, largest=80)
 PAIRS = [
@@ -163,7 +162,6 @@ PAIRS = [
     (IN_ORDER, Tree(noise_multiplier=1.0), "add-or-remove"),
     (IN_ORDER, BANDED, "zero-out"),
     (BY_POSITION, TREES, "zero-out"),
-    (BY_TIME, BANDED, "add-or-remove"),
     (CYCLIC, ONE, "add-or-remove"),
     (CYCLIC, BANDED, "zero-out"),
     (CUT, ONE, "zero-out"),

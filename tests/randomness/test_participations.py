@@ -32,7 +32,6 @@ def sampler(
     *,
     records: int | None = None,
     seed: int = 0,
-    times: Any = None,
     groups: Any = None,
 ):
     """What the draws read of a plan; which mechanism goes with a rule is the theorems' matter."""
@@ -43,7 +42,7 @@ def sampler(
         expected_batch_size=rule.expected_batch_size(population),
     )
     key = RunKey.from_seed(seed)
-    return Sampler(plan, key, records=population if records is None else records, times=times, groups=groups)
+    return Sampler(plan, key, records=population if records is None else records, groups=groups)
 
 
 def table(rule: Participation, population: int, steps: int, **options: Any) -> np.ndarray:
@@ -132,28 +131,6 @@ def test_by_position_bins_follow_each_other():
     ]
     short = sampler(FixedOrder(batch_size=4, assignment="position"), 10, records=5)
     assert [short.draw(step).tolist() for step in range(3)] == [[0, 1, 2, 3], [4], []]
-
-
-def test_by_time_each_record_takes_part_in_its_own_step_alone():
-    times = [2, 0, 1, 2, 7, 0, -1]
-    drawing = sampler(FixedOrder(batch_size=2, assignment="time"), 7, times=times)
-    drawn = [drawing.draw(step).tolist() for step in range(9)]
-    assert drawn == [[1, 5], [2], [0, 3], [], [], [], [], [4], []]
-    fewer = sampler(FixedOrder(batch_size=2, assignment="time"), 6, records=5, times=np.array(times[:5], np.uint8))
-    assert [fewer.draw(step).tolist() for step in range(3)] == [[1], [2], [0, 3]]
-
-
-@pytest.mark.parametrize(
-    ("times", "words"),
-    [
-        (None, "the records have no times"),
-        ([0, 1], r"times must be 3 whole numbers, got int64 of shape \(2,\)"),
-        ([0.0, 1.0, 2.0], "times must be 3 whole numbers, got float64"),
-    ],
-)
-def test_times_that_are_none_are_refused(times, words):
-    with pytest.raises(SfumatoError, match=words):
-        sampler(FixedOrder(batch_size=2, assignment="time"), 3, times=times)
 
 
 # -- cyclic Poisson ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import nn
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.cli import main
-from sfumato.cli.verbs.federation import Federation
+from sfumato.cli.verbs.verify import Federation
 from sfumato.runs import directory as names
 from sfumato.runs.federation import read_federation
 

@@ -21,8 +21,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.openings import open_run
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.data_identity import DataIdentity
-from sfumato.runs.owner.lines import DataUse, RunOpened
+from sfumato.runs.owner.lines import DataIdentity, DataUse, RunOpened
 from sfumato.runs.owner.store import Store
 
 STEPS, DELTA = 4, 1e-3

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from sfumato import open_source, owner_key, record_use, set_budget, train
+from sfumato import open_source, owner_key, set_budget, train
 from sfumato.cli import main
 from sfumato.privacy import PrivateChoice
 from sfumato.runs import summaries
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +95,13 @@ def test_what_is_no_run(at, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     source = open_source(f"npz:{at / 'people.npz'}", owner_key=owner_key())
     plan = summaries.PrivacyPlan.calibrate(examples=100, batch_size=100, steps=5, epsilon=1.0, delta=1e-5)
-    record_use(source, plan)
-    uses.record_choice(data := DataIdentity.from_source(source), PrivateChoice(epsilon=0.5, candidates=3))
+    data = DataIdentity.from_source(source)
+    uses.record(data, plan, run="own", name="somewhere")
+    uses.record_choice(data, PrivateChoice(epsilon=0.5, candidates=3))
     (one, _) = uses.uses_report(data)["uses"]
-    assert (one["name"], one["kind"]) == ("a loop of one's own", "run")
+    assert (one["name"], one["kind"]) == ("somewhere", "run")
     main(["spent", f"npz:{at / 'people.npz'}"])
-    assert f"{one['date']}  a loop of one's own" in capsys.readouterr().out
+    assert f"{one['date']}  somewhere" in capsys.readouterr().out
     both = uses.uses_report(data)
     assert [(one["kind"], one["delta"]) for one in both["uses"]] == [("run", 1e-5), ("choice", 0.0)]
     assert [one["runs"] for one in both["together"]] == [1], "a choice says nothing of what was trained on"

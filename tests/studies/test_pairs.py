@@ -83,20 +83,18 @@ def test_pairs_are_printed_and_drawn(study, capsys, pairs, monkeypatch, tmp_path
     )
 
 
-@pytest.mark.parametrize("order", ["position", "time"])
-def test_pairs_are_compared_within_the_order_that_the_data_have(order, study, capsys, once):
+def test_pairs_are_compared_within_the_order_that_the_data_have(study, capsys, once):
     """What cannot be drawn at random is not told to draw, and the command that trains keeps the order."""
     once("studies.pairs.compare")
-    line = f"{NUMBERS} --steps 4 --order {order}"
+    line = f"{NUMBERS} --steps 4 --order position"
     found = json.loads(study(f"{line} --json"))
     assert {pair["participation"] for pair in found["pairs"] if "why_not" not in pair} == {"fixed-order"}
     name, *arguments = shlex.split(line)
     assert command.main(name, arguments) == 0
     printed = capsys.readouterr()
     assert "cyclic" not in printed.out
-    assert f"left out: poisson with gaussian: who takes part is decided by {order}" in printed.err
-    assert f"--participation fixed-order --mechanism {found['take']['mechanism']} --order {order} " in printed.err
-    assert ("--start TIME --period DURATION" in printed.err) == (order == "time")
+    assert "left out: poisson with gaussian: who takes part is decided by position" in printed.err
+    assert f"--participation fixed-order --mechanism {found['take']['mechanism']} --order position " in printed.err
 
 
 def test_what_cannot_be_compared_is_refused(study, tmp_path, monkeypatch):

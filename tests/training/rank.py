@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import psutil
 import torch
 from torch import nn
 from torch.nn import functional
@@ -211,8 +212,17 @@ def refusals(workers: Workers, place: Path) -> dict[str, str]:
     return found
 
 
+def listens_on_loopback() -> bool:
+    """Whether this process accepts connections, and only those of this machine."""
+    found = [one.laddr.ip for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"]
+    return {*found} == {"127.0.0.1"}
+
+
 def main(place: Path) -> None:
-    with launch.join_workers() as workers:
+    with launch.join_workers() as workers:  # and again below, as two runs of one script do
+        workers.all_reduce(1.0)
+    host = f"host {'aab'[int(os.environ['RANK'])]}"
+    with mock.patch.object(launch, "machine_id", return_value=host), launch.join_workers() as workers:
         found = {
             f"{mechanism}, {name}": noise_is_the_same(workers, mechanism, shapes)
             for mechanism in MECHANISMS
@@ -221,6 +231,7 @@ def main(place: Path) -> None:
         found |= {"step": step_is_the_same(workers), "adaptive": adaptive_step_is_the_same(workers)}
         found |= {f"{pieces} in turn": sums_in_turn_are_the_same(workers, pieces) for pieces in (2, 5, 6)}
         found |= {f"rows of {lengths}": rows_are_the_same(workers, lengths) for lengths in ([4, 2], [3, 3, 3, 3, 1])}
+        found |= {"machines": workers.machines == 2, "loopback": listens_on_loopback()}
         found["agreed"] = workers.broadcast_bool(workers.is_leader)
         found["added"] = workers.all_reduce(0.5 * (workers.rank + 1)) == 0.25 * workers.count * (workers.count + 1)
         print(json.dumps([found, refusals(workers, place)]))

@@ -14,10 +14,19 @@ from sfumato.privacy import Gaussian, Ledger, Poisson
 from sfumato.privacy import ledger as ledgers
 from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.runs import directory as names
-from sfumato.runs import kept_weights
-from sfumato.runs.checkpoint import METADATA, read_safetensors
+from sfumato.runs.checkpoint import (
+    METADATA,
+    hashes_of_kept,
+    kept_files,
+    kept_path,
+    load_kept,
+    read_safetensors,
+    recorded_hashes,
+    save_kept,
+)
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
+from sfumato.training.parts import kept_weights
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import recorded_key, recorded_performance
@@ -54,9 +63,9 @@ def test_they_are_the_weights_after_their_steps_and_the_record_names_them(source
     run = trained(source, plan, tmp_path / "run", keep=6, settings=replace(SETTINGS, seed=None))
     directory = RunDirectory(tmp_path / "run")
     end = ledgers.read(directory / names.LEDGER)[-1].body
-    steps = tuple(kept_weights.recorded_hashes(end))
+    steps = tuple(recorded_hashes(end))
     assert steps == run.statement.circumstances.kept == (6, 7, 8, 10, 11, 12)
-    last = kept_weights.load(directory, 12, kept_weights.recorded_hashes(end)[12])
+    last = load_kept(directory, 12, recorded_hashes(end)[12])
     model, _ = read_safetensors(directory / names.MODEL)
     assert last.keys() == model.keys()
     assert all(torch.equal(last[name], model[name]) for name in last), "without an average these are the model's"
@@ -99,7 +108,7 @@ def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_p
         with pytest.raises(StopError):
             trained(source, plan, tmp_path / "run", keep=12)
     run = RunDirectory(tmp_path / "run")
-    assert kept_weights.files(run)
+    assert kept_files(run)
     job = prepare(
         None,
         source,
@@ -110,8 +119,8 @@ def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_p
         keep=12,
     )
     ended = finish_early(job, run)
-    assert all(step <= ended.steps for step in kept_weights.files(run))
-    assert ended.statement.circumstances.kept == tuple(kept_weights.files(run))
+    assert all(step <= ended.steps for step in kept_files(run))
+    assert ended.statement.circumstances.kept == tuple(kept_files(run))
     assert verify(tmp_path / "run").holds
 
 
@@ -119,9 +128,9 @@ def test_what_lies_among_them_and_is_not_the_run_s_own_is_not_bound(source, plan
     with killed_at(12):
         trained(source, plan, tmp_path / "run", keep=4)
     run = RunDirectory(tmp_path / "run")
-    kept_weights.path_of(run, 3).write_bytes(kept_weights.path_of(run, 6).read_bytes())
+    kept_path(run, 3).write_bytes(kept_path(run, 6).read_bytes())
     trained(source, plan, tmp_path / "run", keep=4)
-    assert tuple(kept_weights.files(run)) == (6, 8, 11, 12)
+    assert tuple(kept_files(run)) == (6, 8, 11, 12)
     assert verify(run.path).holds
 
 
@@ -137,10 +146,10 @@ def test_verify_looks_at_them(source, plan, tmp_path, damage):
     trained(source, plan, tmp_path / "run", keep=4)
     run = RunDirectory(tmp_path / "run")
     if damage == "other bytes":
-        path = kept_weights.path_of(run, 12)
+        path = kept_path(run, 12)
         path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     elif damage == "another step":
-        kept_weights.path_of(run, 12).rename(kept_weights.path_of(run, 3))
+        kept_path(run, 12).rename(kept_path(run, 3))
     else:
         written = json.loads((run / names.STATEMENT).read_text())
         del written["circumstances"]["kept"]
@@ -151,10 +160,10 @@ def test_verify_looks_at_them(source, plan, tmp_path, damage):
 def test_the_ledger_is_safe_on_disk_before_weights_are_kept(source, plan, tmp_path, monkeypatch):
     """Whatever lies there was paid for."""
     saved, synced = [], []
-    sync, save = Ledger.sync, kept_weights.save
+    sync, save = Ledger.sync, save_kept
     monkeypatch.setattr(Ledger, "sync", lambda self: (synced.append(len(self.entries) - 1), sync(self))[1])
     monkeypatch.setattr(
-        kept_weights, "save", lambda run, step, weights: (saved.append((step, synced[-1])), save(run, step, weights))[1]
+        loop, "save_kept", lambda run, step, weights: (saved.append((step, synced[-1])), save(run, step, weights))[1]
     )
     trained(source, plan, tmp_path / "run", keep=4)
     assert [step for step, _ in saved] == [6, 8, 11, 12]
@@ -176,7 +185,7 @@ def test_they_are_the_trained_parameters_and_nothing_else(source, tmp_path, monk
     monkeypatch.setattr(loop, "descend", moving)
     settings = replace(SETTINGS, optimizer="momentum", momentum=0.9, ema=0.9)
     train(None, source, plan, directory=tmp_path / "run", settings=settings, threads=1, device="cpu", keep=4)
-    for step, path in kept_weights.files(RunDirectory(tmp_path / "run")).items():
+    for step, path in kept_files(RunDirectory(tmp_path / "run")).items():
         tensors, metadata = read_safetensors(path)
         assert tensors.keys() == moved[step - 1].keys()
         assert all(torch.equal(value, moved[step - 1][name]) for name, value in tensors.items())
@@ -185,10 +194,10 @@ def test_they_are_the_trained_parameters_and_nothing_else(source, tmp_path, monk
 
 
 def test_verify_compares_the_steps_of_statement_and_ledger(source, plan, tmp_path, monkeypatch):
-    hashes = kept_weights.hashes
-    monkeypatch.setattr(kept_weights, "hashes", lambda run, steps: hashes(run, sorted(steps)[:-1]))
+    hashes = hashes_of_kept
+    monkeypatch.setattr(kept_weights, "hashes_of_kept", lambda run, steps: hashes(run, sorted(steps)[:-1]))
     trained(source, plan, tmp_path / "run", keep=4)
-    kept_weights.path_of(RunDirectory(tmp_path / "run"), 12).unlink()
+    kept_path(RunDirectory(tmp_path / "run"), 12).unlink()
     assert "the statement names steps 6, 8, 11, 12, the ledger 6, 8, 11" in verify(tmp_path / "run").line
 
 

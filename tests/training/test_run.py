@@ -17,7 +17,7 @@ from sfumato import PrivacyPlan, SfumatoError, load, train
 from sfumato.experiment import Settings
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.preparation.building import origins, origins_of, origins_of_backbone
 from sfumato.training.preparation.prepare import prepare
 

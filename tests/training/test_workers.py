@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -22,6 +24,7 @@ from sfumato.privacy import User
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
+from sfumato.training import launch
 from sfumato.training.inputs import Inputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
@@ -53,7 +56,12 @@ def test_one_alone_has_all_and_needs_nobody():
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory, ranks):
-    done = ranks(3, [str(SCRIPT), str(tmp_path_factory.mktemp("place"))])
+    """Where the machine has another network, they are told to use it, and must not."""
+    networks = [
+        name for name, known in psutil.net_if_addrs().items() if socket.AF_INET in {one.family for one in known}
+    ]
+    known = dict.fromkeys(launch.SOCKETS, next((name for name in networks if name not in launch.LOOPBACK), "lo"))
+    done = ranks(3, [str(SCRIPT), str(tmp_path_factory.mktemp("place"))], **known)
     assert all(one.returncode == 0 for one in done), [one.stderr for one in done]
     return [json.loads(one.stdout.splitlines()[-1]) for one in done]
 

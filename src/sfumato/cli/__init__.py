@@ -54,7 +54,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         from sfumato.cli.output.missing import refuse_absent
 
         refuse_absent(verb)
-        return processes.run(verb, given)
+        return processes.run(verb)
     except SfumatoError as error:
         from sfumato.cli.options.spellings import UsageError
         from sfumato.cli.output.refusals import with_option_names

@@ -35,11 +35,11 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
 )
 
 _MODULES = {
-    **{name: f"owner.{name}" for name in ("budget", "spent", "runs")},
+    **dict.fromkeys(("spent", "runs"), "budget"),
     **dict.fromkeys(("pretrain", "finish"), "train"),
     **dict.fromkeys(("export", "serve"), "use"),
     "tradeoff": "plan",
-    "sign": "verify",
+    **dict.fromkeys(("sign", "federation"), "verify"),
 }
 """Modules of verbs that have no module of their own name."""
 

@@ -1,5 +1,4 @@
 from .classes import UnknownClassError as UnknownClassError
-from .clock import Clock as Clock
 from .declared import TEST_FRACTION as TEST_FRACTION
 from .declared import Declared as Declared
 from .features import BACKBONE as BACKBONE

@@ -234,16 +234,6 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
     return names
 
 
-def declared_groups(given: Sequence[str]) -> tuple[str, ...]:
-    """The column of `groups_from`, and the declared names of its groups, if any, in composed form."""
-    column, *names = (given,) if isinstance(given, str) else given
-    if len(names) == 1:
-        raise SfumatoError(
-            f"groups_from names the column {column!r} and one group", "name every group after it, or the column alone"
-        )
-    return to_nfc(column), *((names and declared_names(names, "groups_from")) or ())
-
-
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:
     """Distinct names, sorted as text, or by value when every name is a whole number.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato import _checks
 from sfumato._checks import SfumatoError, within
 from sfumato._choices import NestedChoices, choices_of
-from sfumato.data.classes import Spellings, check_task, declared_groups, to_nfc
+from sfumato.data.classes import Spellings, check_task, to_nfc
 
 if TYPE_CHECKING:
     from sfumato.data.images.levels import Levels
@@ -163,10 +163,17 @@ class Purpose:
     """How much larger than a view the images are that it is cut out of."""
     open_set: bool = fact("", of="images", called="open_set, for embeddings,", otherwise=False)
     """Let each part have classes of its own, as for embeddings."""
+    groups_from: str | None = fact(
+        "COLUMN",
+        "no groups",
+        only="`groups_from` is for csv:, parquet: and hf:",
+        remedy="leave it out, or give a table",
+    )
+    """Column of a table with the group of each record, such as sex or device, for figures of each group."""
 
     def checked(self) -> Purpose:
-        """With the zoom."""
-        return replace(self, zoom=self._views.zoom)
+        """With the zoom, and the column's name in its composed form."""
+        return replace(self, zoom=self._views.zoom, groups_from=self.groups_from and to_nfc(self.groups_from))
 
     def larger_side(self, size: int) -> int | None:
         """Pixels on each side of the larger training images that are wanted beside those of `size`, if any.
@@ -199,18 +206,6 @@ class People:
     dicom (the patient identifier), or a regular expression for file names, such as 'patient-([0-9]+)_'."""
     users: int | None = fact("NUMBER", "counted in the data")
     """Number of users in the training part, declared."""
-    groups_from: tuple[str, ...] | None = fact(
-        "COLUMN [GROUP ...]",
-        "no groups",
-        only="`groups_from` is for csv:, parquet: and hf:",
-        remedy="leave it out, or give a table",
-    )
-    """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
-    calibration of each group. The names of all groups may follow."""
-
-    def checked(self) -> People:
-        """With the names of the groups as a tuple."""
-        return replace(self, groups_from=self.groups_from and declared_groups(self.groups_from))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +312,7 @@ class Declared(NestedChoices):
         """With every part checked, and values in the types that readers take."""
         if self.texts.task is not None:
             check_task(self.texts.task, self.given)
-        parts = ("pixels", "labels", "loading", "purpose", "people", "texts")
+        parts = ("pixels", "labels", "loading", "purpose", "texts")
         return replace(self, **{name: getattr(self, name).checked() for name in parts})
 
 

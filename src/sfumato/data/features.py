@@ -3,8 +3,8 @@
 A cache is a folder. `features.json` describes its contents. Pieces `train-00000.safetensors`, ..., `test-00000...` hold
 `features` (n, K, D), or (n, K + 1, D) if the centre crop of each training image precedes its random crops, `labels`
 (n,) and `codes` (n, 32). If the source has users, pieces also hold `users`, as codes, and `groups`, both uint8 (n, L),
-UTF-8 text; with groups for figures likewise `subgroups`. Pieces are written atomically, so a cache is complete when all
-pieces exist, and an interrupted one resumes with the first missing piece.
+UTF-8 text. Pieces are written atomically, so a cache is complete when all pieces exist, and an interrupted one resumes
+with the first missing piece.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "pixels", "classes"
 }
 USER_FACTS = frozenset({"users", "users_read", "user_from"})
 """Facts about the source that a cache stores only if the source has users."""
-GROUP_FACTS = frozenset({"groups_from"})
-"""The fact that a cache stores only if the source has groups for figures."""
 PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # seconds to minutes of work for a network on a CPU
 _FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
 """Consequences of choices. They are named in errors only if no choice differs."""
@@ -89,7 +87,7 @@ class Contents:
         positive_integer("width", self.width)
         positive_integer("views", self.views)
         one_of("dtype", self.dtype, DTYPES)
-        if set(self.source) - USER_FACTS - GROUP_FACTS != SOURCE_FACTS:
+        if set(self.source) - USER_FACTS != SOURCE_FACTS:
             raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:
             object.__setattr__(self, "rows", max(1, min(PIECE_ROWS, PIECE_BYTES // self.record_bytes)))
@@ -207,7 +205,6 @@ class Cache:
         *,
         users: np.ndarray | None = None,
         groups: np.ndarray | None = None,
-        subgroups: np.ndarray | None = None,
     ) -> None:
         """Writes a piece atomically, with the SHA-256 of its numbers.
 
@@ -218,7 +215,6 @@ class Cache:
             codes: uint8 (n, 32), the two codes of each record (`identity.record_users`).
             users: text (n,), code of each record's user (`user_codes`), if known.
             groups: text (n,), public group of each record's user, if known.
-            subgroups: text (n,), group of each record for figures, if declared.
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
@@ -229,8 +225,6 @@ class Cache:
         known = {"labels": labels, "codes": codes}
         if "users" in contents.source:  # as declared in the contents
             known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
-        if subgroups is not None:
-            known["subgroups"] = subgroups
         write_piece(self.path / name, stored, known, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:

@@ -13,12 +13,12 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.declared import Declared, OnProgress, Order
+from sfumato.data.declared import Declared, OnProgress, Order, Purpose
 from sfumato.data.features import PLACES, Cache
 from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
 from sfumato.data.identity.record_users import refuse_several
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
-from sfumato.data.parts import Parts, subgroup_names
+from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
 from sfumato.data.pieces import damaged
 from sfumato.data.readers.reader_choice import choose_reader
@@ -83,8 +83,7 @@ def open_source(
             like the class. For a folder or table of DICOM files, "dicom" uses the patient identifier, of which only a
             code under the owner's key is kept.
         users: the declared number of users of the training part.
-        groups_from: column of a table with the group of each record, for figures of each group; or that column and the
-            declared names of all groups.
+        groups_from: column of a table with the group of each record, for figures of each group (`sfumato evaluate`).
         open_set: whether each part may have classes of its own, and classes with a single image, as for embeddings,
             which are tested on classes that training did not see.
         skip_unreadable: whether to skip files of a folder, or records in shards, that cannot be read as images: those
@@ -122,7 +121,7 @@ def open_source(
     declared.refuse_of_other_form(where, "texts" if texts else "images")
     _check_parts(loaded, where, open_set=declared.purpose.open_set)
     _check_groups(loaded, where)
-    _check_subgroups(loaded, declared, where)
+    _check_subgroups(loaded, declared.purpose, where)
     stored, pixels = digests(owner_key, records.train, records.test)
     users = count_users(declared.people.users, records.train, where)
     seen = records.train if records.zoomed is None else records.zoomed
@@ -180,25 +179,21 @@ MOST_GROUPS = 50
 """The most groups for which figures are given."""
 
 
-def _check_subgroups(loaded: Parts, declared: Declared, spec: str) -> None:
-    """Refuses groups for figures of records without one class each, undeclared groups, and a column of too many."""
-    train, given = loaded.records.train, declared.people.groups_from
-    if given is None:
+def _check_subgroups(loaded: Parts, purpose: Purpose, spec: str) -> None:
+    """Refuses groups for figures of records without one class each, and a column of too many."""
+    if purpose.groups_from is None:
         return
-    column, *names = given
-    if declared.purpose.open_set or train.labels.ndim != 1:
+    if purpose.open_set or loaded.records.train.labels.ndim != 1:
         raise SfumatoError(
-            f"`groups_from` is {column}, but figures of groups are for classifiers with one class for each record",
+            f"`groups_from` is {purpose.groups_from}, but figures of groups are for classifiers with one class for "
+            "each record",
             "leave it out",
         )
-    known = subgroup_names(loaded.records)
-    if names and (odd := [name for name in known if name not in names]):
+    parts = (loaded.records.train, loaded.records.test)
+    found = {name for part in parts if part.subgroups is not None for name in np.unique(part.subgroups)}
+    if len(found) > MOST_GROUPS:
         raise SfumatoError(
-            f"{spec} has the group {odd[0]!r}, which `groups_from` does not name", "name every group of the column"
-        )
-    if len(names or known) > MOST_GROUPS:
-        raise SfumatoError(
-            f"the column {column!r} of {spec} has {len(names or known)} groups",
+            f"the column {purpose.groups_from!r} of {spec} has {len(found)} groups",
             f"give a column with at most {MOST_GROUPS}",
         )
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sfumato import _devices
-from sfumato.data.classes import sort_names
 from sfumato.data.features import Cache
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import FileRecords, Records, TextRecords
@@ -43,12 +42,6 @@ class RecordSets:
     def __post_init__(self) -> None:
         if self.zoomed is not None and not np.array_equal(self.zoomed.labels, self.train.labels):
             raise TypeError("zoomed must hold the records of train, in the same order")
-
-
-def subgroup_names(records: RecordSets) -> tuple[str, ...]:
-    """The groups for figures that the records have, sorted; empty without `groups_from`."""
-    found = [part.subgroups for part in (records.train, records.test) if part.subgroups is not None]
-    return sort_names(name for part in found for name in np.unique(part).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

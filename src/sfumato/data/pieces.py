@@ -24,7 +24,7 @@ from sfumato._systems import open_bytes, read_at
 from sfumato.data.identity.record_users import LENGTH, as_array
 
 _METADATA = "sfumato"
-_TEXTS = ("users", "groups", "subgroups")
+_TEXTS = ("users", "groups")
 _LONGEST_HEADER = 1 << 20
 _CHECKED = 4 << 20
 MOST_LABELS = 1 << 16
@@ -40,7 +40,7 @@ def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *
 
     Args:
         features: (n, S, D), in the stored dtype.
-        known: `labels`, `codes` and, if known, `users`, `groups` and `subgroups`, as for `Cache.write`.
+        known: `labels`, `codes` and, if known, `users` and `groups`, as for `Cache.write`.
         cache: identity of its cache.
     """
     tensors = {"features": features}
@@ -68,11 +68,10 @@ class CachedRecords:
         codes: uint8 (N, 32), the two codes of each record.
         users: text (N,), the code of each record's user (`user_codes`), if the source had users.
         groups: text (N,), the public group of each record's user, if known.
-        subgroups: text (N,), the group of each record for figures, if declared.
-        files, times: None: a cache stores neither files nor times.
+        subgroups, files: None: a cache stores neither groups for figures nor files.
     """
 
-    files = times = None
+    subgroups = files = None
 
     def __init__(self, pieces: list[Piece], which: np.ndarray | None = None):
         self._pieces, self._which = pieces, which
@@ -81,7 +80,7 @@ class CachedRecords:
         known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
         labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
         self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
-        self.users, self.groups, self.subgroups = (self._texts(name) for name in _TEXTS)
+        self.users, self.groups = (self._texts(name) for name in _TEXTS)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -243,7 +242,7 @@ class Piece:
         return self._array("codes").reshape(self.shapes["codes"])
 
     def text(self, name: str) -> np.ndarray:
-        """Text (n,): "users", "groups" or "subgroups"."""
+        """Text (n,): "users" or "groups"."""
         return np.char.decode(self._array(name).view(f"S{self.shapes[name][1]}"), "utf-8")
 
     def _array(self, name: str) -> np.ndarray:

@@ -40,7 +40,6 @@ class BaseRecords:
         users: array (N,) of text, the user or users of each record, if known.
         groups: array (N,) of text, the public group of each record's user, if known.
         subgroups: array (N,) of text, the group of each record for figures (`groups_from`), if declared. Private.
-        times: array (N,) of time stamps (`TimeStamp`), if known.
         codes: uint8 array (N, 32), the two codes of each record; None to compute them from the images.
         rows: int64 array (N,), positions in the original array; None for all of it, in order.
     """
@@ -49,7 +48,6 @@ class BaseRecords:
     users: np.ndarray | None = field(repr=False, default=None)
     groups: np.ndarray | None = field(repr=False, default=None)
     subgroups: np.ndarray | None = field(repr=False, default=None)
-    times: np.ndarray | None = field(repr=False, default=None)
     codes: np.ndarray | None = field(repr=False, default=None)
     rows: np.ndarray | None = field(repr=False, default=None)
 
@@ -61,7 +59,7 @@ class BaseRecords:
         if self.labels.dtype != np.int64 or self.labels.ndim not in (1, 2):
             raise TypeError(f"labels must be int64 (N,) or (N, L), got {self.labels.dtype} {self.labels.shape}")
         for name, known in self._arrays().items():
-            if len(known) != len(self) or (name in ("users", "groups", "subgroups", "times") and known.ndim != 1):
+            if len(known) != len(self) or (name in ("users", "groups", "subgroups") and known.ndim != 1):
                 raise TypeError(f"{name} must have {len(self)} rows, got {known.shape}")
 
     def __len__(self) -> int:

@@ -13,13 +13,13 @@ from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices
 from sfumato.data.declared import Declared
-from sfumato.data.features import GROUP_FACTS, SOURCE_FACTS, USER_FACTS, Cache
+from sfumato.data.features import SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.identity.record_users import codes_of
 from sfumato.data.images.normalise import FeatureTransform, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import PUBLISHED
 from sfumato.data.next_words import NextWords
-from sfumato.data.parts import Part, Reading, RecordSets, subgroup_names
+from sfumato.data.parts import Part, Reading, RecordSets
 from sfumato.data.records import FileRecords, Records
 from sfumato.data.tokens import Tokens
 
@@ -118,7 +118,6 @@ class Source(NestedChoices):
     examples = FieldOf[int]("declared")
     users = FieldOf[int | None]("declared.people")
     user_from = FieldOf[str | None]("declared.people")
-    groups_from = FieldOf[tuple[str, ...] | None]("declared.people")
     public = FieldOf[bool]("declared")
     fingerprint = FieldOf[str]("identity")
     stored_digest = FieldOf[str]("identity")
@@ -222,11 +221,6 @@ class Source(NestedChoices):
             )
 
     @property
-    def subgroups(self) -> tuple[str, ...]:
-        """The names of the groups for figures, declared or else read from the data; empty without `groups_from`."""
-        return (self.groups_from or ())[1:] or subgroup_names(self.records)
-
-    @property
     def data_digests(self) -> tuple[str, ...]:
         """The digests by which the owner's list of runs recognises the data in any form."""
         return tuple(filter(None, (self.stored_digest, self.pixels)))
@@ -304,8 +298,7 @@ _SPELT = {"material": "stored_digest", "parted": "has_own_split"}
 
 def facts(source: Source) -> dict[str, Any]:
     """The facts that a cache stores of its source, as plain data."""
-    names = SOURCE_FACTS if source.train.users is None else SOURCE_FACTS | USER_FACTS
-    names = sorted(names if source.groups_from is None else names | GROUP_FACTS)
+    names = sorted(SOURCE_FACTS if source.train.users is None else SOURCE_FACTS | USER_FACTS)
     known = {name: getattr(source, _SPELT.get(name, name)) for name in names}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 

@@ -296,7 +296,7 @@ def write_without(
     beside: dict[str, np.ndarray] = {}
     for name, part in parts.items():
         arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
-        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups)):
+        for column, known in (("users", part.users), ("groups", part.groups)):
             if known is not None:
                 some = known[kept[name]]
                 beside[f"{column}_{name}"] = np.array(some.tolist(), np.str_) if some.dtype.kind == "T" else some
@@ -311,11 +311,11 @@ def write_without(
 
 
 def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
-    """CSV text with columns path (absolute), label or several labels, split, and user, group and time if known."""
+    """CSV text with columns path (absolute), label or several labels, split, and user and group if known."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
-    columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
-    given = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
+    columns = {name: {"user": part.users, "group": part.groups} for name, part in parts.items()}
+    given = [name for name in ("user", "group") if all(known[name] is not None for known in columns.values())]
     several = any(part.labels.ndim == 2 for part in parts.values())
     lines.writerow(["path", *(classes if several else ["label"]), "split", *given, *([MARK] if marked else [])])
     for name, part in parts.items():

@@ -21,19 +21,15 @@ WITH_NOISE = ("fedemb", "fedavg")
 """DP-FedEmb and DP-FedAvg, by a plan."""
 NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
 """DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a promise."""
-WHITEN, UNTRAINED = "whiten", "untrained"
-AT_FEATURES = (WHITEN, UNTRAINED)
-"""Fixed public features: a linear map of them is measured once, by a plan; or nothing is trained, without any data."""
+UNTRAINED = "untrained"
+"""Fixed public features: nothing is trained, and no private data are used."""
 FEATURE_OPTIONS = ("method", "model", "pretrained", "pretrained_weights", "dimension", "far", "per_user", "seed")
-WHITENING_OPTIONS = ("epsilon", "delta", "noise_multiplier", "max_norm", "noise")
-"""What may be asked for of these methods; and of the former besides."""
+"""The options of this method."""
 WITHOUT_PLAN = ("central", *NOISELESS, UNTRAINED)
 """Methods that promise nothing."""
-METHODS = (*WITH_NOISE, "dpsgd", WHITEN, *WITHOUT_PLAN)
-LOCAL_HEAD = ("fedemb", "fedemb-noiseless", *AT_FEATURES)
+METHODS = (*WITH_NOISE, "dpsgd", *WITHOUT_PLAN)
+LOCAL_HEAD = ("fedemb", "fedemb-noiseless", UNTRAINED)
 """Methods whose model has no head: each client has one of its own, or there is none."""
-MAPPED = 32
-"""K, how many directions of the features a map is measured of: docs/embeddings.md."""
 FEATURES_DIMENSION = 512
 """D by rule, where an embedding begins at fixed features: so many random directions keep their similarities."""
 LOCAL_HEAD_OPTIONS = ("head_scale", "client_head", "client_temperature", "reconstruction_steps")
@@ -89,13 +85,12 @@ class ClientChoices:
     """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
 
     method: str | None = optional_choice(
-        "fedemb|fedavg|dpsgd|whiten|untrained|central|fedemb-noiseless|fedavg-noiseless",
+        "fedemb|fedavg|dpsgd|untrained|central|fedemb-noiseless|fedavg-noiseless",
         "by the number of users; fedemb if a network, rounds or clients are chosen",
     )
     """fedemb: virtual clients that each train a head of their own (Xu et al. 2022). fedavg: one head, which is summed
-    and noised too. dpsgd: the mean gradient of each user. whiten: a linear map of fixed public features, measured in
-    one step. untrained: those features alone, without private data. On public data and without a promise: central (no
-    clients, no clipping), fedemb-noiseless and fedavg-noiseless."""
+    and noised too. dpsgd: the mean gradient of each user. untrained: fixed public features, without private data. On
+    public data and without a promise: central (no clients, no clipping), fedemb-noiseless and fedavg-noiseless."""
     clients: int | None = optional_choice(by_default="an eighth of the users in a round")
     """m, the number of virtual clients in each round."""
     grouping: str | None = optional_choice("random|even|group|fixed", "random")
@@ -198,16 +193,11 @@ class Clients:
         return self.method not in LOCAL_HEAD
 
     @property
-    def mapped(self) -> dict[str, int]:
-        """Of an embedding that begins at fixed features, of how many of its numbers there is a map."""
-        return {"mapped": min(MAPPED, self.dimension)} if self.method in AT_FEATURES else {}
-
-    @property
     def recorded(self) -> dict[str, Any]:
         """What a run's record holds: without virtual clients, the little that counts without them."""
-        if self.method not in (*AT_FEATURES, "central"):
+        if self.method not in (UNTRAINED, "central"):
             return self.to_dict()
-        return {name: getattr(self, name) for name in ("method", "dimension", "far")} | self.mapped
+        return {name: getattr(self, name) for name in ("method", "dimension", "far")}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""

@@ -9,7 +9,6 @@ from sfumato import data
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import choices_of
 from sfumato.embedding.choices import (
-    AT_FEATURES,
     DECAY,
     FEATURE_OPTIONS,
     GROUPINGS,
@@ -21,8 +20,6 @@ from sfumato.embedding.choices import (
     UNTRAINED,
     USERS_PER_CLIENT,
     USERS_PER_ROUND,
-    WHITEN,
-    WHITENING_OPTIONS,
     WITHOUT_PLAN,
     BudgetOfRounds,
     ClientChoices,
@@ -80,7 +77,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         method = self.chosen
         if method not in WITHOUT_PLAN:
             self.refuse_no_noise()
-            self.refuse_clocks()
+            self.refuse_orders()
         self.refuse_others()
         if self.per_user is not None:
             positive_integer("per_user", self.per_user)
@@ -93,7 +90,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         )
         if method != "central":
             early_checks.check_has_users(spec)
-        if method not in (*WITHOUT_PLAN, *AT_FEATURES):
+        if method not in WITHOUT_PLAN:
             request = self.request(early_checks.ANY_NUMBER, momentum=0.0)
             norm = 1.0 if self.max_norm is None else self.max_norm
             clipping = None
@@ -112,7 +109,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
             raise SfumatoError(f"method {self.chosen} has no plan and no guarantee", "use method fedemb")
-        self.refuse_clocks()
+        self.refuse_orders()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
         clients = self.clients_by_rule(source, settings, plan.expected_batch_size, reasons)
@@ -135,22 +132,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def refuse_others(self) -> None:
-        """Refuse options that methods on fixed features do not have."""
-        method = self.chosen
-        self._refuse_unread(method)
-        if method not in AT_FEATURES:
-            return
-        known = (*FEATURE_OPTIONS, *(WHITENING_OPTIONS if method == WHITEN else ()))
-        odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in known), None)
-        if odd is not None and method == UNTRAINED:
+        """Refuse options that the method does not have."""
+        self._refuse_unread(self.chosen)
+        odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in FEATURE_OPTIONS), None)
+        if odd is not None and self.chosen == UNTRAINED:
             raise SfumatoError(
                 f"method {UNTRAINED} trains nothing and uses no private data, but {odd} is given",
-                f"leave it out, or use method {WHITEN} or {METHODS[0]}",
-            )
-        if odd is not None:
-            raise SfumatoError(
-                f"method {method} takes one step over all users, without rounds, clients or a network to train, but "
-                f"{odd} is given",
                 f"leave it out, or use method {METHODS[0]}",
             )
 
@@ -212,11 +199,11 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             data.refuse_without_users()
         return groups_of(source) if self.grouping == "fixed" else source.users
 
-    def refuse_clocks(self) -> None:
+    def refuse_orders(self) -> None:
         """Refuse an order or a drift of records: here users take part, with all of their records at once.
 
-        **Guarantee.** A user's place in a file would depend on who else is in it, and one user has many time stamps.
-        With secret draws each user takes part independently of all others.
+        **Guarantee.** A user's place in a file would depend on who else is in it. With secret draws each user takes
+        part independently of all others.
         """
         if self.participation == "drifting":
             raise SfumatoError(
@@ -224,14 +211,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
                 "be of both groups",
                 "use poisson",
             )
-        given = {"order": None if self.order == "random" else self.order, "start": self.start, "period": self.period}
-        for name, value in given.items():
-            if value is not None:
-                raise SfumatoError(
-                    f"`{name}={value}` is for records in the order of a file or of time, but here users take part, who "
-                    "have neither a place in the file nor a single time",
-                    f"leave {name} out; a fixed order of users is drawn at random (participation fixed-order)",
-                )
+        if self.order not in (None, "random"):
+            raise SfumatoError(
+                f"`order={self.order}` is for records in the order of a file, but here users take part, who have no "
+                "place in it",
+                "leave order out; a fixed order of users is drawn at random (participation fixed-order)",
+            )
 
     def clients_of(self, **others: Any) -> Clients:
         """The clients with the requested dimension and false accept rate."""

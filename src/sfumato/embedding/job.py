@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import positive_integer
 from sfumato.data import Source, by_user
-from sfumato.embedding.choices import AT_FEATURES, KIND, MAPPED, UNTRAINED, Clients
+from sfumato.embedding.choices import KIND, UNTRAINED, Clients
 from sfumato.embedding.local import initial_head
 from sfumato.embedding.method import ROUND, NoiselessRounds
 from sfumato.embedding.rounds import ClippedUpdates
-from sfumato.embedding.whitening import ClippedScatters
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import ClippedWithoutNoise, NoPrivateData
 from sfumato.randomness import RunKey
@@ -70,9 +69,8 @@ class EmbeddingMixin:
 
     @property
     def model_facts(self) -> dict[str, Any]:
-        """The dimension of the embeddings, and how much of it is mapped. The classes are left out, since they may be
-        names of people."""
-        return {"embedding": self.clients.dimension, "classes": [], **self.clients.mapped}
+        """The dimension of the embeddings. The classes are left out, since they may be names of people."""
+        return {"embedding": self.clients.dimension, "classes": []}
 
     def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights of the backbone. A head over classes is not released."""
@@ -126,13 +124,6 @@ class NoiselessJob(EmbeddingMixin, PublicJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhiteningJob(EmbeddingMixin, PrivateJob):
-    """A private measurement, in one step, of how images of the same person differ."""
-
-    gradient: ClippedScatters  # type: ignore[assignment]
-
-
-@dataclass(frozen=True, kw_only=True)
 class UntrainedJob(EmbeddingMixin, PublicJob):
     """An untrained embedding: no steps and no private data.
 
@@ -153,7 +144,7 @@ class UntrainedJob(EmbeddingMixin, PublicJob):
         return super().record(run) | {"kind": UNTRAINED}
 
 
-AnyJob = EmbeddingJob | DpsgdJob | WhiteningJob | UntrainedJob | CentralJob | NoiselessJob
+AnyJob = EmbeddingJob | DpsgdJob | UntrainedJob | CentralJob | NoiselessJob
 
 
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -165,7 +156,7 @@ def build(
     source: Source, settings: Settings, clients: Clients, key: RunKey, model: nn.Module | None = None
 ) -> nn.Module:
     """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg. For
-    methods on fixed features: the features, their projection, and the identity map."""
+    untrained: fixed features and their projection."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key.seed("initial weights", 0))
         backbone = (
@@ -180,10 +171,9 @@ def build(
             if model is None
             else copy.deepcopy(model).cpu()
         )
-    if clients.method in AT_FEATURES:
+    if clients.method == UNTRAINED:
         shape = (source.channels, source.size, source.size)
-        begun = models.embedding_of_features(backbone, shape=shape, dimension=clients.dimension, mapped=MAPPED)
-        return begun.train()
+        return models.embedding_of_features(backbone, shape=shape, dimension=clients.dimension)
     backbone.train()
     if settings.descent.trainable:
         models.select_trainable(backbone, settings.descent.trainable)
@@ -206,12 +196,12 @@ SEEN_TWICE = 2
 
 
 def seconds(job: AnyJob) -> float | None:
-    """Expected seconds of all rounds, from timing one client of average size and one draw of noise. For embeddings on
-    fixed features, the seconds to compute the features.
+    """Expected seconds of all rounds, from timing one client of average size and one draw of noise. For untrained
+    embeddings, the seconds to compute the features.
 
     None for central training, which has neither clients nor noise.
     """
-    if isinstance(job, (UntrainedJob, WhiteningJob)):
+    if isinstance(job, UntrainedJob):
         return _feature_seconds(job)
     if isinstance(job, DpsgdJob):
         return of_steps.estimate(job).seconds
@@ -232,13 +222,12 @@ def seconds(job: AnyJob) -> float | None:
     return job.steps * (-(-count // processes) * client + of_steps.seconds_of_noise(job) / processes)
 
 
-def _feature_seconds(job: UntrainedJob | WhiteningJob) -> float:
-    """Seconds to compute the features of the test part and, for whitening, of the training part."""
+def _feature_seconds(job: UntrainedJob) -> float:
+    """Seconds to compute the features of the test part."""
     images = torch.randn(AT_ONCE, *job.source.shape, device=job.device)
-    records = len(job.source.test) + (len(job.source.train) if isinstance(job, WhiteningJob) else 0)
 
     def computed() -> None:
         with torch.no_grad():
             job.module(images)
 
-    return seconds_of(job, computed) * records / AT_ONCE
+    return seconds_of(job, computed) * len(job.source.test) / AT_ONCE

@@ -8,20 +8,17 @@ this is not a private run with noise multiplier 0: it has no plan and no ledger,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
-from sfumato.embedding.choices import FEATURES_DIMENSION, METHODS, NOISELESS, ROUNDS, UNTRAINED, WHITEN, Clients
-from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
+from sfumato.embedding.choices import FEATURES_DIMENSION, METHODS, NOISELESS, ROUNDS, UNTRAINED, Clients
+from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment import defaults
 from sfumato.experiment.settings import Pair, Settings
-from sfumato.privacy import FixedClipping, FullBatch, Gaussian, PrivacyPlan, QuantileClipping, User
-from sfumato.privacy.plan import default_delta
-from sfumato.privacy.planning.target import Epsilon
+from sfumato.privacy import FixedClipping, QuantileClipping
 
 BATCH_SIZE, EPOCHS = 64, 20
 """Batch size and epochs of central training, by rule."""
@@ -117,7 +114,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     Errors: `SfumatoError` for options of a promise: a budget, a mechanism, or another participation than Poisson.
     """
     method, reasons = experiment.chosen, []
-    experiment.refuse_clocks()
+    experiment.refuse_orders()
     promised = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
     given = {name: getattr(experiment, name) for name in promised if getattr(experiment, name) is not None}
     for name, value in given.items():
@@ -148,47 +145,14 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     )
 
 
-WORTH = 0.015
-"""The largest noise multiplier per user at which whitening is used: measured in docs/embeddings.md."""
 FEDEMB_FROM = 100_000
 """The least number of users for training a network: docs/embeddings.md."""
-MAX_NORM = 0.05
-"""C by rule. For photographs a user's scatter has a larger norm, so all users count alike."""
-FEATURES, SMALLEST, PIXELS = "scattering", 8, "linear"
-"""The features of whitening by rule, the least image side in pixels for them, and the features of smaller images: the
-pixels themselves. Untrained embeddings have the features of a classifier's rule."""
+SMALLEST, PIXELS = 8, "linear"
+"""The least image side in pixels for the features of a classifier's rule, and the features of smaller images: the
+pixels themselves."""
 BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
 """The options with which the method still follows from the number of users. Options of a network, rounds or clients
 imply training a network."""
-
-
-class Forecast(NamedTuple):
-    """The numbers of users from which on each method is worth its budget.
-
-    Attributes:
-        epsilon: the budget.
-        whiten: for a linear map of fixed features.
-        fedemb: for a network.
-    """
-
-    epsilon: float
-    whiten: int
-    fedemb: int = FEDEMB_FROM
-
-    @property
-    def describe(self) -> str:
-        """The forecast as text."""
-        return (
-            f"at epsilon {self.epsilon:.3g} a linear map is worth its budget from {self.whiten:,} people on, a network "
-            f"from {self.fedemb:,}"
-        )
-
-
-def forecast(target: Epsilon | None, delta: float | None, users: int) -> Forecast:
-    """The forecast for a budget and a number of users, which decides delta if none is given."""
-    target = target or Epsilon(defaults.EPSILON)
-    plan = _plan(users, delta=default_delta(users) if delta is None else delta, epsilon=target.limit)
-    return Forecast(epsilon=target.limit, whiten=math.ceil(plan.noise_multiplier / WORTH))
 
 
 def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[EmbeddingExperiment, list[str]]:
@@ -196,17 +160,10 @@ def resolve_method(experiment: EmbeddingExperiment, source: Source) -> tuple[Emb
     if experiment.method is not None or not is_by_rule(experiment):
         return experiment, []
     users = source.users or experiment.population(source)
-    found = forecast(experiment.target, experiment.delta, users)
-    if users >= found.fedemb:
-        method, why = METHODS[0], f"{users:,} people"
-    elif users < found.whiten:
-        method, why = UNTRAINED, f"{users:,} people; no private data are used"
-    elif source.examples < 2 * users:
-        method, why = UNTRAINED, f"{source.examples:,} images of {users:,} people have too little in common"
-    else:
-        method, why = WHITEN, f"{users:,} people"
-    unused = {"epsilon": None, "delta": None} if method == UNTRAINED else {}
-    return replace(experiment, method=method, **unused), [f"method {method} (by rule: {why}; {found.describe})"]
+    if users >= FEDEMB_FROM:
+        return replace(experiment, method=METHODS[0]), [f"method {METHODS[0]} (by rule: {users:,} people)"]
+    why = f"{users:,} people; no private data are used; a network is worth its budget from {FEDEMB_FROM:,} on"
+    return replace(experiment, method=UNTRAINED, epsilon=None, delta=None), [f"method {UNTRAINED} (by rule: {why})"]
 
 
 def is_by_rule(experiment: EmbeddingExperiment) -> bool:
@@ -214,80 +171,22 @@ def is_by_rule(experiment: EmbeddingExperiment) -> bool:
     return not set(experiment.given) - set(BY_RULE)
 
 
-def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision:
-    """Plan, settings and dimension of whitening: one release over all users."""
-    users, reasons = experiment.population(source), []
-    target, noise = experiment.target, experiment.noise_multiplier
-    if target is None and noise is None:
-        target = Epsilon(defaults.EPSILON)
-    if target is not None and noise is not None:
-        raise SfumatoError("epsilon and noise_multiplier are both given, but each follows from the other", "give one")
-    delta = default_delta(users) if experiment.delta is None else experiment.delta
-    norm = MAX_NORM if experiment.max_norm is None else experiment.max_norm
-    sizes = {"max_norm": norm, "at_most": experiment.per_user, "noise_multiplier": noise}
-    plan = _plan(users, delta=delta, epsilon=None if target is None else target.limit, **sizes)
-    if experiment.delta is None:
-        reasons.append(f"delta {plan.delta:g} (by rule: at most 1e-5 and 1/(10 N), N users)")
-    settings, clients = _decide_features(experiment, source, reasons, features=FEATURES)
-    share = plan.noise_multiplier / users
-    if share > WORTH:
-        reasons.append(
-            f"note: with so few people the noise hides most of what whitening measures: it is worth its budget from "
-            f"{math.ceil(plan.noise_multiplier / WORTH):,} people on"
-        )
-    return EmbeddingDecision(plan, settings, clients, reasons)
-
-
 def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
-    """Settings and dimension of an untrained embedding."""
+    """Settings and dimension of an untrained embedding, by rule on a classifier's fixed features."""
     experiment.population(source)
     reasons: list[str] = []
-    features = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
-    settings, clients = _decide_features(experiment, source, reasons, features=features)
-    return PublicDecision(settings=settings, clients=clients, batch_size=1, steps=0, reasons=reasons)
-
-
-def _plan(
-    users: int,
-    *,
-    delta: float,
-    noise_multiplier: float | None = None,
-    max_norm: float = MAX_NORM,
-    at_most: int | None = None,
-    epsilon: float | None = None,
-) -> PrivacyPlan:
-    """The plan of one release of a sum over all users."""
-    return PrivacyPlan.calibrate(
-        examples=users,
-        delta=delta,
-        steps=1,
-        noise_multiplier=noise_multiplier,
-        max_norm=max_norm,
-        epsilon=epsilon,
-        unit=User(drawn="users", at_most=at_most),
-        participation=FullBatch(),
-        mechanism=Gaussian(noise_multiplier=1.0),
-    )
-
-
-def _decide_features(
-    experiment: EmbeddingExperiment, source: Source, reasons: list[str], *, features: str
-) -> tuple[Settings, Clients]:
-    """Settings and clients of an embedding on fixed features, by rule on `features`."""
     model, dimension = experiment.model, experiment.dimension
     if model is None:
-        model = features if source.size >= SMALLEST else PIXELS
+        by_rule = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
+        model = by_rule if source.size >= SMALLEST else PIXELS
         reasons.append(f"model {model} (by rule: fixed public features, by a public projection)")
     if dimension is None:
         dimension = FEATURES_DIMENSION
         reasons.append(f"dimension {dimension} (by rule: keeps the features' similarities)")
-    names: Mapping[str, Any] = {
-        name: value
-        for name in ("pretrained", "pretrained_weights", "seed", "noise")
-        if (value := getattr(experiment, name)) is not None
-    }
+    names = {name: getattr(experiment, name) for name in ("pretrained", "pretrained_weights", "seed")}
+    known: Mapping[str, Any] = {name: value for name, value in names.items() if value is not None}
     settings = Settings(
-        **{"model": model, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0, "ema": 0.0, **names}
+        **{"model": model, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0, "ema": 0.0, **known}
     )
     clients = replace(experiment, dimension=dimension).clients_of(count=1, method=experiment.chosen)
-    return settings, clients
+    return PublicDecision(settings=settings, clients=clients, batch_size=1, steps=0, reasons=reasons)

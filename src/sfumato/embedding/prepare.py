@@ -15,7 +15,7 @@ from sfumato.averaging.choices import Averages
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import method
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
 from sfumato.embedding.job import (
     AnyJob,
@@ -24,15 +24,12 @@ from sfumato.embedding.job import (
     EmbeddingJob,
     NoiselessJob,
     UntrainedJob,
-    WhiteningJob,
     build,
     copy_weights,
 )
 from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.method import NoiselessRounds, PublicDecision, decide_central, decide_noiseless, refuse_private
 from sfumato.embedding.rounds import ClippedUpdates
-from sfumato.embedding.whitening import ClippedScatters
-from sfumato.embedding.whitening_steps import NOTHING, WHITENING
 from sfumato.experiment import users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Budget, Pair
@@ -116,7 +113,7 @@ def prepare(
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
     else:
-        kind, micro_batch = (NOTHING, 1) if clients.method == UNTRAINED else (kinds.CENTRAL, MICRO_BATCH)
+        kind, micro_batch = (kinds.NOTHING, 1) if clients.method == UNTRAINED else (kinds.CENTRAL, MICRO_BATCH)
     known = common_setup(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
     known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
     known["initial_weights"] = copy_weights(known["module"])
@@ -131,31 +128,26 @@ def _private(
     start: Start,
     built: Callable[[RunKey], nn.Module],
     options: Mapping[str, Any],
-) -> EmbeddingJob | WhiteningJob:
-    """The job with a plan: virtual clients or whitening."""
+) -> EmbeddingJob:
+    """The job with a plan, of virtual clients."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
-    whitens = clients.method == WHITEN
     asked = RunRequest(source=source, plan=plan, settings=settings, options=options)
     parts = parts_of(asked)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         return plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
 
-    size, kind = (1, WHITENING) if whitens else (clients.local.batch_size, kinds.EMBEDDING)
+    size = clients.local.batch_size
     known = common_setup(
-        source, settings, start, built, kind=kind, steps=plan.steps, micro_batch=size, keyed_by=keyed_by
+        source, settings, start, built, kind=kinds.EMBEDDING, steps=plan.steps, micro_batch=size, keyed_by=keyed_by
     )
-    unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
+    unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in source.facts_read if fact not in unused]
     facts = {"read": (*read, *(["groups"] if clients.grouping == "fixed" else []))}
-    query: Any
-    if whitens:
-        query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
-    else:
-        query = _updates(known, plan.max_norm, clients)
-    known |= private_setup(known, plan, query, parts, start, alone=True, **facts)  # one user or client after the other
+    query = _updates(known, plan.max_norm, clients)
+    known |= private_setup(known, plan, query, parts, start, alone=True, **facts)  # one client after the other
     known |= {"initial_weights": copy_weights(known["module"]), "clients": clients, "input_shape": source.shape}
-    return (WhiteningJob if whitens else EmbeddingJob)(**known)
+    return EmbeddingJob(**known)
 
 
 def _updates(known: Mapping[str, Any], max_norm: float, clients: Clients) -> ClippedUpdates:
@@ -185,7 +177,6 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
     by_method = {
         "central": decide_central,
         UNTRAINED: method.decide_untrained,
-        WHITEN: method.decide_whitening,
         "dpsgd": _decide_dpsgd,
         **dict.fromkeys(NOISELESS, decide_noiseless),
     }
@@ -229,15 +220,14 @@ def _refuse_cache(source: Source) -> None:
 
 def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
     """Refuse a plan or a source that does not fit the method, the users or the virtual clients."""
-    drawn = "users" if clients.method == WHITEN else "clients"
-    if clients.method not in (*WITH_NOISE, WHITEN):
+    if clients.method not in WITH_NOISE:
         raise SfumatoError(
             f"method {clients.method} has no rounds with noise, but a plan is given", f"give {' or '.join(WITH_NOISE)}"
         )
     _refuse_cache(source)
     unit = plan.unit
-    if not isinstance(unit, User) or unit.drawn != drawn:
-        raise SfumatoError(f"the plan's unit is {unit}", f'give a plan whose unit is User(drawn="{drawn}")')
+    if not isinstance(unit, User) or unit.drawn != "clients":
+        raise SfumatoError(f"the plan's unit is {unit}", 'give a plan whose unit is User(drawn="clients")')
     if source.users is None or plan.users != source.users:
         raise SfumatoError(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",

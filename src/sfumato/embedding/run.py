@@ -13,8 +13,8 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
 from sfumato.embedding.choices import KIND, WITH_NOISE, Clients
 from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
-from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
-from sfumato.embedding.method import ROUND, NoiselessRounds, PublicDecision, forecast
+from sfumato.embedding.job import AnyJob, DpsgdJob
+from sfumato.embedding.method import FEDEMB_FROM, ROUND, NoiselessRounds, PublicDecision
 from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
 from sfumato.experiment.from_keywords import from_choices
@@ -23,7 +23,6 @@ from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.planning import remarks
-from sfumato.privacy.planning.target import Epsilon
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -62,7 +61,7 @@ class EmbeddingTrial(AnyTrial):
     @property
     def searchable_fields(self) -> tuple[str, ...]:
         """The fields of the experiment that a search may vary: neither the figure nor the records."""
-        fixed = ("seed", "per_user", "start", "period", "noise", "far")
+        fixed = ("seed", "per_user", "noise", "far")
         return tuple(one.name for one in fields(EmbeddingExperiment) if one.name not in fixed)
 
     def select_records(self, source: Source) -> Source:
@@ -145,15 +144,13 @@ def notes_of(job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[s
             f"note: {plan.users} users are declared, but the data hold {held}; the guarantee holds as stated, but "
             "rounds have fewer or more users than planned, while sums are divided by the planned number"
         )
-    if isinstance(job, WhiteningJob):
-        return reasons
     vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else decided.clients.count
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     if (weak := remarks.drowned_updates_note(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
-        found = forecast(Epsilon(plan.epsilon()), plan.delta, plan.units)
         reasons.append(
-            f"note: {found.describe}; without options for model, rounds and clients, this decides the method"
+            f"note: a network is worth its budget from {FEDEMB_FROM:,} people on, which decides the method where no "
+            "option for model, rounds or clients is given"
         )
     return reasons
 

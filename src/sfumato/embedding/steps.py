@@ -17,7 +17,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Part, Source, by_user
 from sfumato.embedding.choices import EVEN
 from sfumato.embedding.experiment import known_groups
-from sfumato.embedding.job import AnyJob, BackboneWithHead, EmbeddingJob, NoiselessJob
+from sfumato.embedding.job import AnyJob, BackboneWithHead, EmbeddingJob, NoiselessJob, UntrainedJob
 from sfumato.embedding.rounds import Assign, Rounds, assign_by_group, assign_evenly, assign_randomly
 from sfumato.evaluation.recall import BEGINNING, PIXELS, RESULT, compare_recall, recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k
@@ -146,6 +146,21 @@ class NoiselessSteps:
         return {"max_norm": self._bound}
 
 
+class NoSteps:
+    """The steps of an untrained embedding: there are none."""
+
+    def __init__(self, job: UntrainedJob, key: RunKey, progress: Progress | None = None):
+        pass
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """Raises TypeError."""
+        raise TypeError("an untrained embedding has no steps")
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """No figures."""
+        return {}
+
+
 class EmbeddingScorer:
     """Recall at a false accept rate on the test part: during training on some of its users, at the end on all.
 
@@ -180,10 +195,12 @@ class EmbeddingScorer:
     def _compared(self, embeddings: Tensor) -> dict[str, Any]:
         """Recall of the pixels, the initial model and the trained model on the same images, with intervals."""
         test, rows = self._job.source.test, self._rows
+        result = embeddings[torch.from_numpy(rows)]
+        untrained = isinstance(self._job, UntrainedJob)
         vectors = {
             PIXELS: pixel_vectors(test, rows),
-            BEGINNING: self._embedded(self._job.initial_weights, rows),
-            RESULT: embeddings[torch.from_numpy(rows)],
+            BEGINNING: result if untrained else self._embedded(self._job.initial_weights, rows),
+            RESULT: result,
         }
         return compare_recall(vectors, test.labels[rows], far=self._job.clients.far)
 
@@ -198,6 +215,7 @@ EMBEDDING = RunKind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
 DPSGD = RunKind(steps=PrivateTrainingSteps, scorer=EmbeddingScorer)
 CENTRAL = RunKind(steps=PublicSteps, scorer=EmbeddingScorer)
 NOISELESS = RunKind(steps=NoiselessSteps, scorer=EmbeddingScorer)
+NOTHING = RunKind(steps=NoSteps, scorer=EmbeddingScorer)
 
 
 def groups_by_user(source: Source) -> np.ndarray:

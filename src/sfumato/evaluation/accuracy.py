@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,10 +23,8 @@ from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import evaluation_mode
 from sfumato.models.losses import LOSSES, MULTILABEL, is_exclusive, multilabel_cross_entropy, probabilities
 from sfumato.report import (
-    Calibration,
     Evaluation,
     FigureInterval,
-    GroupScore,
     LabelScore,
     MultilabelEvaluation,
     StepSpread,
@@ -122,8 +120,9 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
             (one, classes[int(labels[i])], classes[int(predicted[i])], score)
             for i, one, score in zip(indices, inputs, scores, strict=True)
         ]
-    calibrated = calibration(outputs, labels, loss=loss)
-    return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration=calibrated)
+    found = calibration(outputs, labels, loss=loss)
+    error = None if found is None else found.error
+    return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration_error=error)
 
 
 def sample_indices(outputs: Tensor, records: Part) -> list[int]:
@@ -147,6 +146,18 @@ def summary(outputs: Tensor, labels: Tensor, classes: Sequence[str], *, loss: st
     count, figures = len(classes), score_of(outputs, labels, loss=loss)
     confusion = torch.bincount(labels * count + outputs.argmax(1), minlength=count * count).reshape(count, count)
     return Evaluation(**vars(figures), classes=tuple(classes), confusion=confusion.tolist(), weighted_auc=area)
+
+
+class Calibration(NamedTuple):
+    """The calibration of confidence, without noise.
+
+    Attributes:
+        error: the expected calibration error: the mean over records of their bin's |confidence - accuracy|.
+        bands: for each bin with records its ends, its number of records, their mean confidence and their accuracy.
+    """
+
+    error: float
+    bands: Sequence[tuple[float, float, int, float, float]]
 
 
 def calibration(outputs: Tensor, labels: Tensor, *, loss: str) -> Calibration | None:
@@ -201,7 +212,7 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
         for one, label, guess, score in result.samples
     ]
     names = ("accuracy", "top5", "weighted_auc", "loss", "classes", "confusion", "samples", "over_steps")
-    names += ("calibration", *(["groups"] if result.groups else []))
+    names += ("calibration_error",)
     data = asdict(replace(result, samples=[])) | {"loss": finite_or_none(result.loss), "samples": samples}
     data["classes"] = list(result.classes)
     return {name: data[name] for name in names if data[name] is not None or name in ("top5", "loss")}
@@ -213,11 +224,11 @@ def from_dict(data: Mapping[str, Any]) -> Evaluation:
         (one["text"] if isinstance(one, dict) else base64.b64decode(one), label, guess, _or_nan(value))
         for one, label, guess, value in data["samples"]
     ]
-    kinds = {"over_steps": StepSpread, "calibration": Calibration}
-    parts = {name: kind(**data[name]) for name, kind in kinds.items() if data.get(name) is not None}
+    parts: dict[str, Any] = {}
+    if (spread := data.get("over_steps")) is not None:
+        parts["over_steps"] = StepSpread(**spread)
     if (area := data.get("weighted_auc")) is not None:
         parts["weighted_auc"] = FigureInterval(*area)
-    parts["groups"] = [GroupScore.from_dict(one) for one in data.get("groups", ())]
     return Evaluation(**{**data, **parts, "samples": samples, "loss": _or_nan(data["loss"])})
 
 

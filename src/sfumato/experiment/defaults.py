@@ -87,7 +87,7 @@ def user_rules(rules: Mapping[str, Rule], examples: int, users: int, request: Re
 def users_for_batch(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
     """The number of users who have about `batch_size` examples, within what the participation allows."""
     asked = None if request is None else request.participation
-    most = None if asked is None else asked.largest_batch(users, STEPS_SAMPLED)
+    most = None if asked is None else asked.largest_batch(users)
     return unit.users_for_gradients(batch_size, records=examples, users=users, most=most)
 
 
@@ -95,7 +95,7 @@ def _rules_of_turns(examples: int, participation: Participation) -> dict[str, Ru
     small = examples <= FULL_BATCH_UP_TO
     steps = STEPS_FULL_BATCH if small else STEPS_SAMPLED
     part = -(-examples // 4) if small else LARGE_BATCH
-    size = max(1, min(part, participation.largest_batch(examples, steps)))
+    size = max(1, min(part, participation.largest_batch(examples)))
     why = "a quarter of the examples" if small and size == part else "large batches"
     return {
         "batch_size": Rule(size, f"{why}: larger batches have less noise"),

@@ -16,7 +16,7 @@ from sfumato.optim.descent import Descent
 from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
-    from sfumato.data import Clock, Source
+    from sfumato.data import Source
     from sfumato.experiment.fixed_features import FixedFeatures, Rule
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import Example, PrivacyPlan, User
@@ -73,13 +73,6 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         from sfumato.experiment import users
 
         return users.cap_records(source, users.user_cap(source, self.unit, self.per_user, self.drawn))
-
-    @property
-    def clock(self) -> Clock | None:
-        """The clock that assigns records to steps by their time stamps; None if none is declared."""
-        from sfumato.data import Clock
-
-        return Clock.from_declared(self.start, self.period)
 
     def decide(self, source: Source) -> Decision:
         """Plan and settings for this source.
@@ -243,19 +236,15 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         notes = [remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), drift.size_note(source, plan)]
         what, counted = users.count_candidates(source, plan)
         if users.is_far(plan.population, counted):
-            order = getattr(plan.participation, "assignment", None)
-            sizes = {
-                "position": f"but only the first {plan.population} records have bins",
-                "time": f"but the sum of each step, whatever its number of records, is divided by "
-                f"{plan.expected_batch_size}",
-            }
+            sizes = (
+                f"steps have about {counted * plan.sampling_probability:.0f} {what}, and sums are divided by "
+                f"{plan.expected_batch_size}"
+            )
+            if getattr(plan.participation, "assignment", None) == "position":
+                sizes = f"only the first {plan.population} records have bins"
             notes.append(
                 f"{plan.population} {what} are declared, but the data hold {counted}; the guarantee holds as stated, "
-                + sizes.get(
-                    order or "",
-                    f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and sums are divided by "
-                    f"{plan.expected_batch_size}",
-                )
+                f"but {sizes}"
             )
         if not (source.multilabel or source.next_words):  # the thresholds were measured with one class per record
             notes.append(remarks.weak_signal_note(plan, len(source.classes)))

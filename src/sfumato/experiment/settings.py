@@ -53,7 +53,7 @@ NOISES = (STANDARD, SECURE)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Options of the privacy plan: budget, batch size, steps, and the clock. None if not given."""
+    """Options of the privacy plan: budget, batch size and steps. None if not given."""
 
     epsilon: float | None = optional_choice("EPSILON", "3")
     """Privacy budget."""
@@ -70,12 +70,6 @@ class Budget:
     """Number of training steps."""
     max_norm: float | None = optional_choice(by_default="1")
     """C, the norm to which the gradient of each example, or of each user, is clipped."""
-    start: str | None = optional_choice("TIME", "")
-    """When step 0 begins, if each record's time stamp decides its step: a date such as 2026-01-31, or a number.
-    Declared."""
-    period: str | None = optional_choice("DURATION", "")
-    """The time that each step then covers: weeks, days, hours, minutes or seconds, such as 1d, 12h or 30m, or a number.
-    Declared."""
 
     @property
     def target(self) -> Epsilon | None:

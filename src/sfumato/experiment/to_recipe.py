@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sfumato._choices import choices_of
@@ -98,8 +97,4 @@ def _toml_value(name: str, value: Any) -> Any:
             return list(value)
         case Mapping():
             return [f"{key}={share!r}" for key, share in value.items()]
-        case date():
-            return value.isoformat()
-        case timedelta():
-            return f"{value.total_seconds():.12g}s"
     return None

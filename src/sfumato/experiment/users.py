@@ -266,7 +266,6 @@ def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
         )
     if isinstance(rule, FixedOrder) and rule.assignment != "random":
         raise SfumatoError(
-            f"order {rule.assignment} is for records, but users are sampled, and a user has neither a position nor a "
-            "time stamp",
+            f"order {rule.assignment} is for records, but users are sampled, and a user has no position",
             "give `order=random`",
         )

@@ -14,7 +14,6 @@ from .normalisation.public_batch import refresh as refresh
 from .normalisation.public_batch import refreshed_weights as refreshed_weights
 from .normalisation.public_batch import reset_moments as reset_moments
 from .projection import DIMENSION as DIMENSION
-from .projection import MappedFeatures as MappedFeatures
 from .projection import create_embedding as create_embedding
 from .projection import embedding_of_features as embedding_of_features
 from .registry import NAMES as NAMES

@@ -2,8 +2,7 @@
 
 Both come from a fixed seed and are the same for every data set, so they cost no privacy. Together they approximately
 preserve cosine similarities: exactly within the principal directions, and on average over projections outside of them
-(Johnson and Lindenstrauss 1984). The principal directions come first, so a map of the first coordinates has the most
-effect (`MappedFeatures`).
+(Johnson and Lindenstrauss 1984).
 """
 
 from __future__ import annotations
@@ -27,6 +26,8 @@ IMAGES = 1024
 CONTRAST, SHARED = 0.5, 2.0
 """Standard deviation of synthetic pixels, on the scale of -1 to 1; weight of the component shared by all channels
 relative to the component of each channel."""
+PRINCIPAL = 32
+"""P, the number of principal directions."""
 _BATCH = 64
 
 
@@ -54,7 +55,7 @@ def synthetic_images(count: int, *, channels: int, size: tuple[int, int], seed: 
 
 
 @torch.no_grad()
-def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, principal: int) -> Tensor:
+def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, principal: int = PRINCIPAL) -> Tensor:
     """Computes the projection matrix of a trunk's features (W) to dimension D, (D, W) float32.
 
     Rows are orthogonal. The first P are the principal directions of the features over synthetic images, of length 1.
@@ -97,50 +98,6 @@ def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, pri
     return torch.cat([rows, random_directions]).float()
 
 
-class MappedFeatures(nn.Module):
-    """Fixed features, their public projection, and a trainable map of the first coordinates, initially the identity.
-
-    z = P f(x) / |P f(x)|. The first K coordinates become A z + b; the others are unchanged.
-
-    Args:
-        backbone: maps images (N, C, H, W) to P f(x), (N, D); frozen.
-        dimension: D.
-        mapped: K, at most D.
-    """
-
-    def __init__(self, backbone: nn.Module, *, dimension: int, mapped: int):
-        super().__init__()
-        self.backbone = backbone.requires_grad_(False)
-        self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None)  # constants for input scaling
-        self.map = nn.Linear(min(mapped, dimension), min(mapped, dimension))
-        with torch.no_grad():
-            self.map.weight.copy_(torch.eye(self.map.in_features))
-            self.map.bias.zero_()
-
-    @property
-    def mapped(self) -> int:
-        """K."""
-        return self.map.in_features
-
-    def train(self, mode: bool = True) -> MappedFeatures:
-        """Sets the mode of the map. The frozen backbone stays in evaluation mode, as a fixed function."""
-        super().train(mode)
-        self.backbone.eval()
-        return self
-
-    def initial_embedding(self, images: Tensor) -> Tensor:
-        """Maps images (N, C, H, W) to z, (N, D) of length 1: the embedding before training."""
-        return nn.functional.normalize(self.backbone(images), dim=1)
-
-    def apply_map(self, partial_sum: Tensor) -> Tensor:
-        """Maps z to embeddings (N, D)."""
-        return torch.cat([self.map(partial_sum[:, : self.mapped]), partial_sum[:, self.mapped :]], dim=1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Maps images (N, C, H, W) to embeddings (N, D) of any length."""
-        return self.apply_map(self.initial_embedding(images))
-
-
 DIMENSION = 128
 """Default embedding dimension D (Xu et al. 2022, section 4)."""
 
@@ -153,7 +110,6 @@ def create_embedding(
     dimension: int = DIMENSION,
     pretrained: str | None = None,
     head: str = "new",
-    mapped: int | None = None,
 ) -> nn.Module:
     """Creates a model that maps float images (N, C, H, W) to embeddings (N, D) of any length.
 
@@ -167,8 +123,6 @@ def create_embedding(
         dimension: D.
         pretrained: as for `create`: public weights, which a guarantee does not cover.
         head: "new" for a newly drawn last layer; "pretrained" for the stored one.
-        mapped: K, to wrap the model in `MappedFeatures`, whose weights are then loaded from a file; None for the plain
-            model.
 
     Raises:
         SfumatoError: as for `create`, or a dimension that is not a positive integer.
@@ -177,7 +131,7 @@ def create_embedding(
     model = create(name, classes=dimension, channels=channels, size=size, pretrained=pretrained, head=head)
     if pretrained is None or head == "new":
         _draw_last_layer(model)
-    return model if mapped is None else MappedFeatures(model, dimension=dimension, mapped=mapped)
+    return model
 
 
 def _draw_last_layer(model: nn.Module) -> None:
@@ -190,18 +144,15 @@ def _draw_last_layer(model: nn.Module) -> None:
                 nn.init.zeros_(parameter)
 
 
-def embedding_of_features(
-    model: nn.Module, *, shape: tuple[int, int, int], dimension: int, mapped: int
-) -> MappedFeatures:
+def embedding_of_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int) -> nn.Module:
     """Turns a model into an embedding of its features: its last layer becomes their public `projection`.
 
-    Before training, the embedding has approximately the cosine similarities of the features.
+    The embedding has approximately the cosine similarities of the features. It is in evaluation mode.
 
     Args:
-        model: from `create_embedding`, or a custom model; changed in place and frozen.
+        model: from `create_embedding`, or a custom model; changed in place.
         shape: C, H, W of the images.
         dimension: D, the number of outputs of its last layer.
-        mapped: K, the number of first coordinates that the trainable map covers.
 
     Raises:
         SfumatoError: the model is not a linear layer on per-image features.
@@ -218,7 +169,7 @@ def embedding_of_features(
             f"give one whose last layer is called head and has {dimension} outputs, or choose method fedemb",
         )
     with torch.no_grad():
-        last.weight.copy_(projection(trunk, shape=shape, dimension=dimension, principal=mapped))
+        last.weight.copy_(projection(trunk, shape=shape, dimension=dimension))
         if last.bias is not None:
             last.bias.zero_()
-    return MappedFeatures(model, dimension=dimension, mapped=mapped)
+    return model

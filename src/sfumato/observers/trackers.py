@@ -12,8 +12,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.observers.observer import Observer
 from sfumato.privacy import PrivacyPlan
-from sfumato.runs.directory import METRICS, PLAN, SETTINGS, STATEMENT, RunDirectory
-from sfumato.runs.heading import publishable_settings
+from sfumato.runs.directory import METRICS, PLAN, SETTINGS, STATEMENT, RunDirectory, publishable_settings
 
 
 class Tracker(Observer):

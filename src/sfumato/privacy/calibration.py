@@ -268,9 +268,8 @@ class Draft:
 
     def _most_steps(self, target: Any) -> Any:
         one = self.plan(steps=1)
-        longest = MAX_STEPS if isinstance(self.mechanism, Mechanism) else self.mechanism.longest
-        limit = min(one.participation.most_steps(self.examples) or MAX_STEPS, longest)
         fixed = isinstance(self.mechanism, Mechanism)
+        limit = MAX_STEPS if isinstance(self.mechanism, Mechanism) else self.mechanism.longest
         most = (one if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(
             target, accountant=self.accountant
         )
@@ -283,7 +282,7 @@ class Draft:
 
     def _largest_batch(self, target: Any) -> Any:
         rule, steps = self.participation, self.steps or 1
-        limit = self.examples if rule is None else rule.largest_batch(self.examples, steps)
+        limit = self.examples if rule is None else rule.largest_batch(self.examples)
 
         def whole_rounds(batch: int) -> list[int]:
             turn = self.plan(batch_size=batch).participation.gap(self.examples)

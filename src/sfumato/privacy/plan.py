@@ -70,13 +70,6 @@ class PrivacyPlan:
         one_of("adjacency", self.adjacency, ADJACENCIES)
         self.participation.check(self.population)
         self.unit.check(self.population)
-        most = self.participation.most_steps(self.population)
-        if most is not None and self.steps > most:
-            raise SfumatoError(
-                f"steps must be at most {most}, which is ceil(N / B) for {self.population} examples and batch size "
-                f"{self.expected_batch_size}, where each example takes part once; got {self.steps}",
-                f"give at most {most} steps{', or a smaller batch' if self.expected_batch_size > 1 else ''}",
-            )
         self.theorem.check(self)
 
     @classmethod
@@ -184,11 +177,10 @@ class PrivacyPlan:
         """
         target = Epsilon(target) if isinstance(target, int | float) else target
         guess = self.theorem.equivalent_steps(self, target.mu(self.delta))
-        limit = self.participation.most_steps(self.population) or MAX_STEPS
         return calibration.largest_within(
             lambda steps: target.cost(replace(self, steps=steps), accountant=accountant),
             target.limit,
-            min(limit, MAX_STEPS),
+            MAX_STEPS,
             guess,
         )
 

@@ -5,7 +5,6 @@ from .keys import owner_key as owner_key
 from .noise import Noise as Noise
 from .noise import NoiseState as NoiseState
 from .sampler import Sampler as Sampler
-from .sampler import is_time_ordered as is_time_ordered
 from .search import Choice as Choice
 from .search import Dimension as Dimension
 from .search import LogUniform as LogUniform

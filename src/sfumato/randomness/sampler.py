@@ -28,7 +28,6 @@ class _Records(NamedTuple):
     """The number of records, and the record data that a rule may read."""
 
     number: int
-    times: object
     groups: object
 
 
@@ -87,13 +86,10 @@ def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: RunKey, rec
 
 def _fixed_order(rule: FixedOrder, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     bins = rule.bins(plan.population)
-    match rule.assignment:
-        case "time":
-            return _members(_times_checked(records))
-        case "position":
-            members = _members(np.arange(records.number) // rule.batch_size)
-        case "random":
-            members = _members(key.generator("bins", 0).integers(bins, size=records.number))
+    if rule.assignment == "position":
+        members = _members(np.arange(records.number) // rule.batch_size)
+    else:
+        members = _members(key.generator("bins", 0).integers(bins, size=records.number))
     return lambda step: members(step % bins)
 
 
@@ -107,11 +103,6 @@ DRAWS: dict[type[Participation], Callable[[Any, PrivacyPlan, RunKey, _Records], 
 }
 
 
-def is_time_ordered(plan: PrivacyPlan) -> bool:
-    """Whether each record's own time stamp decides its step."""
-    return isinstance(plan.participation, FixedOrder) and plan.participation.assignment == "time"
-
-
 class Sampler:
     """Draws index sets by a plan's participation rule.
 
@@ -119,16 +110,13 @@ class Sampler:
         plan: the plan with the rule and the population.
         key: the run key.
         records: the actual number of records. Each has the plan's probability, whatever N was declared.
-        times: the step of each record by its own time stamp, whole numbers, (records,). Needed by a fixed order by time
-            (`is_time_ordered`) and not read by any other rule. A record whose step is outside the plan, negative or too
-            large, takes no part.
         groups: whether each record is in group 1, by its own group or class, bool (records,). Needed by
             `DriftingPoisson` and not read by any other rule.
 
     **Guarantee.** The draw is a function of (key, step), so a replayed step has the same participants. A record's own
-    participation depends only on the key, its number and, with a fixed order by time, its own time stamp or, with
-    drifting participation, its own group; never on another record, except for the truncation of `TruncatedPoisson`.
-    Batches have random sizes; an empty one is returned like any other.
+    participation depends only on the key, its number and, with drifting participation, its own group; never on another
+    record, except for the truncation of `TruncatedPoisson`. Batches have random sizes; an empty one is returned like
+    any other.
 
     - `Poisson`: each record's coin in each step is independent of all other records and steps, and comes up with the
       plan's probability (to one part in 2^53).
@@ -140,7 +128,7 @@ class Sampler:
       with its group's probability in that step.
     - `FixedOrder`, random: each record's bin is an independent uniform draw for its number, drawn once for all epochs,
       so its participations are exactly `bins` steps apart. By position: bin i holds the records i B to (i + 1) B, and
-      those beyond the last bin take no part. By time: a record takes part in its own step only.
+      those beyond the last bin take no part.
 
     Bins and groups are as secret as the key. They are drawn from it again whenever they are needed.
 
@@ -150,12 +138,12 @@ class Sampler:
     True
     """
 
-    def __init__(self, plan: PrivacyPlan, key: RunKey, *, records: int, times: object = None, groups: object = None):
+    def __init__(self, plan: PrivacyPlan, key: RunKey, *, records: int, groups: object = None):
         if type(getattr(plan, "participation", None)) not in DRAWS:
             raise SfumatoError(f"plan must be a PrivacyPlan, got {plan!r}", "give the plan of the run")
         self.plan = plan
         self.records = records
-        self._draw = DRAWS[type(plan.participation)](plan.participation, plan, key, _Records(records, times, groups))
+        self._draw = DRAWS[type(plan.participation)](plan.participation, plan, key, _Records(records, groups))
 
     def draw(self, step: int) -> np.ndarray:
         """The participants of a step: ascending record indices, int64, of any number from none to all."""
@@ -172,13 +160,6 @@ def _members(places: np.ndarray) -> Draw:
         return order[start:end].copy()
 
     return at
-
-
-def _times_checked(records: _Records) -> np.ndarray:
-    remedy = "give `times`, the step of each record by its own time stamp, as whole numbers"
-    if records.times is None:
-        raise SfumatoError("the plan's fixed order goes by time, but the records have no `times`", remedy)
-    return _one_per_record("times", records.times, records.number, "iu", "whole numbers", remedy).astype(np.int64)
 
 
 def _groups_checked(records: _Records) -> np.ndarray:

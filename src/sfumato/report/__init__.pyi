@@ -18,15 +18,12 @@ from .sections.embedding import EmbeddingEvaluation as EmbeddingEvaluation
 from .sections.embedding import Neighbour as Neighbour
 from .sections.embedding import NeighbourQuery as NeighbourQuery
 from .sections.embedding import neighbours as neighbours
-from .sections.facts import Calibration as Calibration
 from .sections.facts import Evaluation as Evaluation
 from .sections.facts import Facts as Facts
 from .sections.facts import Sample as Sample
 from .sections.facts import StepSpread as StepSpread
-from .sections.groups import GroupScore as GroupScore
 from .sections.multilabel import FigureInterval as FigureInterval
 from .sections.multilabel import LabelScore as LabelScore
 from .sections.multilabel import MultilabelEvaluation as MultilabelEvaluation
-from .sections.published import Estimate as Estimate
 from .sections.published import NoisyFigures as NoisyFigures
 from .sections.words import WordEvaluation as WordEvaluation

@@ -5,8 +5,6 @@ from .loaded import load as load
 from .owner.budgets import Account as Account
 from .owner.budgets import read_budget as read_budget
 from .owner.budgets import set_budget as set_budget
-from .owner.custom_loop import RecordedUse as RecordedUse
-from .owner.custom_loop import record_use as record_use
 from .run import Run as Run
 from .verdict import Verdict as Verdict
 from .verdict import verify as verify

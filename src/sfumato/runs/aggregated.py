@@ -16,8 +16,7 @@ from sfumato.averaging import aggregates
 from sfumato.models import METADATA, read_description
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
-from sfumato.runs import kept_weights
-from sfumato.runs.checkpoint import read_safetensors, to_bytes
+from sfumato.runs.checkpoint import kept_path, load_kept, read_safetensors, recorded_hashes, to_bytes
 from sfumato.runs.directory import RunDirectory
 
 Method = Literal["upa", "ema", "opa", "omv"]
@@ -90,7 +89,7 @@ def last_entry(run: RunDirectory) -> Mapping[str, Any]:
 
 def kept_hashes(run: RunDirectory) -> dict[int, str]:
     """The hashes of the weights that a finished run kept, by step. Refuses a run that kept none."""
-    recorded = kept_weights.recorded_hashes(last_entry(run))
+    recorded = recorded_hashes(last_entry(run))
     if not recorded:
         raise SfumatoError(
             f"the run in {run.path} kept no weights besides its model",
@@ -113,7 +112,7 @@ def load_weights(
         raise SfumatoError(
             f"the run in {run.path} kept no weights after steps {missing}", f"name some of {list(recorded)}"
         )
-    return {step: kept_weights.load(run, step, recorded[step]) for step in steps}
+    return {step: load_kept(run, step, recorded[step]) for step in steps}
 
 
 def aggregate_path(run: RunDirectory, method: str) -> Path:
@@ -179,11 +178,11 @@ def problems(run: RunDirectory, path: Path) -> str | None:
     If the kept weights are still there, the aggregate is computed again and compared byte by byte.
     """
     made = recipe_entry(path)
-    recorded = {str(step): code for step, code in kept_weights.recorded_hashes(last_entry(run)).items()}
+    recorded = {str(step): code for step, code in recorded_hashes(last_entry(run)).items()}
     recipe = recipe_from_dict(made)
     if made["kept"] != {str(step): recorded.get(str(step)) for step in recipe.steps}:
         return f"{path.name} is made from other weights than the ledger ends with"
-    present = all(kept_weights.path_of(run, step).is_file() for step in recipe.steps)
+    present = all(kept_path(run, step).is_file() for step in recipe.steps)
     if present and model_bytes(run, recipe, choice=made["choice"]) != path.read_bytes():
         return f"{path.name} differs from the aggregate of its kept weights"
     return None

@@ -1,8 +1,10 @@
-"""Checkpoints: the whole state between two steps, in one safetensors file. No pickle."""
+"""Checkpoints, the whole state between two steps, and the weights that a run keeps: safetensors files, no pickle."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,16 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import path_errors, regular_file, write
+from sfumato._files import make_directory, path_errors, regular_file, write, write_errors
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import METADATA, read_description, resolve_weights
 from sfumato.randomness import NoiseState
 from sfumato.runs import pins
+from sfumato.runs.directory import RunDirectory, file_hash
 
+KEPT = "kept"
+"""The folder of the weights that a run keeps, one file for each step."""
+_KEPT_NAME = re.compile(r"step-(\d{8})\.safetensors")
 MOVING = ("params", "lr", "step")
 """The entries of an optimizer's parameter group that change: the schedule sets the learning rate of each step."""
 
@@ -250,3 +256,55 @@ def _lower(value: Any, tensors: dict[str, Tensor]) -> Any:
         items = [_lower(item, tensors) for item in content]
         return items if kind == "list" else tuple(items)
     return content
+
+
+def kept_path(run: RunDirectory, step: int) -> Path:
+    """The path of the weights after `step` steps."""
+    return run / KEPT / f"step-{step:08}.safetensors"
+
+
+def save_kept(run: RunDirectory, step: int, weights: Mapping[str, Tensor]) -> None:
+    """Write the trained parameters after `step` steps atomically, without noise state and optimizer."""
+    path = kept_path(run, step)
+    with write_errors(path):
+        make_directory(path.parent)
+    write(path, to_bytes(dict(weights), {METADATA: json.dumps({"step": step})}), private=True)
+
+
+def hashes_of_kept(run: RunDirectory, steps: Collection[int]) -> dict[str, str]:
+    """SHA-256 of the file of each of these steps, for the ledger's last line."""
+    return {str(step): file_hash(kept_path(run, step)) for step in sorted(steps)}
+
+
+def kept_files(run: RunDirectory) -> dict[int, Path]:
+    """The files in the run directory, by step, ascending."""
+    found = sorted((run / KEPT).glob("step-*.safetensors"))
+    return {int(name[1]): path for path in found if (name := _KEPT_NAME.fullmatch(path.name))}
+
+
+def drop_other_kept(run: RunDirectory, steps: Collection[int]) -> None:
+    """Delete the weights of all other steps: those after a run's last checkpoint, or stray files."""
+    for step, path in kept_files(run).items():
+        if step not in steps:
+            path.unlink()
+
+
+def load_kept(run: RunDirectory, step: int, recorded: str) -> dict[str, Tensor]:
+    """The weights after `step` steps, checked against the ledger.
+
+    Args:
+        recorded: the hash in the ledger's last line.
+
+    Errors: `SfumatoError` if the file is missing or has another hash.
+    """
+    path = kept_path(run, step)
+    if not path.is_file():
+        raise SfumatoError(f"{path} is missing", "restore it from a copy, or average fewer")
+    if file_hash(path) != recorded:
+        raise SfumatoError(f"{path} is not the file that the ledger ends with", "restore it from a copy")
+    return read_safetensors(path)[0]
+
+
+def recorded_hashes(end: Mapping[str, Any]) -> dict[int, str]:
+    """The hashes in a ledger's last line, by step, ascending; empty if the run kept no weights."""
+    return {int(step): code for step, code in sorted(end.get("kept", {}).items(), key=lambda item: int(item[0]))}

@@ -14,7 +14,7 @@ from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner.composition import joint_cost
+from sfumato.runs.owner.budgets import joint_cost
 from sfumato.runs.verdict import verify
 
 USED_UP, EARLY, UNFINISHED = "budget used up", "left early", "unfinished"

@@ -233,10 +233,6 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
 
             def built() -> nn.Module:
                 own = _built(about, named, path) if given is None else _with_logits(given, about)
-                if given is not None and "mapped" in about:
-                    own = models.MappedFeatures(
-                        copy.deepcopy(given), dimension=about["embedding"], mapped=about["mapped"]
-                    )
                 return _normalised(own, about.get("normalisation"), weights)
 
             made = about.get(ENTRY, {})
@@ -337,7 +333,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
     spelling = named if named and about["model"] == "module" else trusted(about["model"])
     if "embedding" in about:
         shape = {"channels": about["channels"], "size": about["size"]}
-        return models.create_embedding(spelling, **shape, dimension=about["embedding"], mapped=about.get("mapped"))
+        return models.create_embedding(spelling, **shape, dimension=about["embedding"])
     read = transform_from_dict(about["transform"])
     if isinstance(read, Tokens):
         shape: dict[str, Any] = {"classes": classes, "vocabulary": read.vocabulary, "length": read.length}

@@ -1,17 +1,20 @@
-"""Commitments to the releases: the hash of each step's release is durable in the ledger before the release is used."""
+"""Commitments in the ledger: to settings.json in its first line, and to each step's release before it is used."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write_errors
-from sfumato.privacy import Ledger
+from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import LOST, RELEASE
 from sfumato.randomness import NoiseState
 
@@ -94,3 +97,107 @@ def lose(ledger: Ledger, reached: int) -> None:
         "lost but stay paid for, and the run continues after them. This may depend on a single record, so keep it to "
         "yourself"
     )
+
+
+WHOLE, FIELDS = "record_commitment", "record_fields"
+"""Entries of the ledger's first line: the commitment to the whole record, and a short one for each of its fields."""
+_APART = ("request", "places", "environment")
+"""Fields that are not committed to: the location of the data, which may have moved, and the machine."""
+_AT_THE_END = ("steps_taken", "steps_lost", "steps_copied", "kept", "figures")
+"""Circumstances that are known only at the end of a run."""
+_SHORT = 8
+MICRO_BATCH_AT_FIRST = "micro_batch_at_first"
+"""The field of settings.json with the initial micro-batch size, if the micro-batches were made smaller since."""
+
+
+def first_entry(plan: PrivacyPlan, identity: str, *, data: str, decided: Any) -> dict[str, Any]:
+    """The first entry of a run's ledger: its plan, and commitments to its data and settings.
+
+    The ledger may be published, so the commitments are keyed with the run's secret identity: plain fingerprints would
+    show that two runs used the same data.
+
+    Args:
+        data: the fingerprint of the records.
+        decided: plain data: everything besides plan and records that the run's sums depend on.
+    """
+    key = bytes.fromhex(identity)
+    return {
+        "plan": plan.to_dict(),
+        "plan_fingerprint": plan.fingerprint,
+        "data_commitment": _commitment(key, data),
+        "settings_commitment": _commitment(key, json.dumps(decided, sort_keys=True)),
+    }
+
+
+def commitments(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The commitments to a run's record in the ledger's first line.
+
+    **Guarantee.** Without the run's secret identity, which is part of the record, they reveal only the number of
+    fields: commitments are HMAC-SHA256 under that identity, the short ones are sorted by their digits, and no field is
+    named. With the record one can check whether it is what the run began with.
+    """
+    key, fields = _key(record), list(_fields(record))
+    return {
+        WHOLE: _commitment(key, json.dumps(sorted(fields))),
+        FIELDS: sorted(_commitment(key, one)[:_SHORT] for _, one in fields),
+    }
+
+
+def edited_fields(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list[str]:
+    """The fields of a record that differ from the commitments in the ledger's first line; empty if none does.
+
+    A removed field has no name here, so it is reported as "a field that is gone".
+    """
+    if commitments(record).items() <= opening.items():
+        return []
+    key, left = _key(record), Counter(opening[FIELDS])
+    found = []
+    for name, one in _fields(record):
+        left[short := _commitment(key, one)[:_SHORT]] -= 1
+        if left[short] < 0:
+            found.append(name)
+    gone = sum(count for count in left.values() if count > 0)
+    return found if found and gone <= len(found) else [*found, "a field that is gone"]
+
+
+def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The name and the canonical text (name and value) of each field. Nested mappings yield each of their fields."""
+    for part, value in _as_begun(json.loads(json.dumps(record))).items():
+        if part in _APART:
+            continue
+        inside = value.items() if isinstance(value, Mapping) and value else ((None, value),)
+        for name, one in inside:
+            full = part if name is None else f"{part}.{name}"
+            yield full, json.dumps([full, one], sort_keys=True)
+
+
+def _as_begun(record: dict[str, Any]) -> dict[str, Any]:
+    """The record as it was at the beginning, with the initial micro-batch size."""
+    if MICRO_BATCH_AT_FIRST in record:
+        record["performance"]["micro_batch"] = record.pop(MICRO_BATCH_AT_FIRST)
+    return record
+
+
+def require_unedited(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:
+    """Refuse a record that is not the one the ledger began with, or whose circumstances are not the statement's."""
+    if found := edited_fields(record, opening):
+        raise SfumatoError(
+            f"settings.json differs from the beginning of the ledger in {', '.join(found)}", "restore it from a copy"
+        )
+    began = dict(record["circumstances"])
+    differing = [name for name in began.keys() | circumstances if began.get(name) != circumstances.get(name)]
+    if odd := sorted(set(differing) - set(_AT_THE_END)):
+        raise SfumatoError(
+            f"settings.json and the statement differ in the circumstances {', '.join(odd)}", "restore both from a copy"
+        )
+
+
+def _key(record: Mapping[str, Any]) -> bytes:
+    try:
+        return bytes.fromhex(record["run"])
+    except (KeyError, TypeError, ValueError):
+        raise SfumatoError("settings.json lacks the run's identity", "restore it from a copy") from None
+
+
+def _commitment(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

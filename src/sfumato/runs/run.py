@@ -18,7 +18,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.loaded import Loaded, load
-from sfumato.runs.owner.composition import JointCost
+from sfumato.runs.owner.budgets import JointCost
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import Record, same
 from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
-from sfumato.runs import aggregated, commitment, kept_weights, pins, signature
+from sfumato.runs import aggregated, pins, releases, signature
 from sfumato.runs import directory as names
-from sfumato.runs.checkpoint import METADATA, read_safetensors
+from sfumato.runs.checkpoint import METADATA, kept_files, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 
@@ -168,7 +168,7 @@ def _settings(run: RunDirectory, checks: list[Check], opening: Mapping[str, Any]
     bound = (run / names.SETTINGS).is_file()
     if bound:
         with _checking(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
-            commitment.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
+            releases.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
     return bound
 
 
@@ -182,7 +182,7 @@ def _with_other_files(run: RunDirectory, checks: list[Check], record: Record, fa
     if record.rounds:
         with _checking(checks, "the ledger names the weights of each round, in and out"):
             _sent(record, last["steps_taken"], run / names.MODEL)
-    stored = kept_weights.files(run)
+    stored = kept_files(run)
     if last.get("kept") or stored or facts.kept:
         with _checking(checks, "the kept weights are the files that the ledger ends with"):
             recorded, steps = last.get("kept", {}), [str(step) for step in facts.kept]

@@ -22,7 +22,7 @@ from sfumato.randomness import Space
 from sfumato.report import figure_of, sweep_panels
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import composition
+from sfumato.runs.owner import budgets
 from sfumato.search import space as spaces
 from sfumato.search.search_context import (
     Scoring,
@@ -72,7 +72,7 @@ class KeptRuns:
         zero-out, since runs of either adjacency hold for it."""
         if self.uncovered is None:
             return None
-        return composition.adjacency_of(self.plans) if self.uncovered.runs == len(self.plans) else "zero-out"
+        return budgets.adjacency_of(self.plans) if self.uncovered.runs == len(self.plans) else "zero-out"
 
     def to_dict(self) -> dict[str, Any]:
         """The entries of the search's file."""
@@ -151,7 +151,7 @@ def open_search(
 
     **Guarantee.** None for seeded runs, and none needed on public data. An uncovered search has none either: each run's
     statement is that of its own plan. It says that the choice among the runs, by exact scores, is not covered, and it
-    gives the cost of all runs by composition, had they been planned in advance (`composition.joint_cost`).
+    gives the cost of all runs by composition, had they been planned in advance (`budgets.joint_cost`).
     """
     one_of("search", search, MODES)
     place = Path(directory)
@@ -295,7 +295,7 @@ def read_data(shared: SearchContext, search: str) -> SearchData:
 
 def joint_search_cost(plans: Sequence[PrivacyPlan], source: Source, trial: AnyTrial) -> Search:
     """The joint cost of all runs by composition, including the search that the experiment came from."""
-    epsilon, delta = composition.joint_cost(list(plans))
+    epsilon, delta = budgets.joint_cost(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
     earlier = trial.public_search(source)
     return runs if earlier is None else earlier + runs

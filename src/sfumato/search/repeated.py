@@ -21,8 +21,9 @@ from sfumato.privacy.unit import Adjacency
 from sfumato.report import Evaluation, curve_of_budgets, figure_of
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import composition, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner import uses
+from sfumato.runs.owner.budgets import adjacency_of, joint_cost
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.run import Run
 from sfumato.search.trial import restore_threads
 from sfumato.training import pretraining
@@ -188,7 +189,7 @@ def repeat(
 
     **Guarantee.** None for seeded runs. Otherwise each run has the (epsilon, delta) of its own plan, for the plan's
     unit and adjacency, if only this run is shown. All runs together have the (epsilon, delta) of the result, by
-    composition, if they were planned in advance (`composition.joint_cost`). The best run is found without noise, and
+    composition, if they were planned in advance (`budgets.joint_cost`). The best run is found without noise, and
     choosing it is not covered. A run without privacy is trained only if the data are public.
     """
     progress, base = default_progress(progress), Path(directory)
@@ -314,14 +315,14 @@ def _row(run: Run | PublicRun) -> dict[str, Any]:
 
 def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[PrivacyPlan]) -> dict[str, Any]:
     """The joint cost of runs with these plans, alone and with the owner's other known runs on these data."""
-    (epsilon, delta), adjacency = composition.joint_cost(plans), composition.adjacency_of(plans)
+    (epsilon, delta), adjacency = joint_cost(plans), adjacency_of(plans)
     more = len(known) > len(plans)
     return {
         "epsilon_of_all": epsilon,
         "delta": delta,
-        "epsilon_of_all_uses": max(epsilon, composition.joint_cost(known)[0]) if more else epsilon,
+        "epsilon_of_all_uses": max(epsilon, joint_cost(known)[0]) if more else epsilon,
         "adjacency": adjacency,
-        "adjacency_of_all_uses": composition.adjacency_of(known) if more else adjacency,
+        "adjacency_of_all_uses": adjacency_of(known) if more else adjacency,
     }
 
 

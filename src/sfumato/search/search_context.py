@@ -19,7 +19,7 @@ from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import budgets, sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.search.trial import refuse_embeddings
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.prepare import check_machine, default_threads

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 KEY = "search.key"
 MOST_DRAWS = 20
 
-# Zoom and unit decide how the shared data are read; clock, groups and shares are properties of the data.
+# Zoom and unit decide how the shared data are read; groups and shares are properties of the data.
 VARIED = tuple(
     one.name
     for one in fields(Experiment)
-    if one.name not in ("zoom", "seed", "start", "period", "unit", "per_user", "drawn", "drift_groups", "drift_size")
+    if one.name not in ("zoom", "seed", "unit", "per_user", "drawn", "drift_groups", "drift_size")
     and one.name not in ("class_prevalence", "noise")
 )
 

@@ -17,7 +17,6 @@ from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import VARIED
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts.declared_facts import steps_by_time
 from sfumato.training.parts.registry import OPTIONS
 from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, pretraining_digests
@@ -77,14 +76,12 @@ class Trial(AnyTrial):
 
     def prepare_job(self, decided: Decision, source: Source, start: Start, **options: Any) -> PrivateJob:
         """The job of one run, with the options of its parts."""
-        around = {**options, "clock": self.experiment.clock}
-        return prepare(None, source, decided.plan, decided.settings, start, **around)
+        return prepare(None, source, decided.plan, decided.settings, start, **options)
 
     def check_trainable(self, decided: Decision, source: Source) -> None:
         """Refuse options with which no run on this source can be trained. Builds the model, and spends nothing."""
         plan, settings = decided.plan, decided.settings
         source.images_for(settings.views)
-        steps_by_time(source, plan, self.experiment.clock)
         second_group(source, plan)
         refuse_trained_on(source, pretraining_digests(source, settings))
         check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
@@ -107,7 +104,7 @@ class Trial(AnyTrial):
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
         check_machine(self.machine)
-        early_checks.check(self.experiment, self.spec, {**self.options, "clock": self.experiment.clock})
+        early_checks.check(self.experiment, self.spec, self.options)
 
     @property
     def machine(self) -> Machine:

@@ -12,7 +12,7 @@ from sfumato.data.source import own_codes
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
-from sfumato.runs.owner import composition
+from sfumato.runs.owner import budgets
 
 PAID = "private"
 """The value of `search` that allows further fits on the same records. Each of them spends budget."""
@@ -57,7 +57,7 @@ def is_searching() -> bool:
 
 def refuse_search(plan: PrivacyPlan) -> None:
     """Refuses a search on private records, and names its cost."""
-    costs = {count: rounded_up(composition.joint_cost([plan] * count)[0]) for count in (1, 2, 5, 10)}
+    costs = {count: rounded_up(budgets.joint_cost([plan] * count)[0]) for count in (1, 2, 5, 10)}
     raise SfumatoError(
         f"fit is called by {SEARCHES}, which trains on the same private records repeatedly: one fit costs epsilon "
         f"{costs[1]} for each example, and 2, 5 and 10 fits cost {costs[2]}, {costs[5]} and {costs[10]}, at delta "
@@ -72,7 +72,7 @@ def register_fit(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
     The owner's list uses the places to count these fits together.
 
     **Guarantee.** Unit: an example, or a user, of the plans. If two private fits of one process share a training
-    record, both are counted in the owner's list (`composition.joint_cost`), or the second is refused. Records are
+    record, both are counted in the owner's list (`budgets.joint_cost`), or the second is refused. Records are
     recognised by their codes, computed after conversion to images of one size.
 
     Args:
@@ -86,7 +86,7 @@ def register_fit(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
             common = max(len(codes & fit.codes) for fit in earlier)
             uses = [plan, *(fit.plan for fit in earlier)]
             same_unit = [use for use in uses if use.unit.name == plan.unit.name]
-            epsilon, delta = composition.joint_cost(same_unit)
+            epsilon, delta = budgets.joint_cost(same_unit)
             raise SfumatoError(
                 f"{len(earlier)} earlier fit{'s' if len(earlier) > 1 else ''} of this process used up to {common:,} of "
                 f"these {len(codes):,} private records; with this fit the total would be epsilon "

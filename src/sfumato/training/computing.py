@@ -126,7 +126,6 @@ def compute(
                         codes[some],
                         users=None if users is None else users[some],
                         groups=None if groups is None else groups[some],
-                        subgroups=None if part.subgroups is None else part.subgroups[some],
                     )
             done += len(rows)
     return ordinary

@@ -78,11 +78,6 @@ class Job:
         return {name: value for part in self.parts for name, value in part.pins.items()}
 
     @property
-    def key_facts(self) -> dict[str, dict[str, Any]]:
-        """Plain data of the parts that determine the participants."""
-        return {name: value for part in self.parts for name, value in part.key_facts.items()}
-
-    @property
     def model_facts(self) -> dict[str, Any]:
         """Additional facts for the model file."""
         return {}
@@ -154,14 +149,9 @@ class PrivateJob(Job):
 
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
-        """Further inputs of the sampler, with one entry for each training record of the original source: "times",
-        "groups" (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
+        """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
+        (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
         return {name: entries for part in self.parts for name, entries in part.sampler_inputs.items()}
-
-    @property
-    def key_facts(self) -> dict[str, dict[str, Any]]:
-        """Plain data that determines the participants, always with an entry for the clock."""
-        return {"clock": {}} | super().key_facts
 
     @property
     def max_user_records(self) -> int | None:
@@ -179,7 +169,6 @@ class PrivateJob(Job):
             "most_of_one_user": self.max_user_records,
             "assignment": self.source.assignment,
             "places": list(self.source.places),
-            **self.key_facts,
             "circumstances": self.circumstances.to_dict(),
             "data": {
                 "kind": self.source.kind,

@@ -26,8 +26,8 @@ from sfumato.privacy import Ledger
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
-from sfumato.runs import kept_weights, releases
-from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs import releases
+from sfumato.runs.checkpoint import Checkpoint, save_kept
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
@@ -111,7 +111,7 @@ def _steps_from(
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    due, lost = evaluation_steps(job.steps), _lost_steps(ledger, workers, job.steps)
+    due, lost = evaluation_steps(job.steps), shared_lost_steps(ledger, workers, job.steps)
 
     def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
         with nullcontext() if over is None else over.at_average(trained, average, step):
@@ -136,7 +136,7 @@ def _steps_from(
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
-                kept_weights.save(run, step + 1, job.released_weights(dict(trained)))
+                save_kept(run, step + 1, job.released_weights(dict(trained)))
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_to_release(module, averaging, average))
@@ -185,7 +185,7 @@ def _skip_lost(steps: Steps, step: int, state: NoiseState) -> NoiseState:
     return steps.skip_lost(step, state)
 
 
-def _lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
+def shared_lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
     """The lost steps of the run, from the leader's ledger."""
     return set(workers.broadcast({"lost": sorted(() if ledger is None else lost_steps(ledger.entries, steps))})["lost"])
 

@@ -16,7 +16,7 @@ from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato._devices import is_follower
 from sfumato.averaging import EMA
-from sfumato.data import Clock, Source, SourceSpec
+from sfumato.data import Source, SourceSpec
 from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
@@ -26,10 +26,9 @@ from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, remove_temporary
-from sfumato.runs.heading import Heading
-from sfumato.runs.owner import codes, composition, sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.directory import Heading, RunDirectory, remove_temporary
+from sfumato.runs.owner import budgets, codes, sentences, uses
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import launch
 from sfumato.training.conclusion import finish
@@ -89,9 +88,6 @@ def train(
 
             device, threads, micro_batch, precision: performance; they don't change the guarantee.
 
-            start, period: for plans over time stamps, the time at which step 0 begins and the time that a step covers,
-            such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
-
             keep: number of intermediate weights to save for `sfumato.aggregate` and intervals; None for the default, 0
             for none.
 
@@ -106,13 +102,12 @@ def train(
     Errors: `SfumatoError` before any budget is spent.
     """
     own_names = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS}
-    own_names -= {"clock", "choices"}
+    own_names -= {"choices"}
     refuse_others(Experiment, choices, own_names)
     heading, progress = Heading(title=title), NoProgress() if is_follower() else default_progress(progress)
     own, name, choices = CustomCode.from_arguments(model, choices)
-    options, choices = split(choices, without=("clock",))  # the clock is declared by start and period
+    options, choices = split(choices)
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
-    options["clock"] = Clock.from_declared(choices.pop("start", None), choices.pop("period", None))
     context: dict[str, Any] = {}
     if plan is None:
         asked = experiment_of(settings, name, averaging, choices)
@@ -339,8 +334,8 @@ def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, ou
     others = [use for use in used if use.unit.name != job.plan.unit.name]
     return Run(
         **known,
-        joint_cost=composition.joint_cost(own) if len(own) > 1 else None,
-        adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
-        other_units=tuple(composition.joint_costs(others)),
+        joint_cost=budgets.joint_cost(own) if len(own) > 1 else None,
+        adjacency=budgets.adjacency_of(own) if len(own) > 1 else None,
+        other_units=tuple(budgets.joint_costs(others)),
         publishing=tuple(epsilon for unit, epsilon in found.figures if unit == job.plan.unit.name),
     )

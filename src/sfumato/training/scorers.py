@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import NextWords
-from sfumato.evaluation import accuracy, groups, next_words
+from sfumato.evaluation import accuracy, next_words
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.training.inputs import OnFeatures, features
@@ -63,9 +62,7 @@ class Scorer:
         """Accuracy, loss, confusion and samples of the model with these weights; `outputs` skips computing logits."""
         source, loss = self._job.source, self._job.settings.objective.loss
         outputs = self.outputs(weights) if outputs is None else outputs
-        found = accuracy.evaluation(outputs, source.test, source.classes, loss=loss)
-        of_groups = groups.scores_of_parts(outputs, self._labels, [source.test], source.subgroups, loss=loss)
-        return accuracy.to_dict(replace(found, groups=of_groups))
+        return accuracy.to_dict(accuracy.evaluation(outputs, source.test, source.classes, loss=loss))
 
     def spread(self, count: int) -> list[int]:
         """At most `count` test records, spread evenly."""

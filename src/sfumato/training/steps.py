@@ -179,7 +179,7 @@ class PrivateTrainingSteps(PlanSteps):
         draws = job.sampler_inputs
         self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
         records = self._inputs.units if self._excluded is None else len(self._excluded)
-        self._sampler = Sampler(plan, key, records=records, times=draws.get("times"), groups=draws.get("groups"))
+        self._sampler = Sampler(plan, key, records=records, groups=draws.get("groups"))
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """Returns the private gradient of a step and the next noise state."""

@@ -8,7 +8,7 @@ directory.
 
 Each step sends 8 bytes of sums and 4 bytes of noisy gradients per parameter, for any batch size.
 
-**Trust.** Sums without noise cross the network, and neither gloo, NCCL nor the rendezvous encrypts or authenticates
+**Trust.** Sums without noise cross the network, and neither gloo nor NCCL encrypts or authenticates
 anything. All workers and the network between them must be trusted like one machine. Keys never cross the network: they
 are in the run directory, which all workers can read.
 """
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, distributed
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import is_out_of_memory
 from sfumato._files import write
 from sfumato.gradients import GridSum
 from sfumato.privacy import Ledger
@@ -36,9 +37,12 @@ from sfumato.randomness import NoiseState, owner_key
 from sfumato.randomness.keys import HOME_VARIABLE, home
 from sfumato.randomness.noise.blocks import blocks_of
 from sfumato.runs.directory import WORKERS, RunDirectory
-from sfumato.training.rendezvous import Heartbeats
 
 SAME = "start all workers with the same data, options and package versions"
+
+
+class LostError(SfumatoError):
+    """The connection to another worker broke."""
 
 
 @dataclass(eq=False)
@@ -50,7 +54,6 @@ class Workers:
         count: number of workers.
         group: their process group in torch.distributed.
         machines: number of machines that they run on.
-        signs: heartbeats, which the workers exchange while one waits for another.
 
     **Guarantee.** `reduce_scatter` gives the sum over everything dealt in the step, or refuses: it checks that each
     micro-batch went to one worker, that all workers drew the same participants, and that each processed what it was
@@ -62,7 +65,6 @@ class Workers:
     count: int = 1
     group: Any = None
     machines: int = 1
-    signs: Heartbeats | None = field(default=None, repr=False)
     _dealt: tuple[int, int, int, int] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -313,12 +315,15 @@ class Workers:
 
     def _run_collective(self, operation: Callable[..., Any], found: Any, *given: Any) -> None:
         """Runs a collective operation of torch; on an accelerator it may complete later."""
-        work = operation(found, *given, group=self.group, async_op=True)
-        on = found[0] if isinstance(found, list) else found
-        if self.signs is None or on.device.type != "cpu":
-            work.wait()
-        else:
-            self.signs.wait_for(work)
+        try:
+            operation(found, *given, group=self.group)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise LostError(
+                f"the connection to another worker broke ({str(error).splitlines()[0]})",
+                "give the same command again: the run resumes from its last checkpoint",
+            ) from error
 
 
 def _owner(token: str) -> str:

@@ -291,26 +291,3 @@ def test_python_makes_the_same_cache(call, spots_folder):
     assert features(opened, "runs/wrn", directory="other").contents.test_fraction == 0.4
     with pytest.raises(SfumatoError, match=r"was started with other settings: .*dtype was float16 and is float32"):
         features(f"folder:{spots_folder}", "runs/wrn", directory="by-python", flip=True)
-
-
-def test_groups_for_figures_stand_in_the_cache(call, workplace):
-    generator = np.random.default_rng(0)
-    lines = ["path,label,sex,split"]
-    for place in range(150):
-        image = generator.integers(0, 120, (8, 8)) + 120 * (place % 2)
-        Image.fromarray(image.astype(np.uint8)).save(f"{place}.png")
-        lines.append(
-            f"{place}.png,{'ab'[place % 2]},{'female' if place % 3 else 'male'},{('train', 'test')[place >= 90]}"
-        )
-    Path("t.csv").write_text("\n".join(lines))
-    call(f"features csv:t.csv {BACKBONE} --groups-from sex female male --output cache")
-    call(f"train features:cache {QUICK} --report-epsilon 2 --output run")
-    exact = json.loads(Path("run/evaluation.json").read_text())["groups"]
-    assert [(one["name"], one["records"][0]) for one in exact] == [("female", 40), ("male", 20)]
-    assert json.loads(Path("run/figures.json").read_text())["groups"] == ["female", "male"]
-    found = json.loads(call("evaluate run features:cache --json"))
-    assert [one["records"][0] for one in found["groups"]] == [40, 20]
-    assert "groups_from of features:cache were fixed" in call("evaluate run features:cache --groups-from sex", status=1)
-    call(f"features csv:t.csv {BACKBONE} --output plain")
-    assert "groups" not in json.loads(call("evaluate run features:plain --json"))
-    call("verify run")

@@ -43,17 +43,9 @@ def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, mo
     assert ("sampling probability" in printed.out) == ("cyclic" in pair)
 
 
-def test_a_clock_goes_on_to_the_command_that_trains(capsys):
-    timed = "plan --examples 1438 --batch-size 360 --steps 4 --epsilon 3 --order time"
-    assert main(shlex.split(f"{timed} --start 2026-01-01 --period 1d")) == 0
-    assert "--order time --start 2026-01-01 --period 1d\n" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--batch-size 9 --steps 5 --epsilon 1 --start 0 --period 1", "--start and --period are given without --order"),
-        ("--batch-size 1 --steps 101 --epsilon 1 --order time", "got 101; give at most 100 steps\n"),
         ("--batch-size 30 --steps 5 --epsilon 1 --drift 4 --drift-size 20", "smaller of the two groups, got 30 for 80"),
         ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 9 --mechanism tree", "covers tree noise under"),
         (

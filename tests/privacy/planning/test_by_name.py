@@ -101,14 +101,11 @@ def planned(number: str, value: int | None, epsilon: float | None = None, **pair
     [
         ({"order": "position"}, 2.7),
         ({"order": "position", "mechanism": "banded", "bands": 8}, 3.5),
-        ({"order": "time"}, 3.5),
     ],
 )
 def test_no_more_steps_and_no_larger_batch_would_fit_where_the_noise_follows_from_them(pair, epsilon):
     """Every number is tried: the coefficients are other ones for each, and epsilon jumps where a round begins."""
-    timed = pair["order"] == "time"
-    for number, found, limit in (("steps", "steps", 12 if timed else 30), ("batch_size", "expected_batch_size", 40)):
-        limit = 10 if timed and number == "batch_size" else limit
+    for number, found, limit in (("steps", "steps", 30), ("batch_size", "expected_batch_size", 40)):
         spent = {value: planned(number, value, **pair).epsilon() for value in range(1, limit + 1)}
         fitting = [value for value in spent if spent[value] <= epsilon]
         assert fitting, f"epsilon {spent[1]} is above {epsilon}"
@@ -143,7 +140,7 @@ def test_a_cut_follows_from_the_batch():
         ({"mechanism": "tree", "bands": 4}, "bands 4 is for mechanism banded, but mechanism is tree"),
         ({"participation": "poisson", "groups": 4}, "groups 4 is for participation cyclic"),
         ({"mechanism": "banded", "bands": 0}, "bands must be at least 1"),
-        ({"mechanism": "banded", "order": "alphabet"}, "order must be one of random, position, time"),
+        ({"mechanism": "banded", "order": "alphabet"}, "order must be one of random, position"),
     ],
 )
 def test_what_cannot_be_is_refused(asked, problem):

@@ -94,12 +94,6 @@ PAIRS = {
         "multiplier 6 before it is correlated over 2 steps, accounted",
         ("whose order is taken as public", "noise of the few steps before it"),
     ),
-    "time": (
-        FixedOrder(batch_size=20, assignment="time"),
-        BANDED,
-        "each example in at most one step, decided by its own time stamp",
-        ("once, in the step decided by its own time stamp",),
-    ),
     "cyclic": (
         CyclicPoisson(batch_size=100, groups=4),
         BANDED,

@@ -7,7 +7,7 @@ import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 
 @pytest.fixture

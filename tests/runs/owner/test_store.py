@@ -12,7 +12,7 @@ import pytest
 from sfumato import SfumatoError, _systems, owner_key, read_budget, set_budget
 from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.codes import disagreements
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 A = DataIdentity(("a",))
 

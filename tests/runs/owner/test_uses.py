@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import sfumato
-from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key, record_use
+from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key
 from sfumato.data import hold_out
 from sfumato.privacy import PrivateChoice, User
 from sfumato.runs.owner import codes, sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
 
@@ -268,7 +268,7 @@ def test_runs_within_the_same_budget_count_together(images, tmp_path):
 def test_only_the_owner_reads_the_codes_and_public_data_have_none(images, tmp_path):
     opened(tmp_path / "whole.npz", images)
     public = opened(tmp_path / "whole.npz", images, public=True)
-    assert record_use(public, PLAN).run == ""
+    sfumato.train("linear", public, epsilon=3.0, steps=1, directory=tmp_path / "public")
     folder = tmp_path / "home" / codes.USED
     assert not folder.exists()
     how = {"noise_multiplier": 4.0, "batch_size": 10, "steps": 1, "delta": 1e-5}

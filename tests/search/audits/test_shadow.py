@@ -12,7 +12,7 @@ from sfumato import EMA, PrivacyPlan, SfumatoError, _devices, models, open_sourc
 from sfumato.data.features import Cache
 from sfumato.randomness.noise import Noise
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.search.audits import shadow
 from sfumato.training import caching, computing
 

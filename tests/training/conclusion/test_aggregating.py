@@ -19,13 +19,13 @@ from sfumato.experiment.settings import Settings
 from sfumato.models import Ensemble
 from sfumato.privacy import FixedOrder, PrivateChoice, Tree
 from sfumato.privacy.factorisation import tree_covariance
-from sfumato.runs import aggregated, kept_weights
+from sfumato.runs import aggregated
 from sfumato.runs.aggregated import Recipe
-from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
+from sfumato.runs.checkpoint import METADATA, kept_path, load_kept, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures.prediction_intervals import spacing_of
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.conclusion import aggregating
 
 SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -50,7 +50,7 @@ def run(once, tmp_path):
 def stored_weights(run) -> list[dict[str, torch.Tensor]]:
     directory = RunDirectory(run)
     recorded = aggregated.kept_hashes(directory)
-    return [kept_weights.load(directory, step, code) for step, code in recorded.items()]
+    return [load_kept(directory, step, code) for step, code in recorded.items()]
 
 
 @pytest.mark.parametrize("method", ["upa", "opa", "omv"])
@@ -193,10 +193,10 @@ def test_verify_computes_an_aggregate_again(run, damage):
         made.path.write_bytes(content)
     elif damage == "another step":
         steps = aggregated.kept_hashes(RunDirectory(run))
-        place = kept_weights.path_of(RunDirectory(run), list(steps)[-1])
-        place.write_bytes(kept_weights.path_of(RunDirectory(run), next(iter(steps))).read_bytes())
+        place = kept_path(RunDirectory(run), list(steps)[-1])
+        place.write_bytes(kept_path(RunDirectory(run), next(iter(steps))).read_bytes())
     else:
-        kept_weights.path_of(RunDirectory(run), list(aggregated.kept_hashes(RunDirectory(run)))[-1]).unlink()
+        kept_path(RunDirectory(run), list(aggregated.kept_hashes(RunDirectory(run)))[-1]).unlink()
         assert verify(run).holds, "what is given away may come without the kept weights"
         return
     assert not verify(run).holds
@@ -209,7 +209,7 @@ def test_intervals_are_students_over_weights_of_the_second_half(run, digits):
     steps = [step for step in aggregated.kept_hashes(RunDirectory(run)) if step > 12]
     assert list(found.steps) == steps
     for step in steps:
-        one = kept_weights.load(RunDirectory(run), step, aggregated.kept_hashes(RunDirectory(run))[step])
+        one = load_kept(RunDirectory(run), step, aggregated.kept_hashes(RunDirectory(run))[step])
         loaded.module.load_state_dict(one)
         values.append(loaded.logits(images).double().numpy())
     each = np.stack(values)
@@ -395,7 +395,7 @@ def test_nothing_but_an_aggregate_is_overwritten(run, name):
 
 def test_kept_weights_that_were_exchanged_are_not_averaged(run):
     directory = RunDirectory(run)
-    kept_weights.path_of(directory, 24).write_bytes(kept_weights.path_of(directory, 23).read_bytes())
+    kept_path(directory, 24).write_bytes(kept_path(directory, 23).read_bytes())
     with pytest.raises(sfumato.SfumatoError, match="is not the file that the ledger ends with"):
         aggregate(run, last=2)
 

@@ -14,8 +14,7 @@ import yaml
 from sfumato import SfumatoError, Statement
 from sfumato.privacy import Circumstances, NoisyTable, Search
 from sfumato.report.registry_entry import ASKED, FREE, SCHEMA, registry_entry
-from sfumato.runs.directory import RunDirectory
-from sfumato.runs.heading import Heading
+from sfumato.runs.directory import Heading, RunDirectory
 from sfumato.training.conclusion.registry import entry_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "0.1.0" / "runs"

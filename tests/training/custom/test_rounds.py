@@ -383,10 +383,10 @@ def test_what_it_receives_decides_which_round_it_is(data, tmp_path):
 
 def test_weights_of_another_process_s_round_are_no_answer(data, tmp_path, monkeypatch):
     """It takes this round and a step of the next between this one's look at the checkpoint and at the ledger."""
-    run, opened = begun(data, tmp_path), PrivateSteps._open
+    run, opened = begun(data, tmp_path), PrivateSteps._open_ledger
 
     def later(steps):
-        monkeypatch.setattr(PrivateSteps, "_open", opened)
+        monkeypatch.setattr(PrivateSteps, "_open_ledger", opened)
         other = begun(data, tmp_path)
         other.train(weights_of(0))
         turn = next(iter(other))
@@ -394,7 +394,7 @@ def test_weights_of_another_process_s_round_are_no_answer(data, tmp_path, monkey
         next(iter(turn))
         return opened(steps)
 
-    monkeypatch.setattr(PrivateSteps, "_open", later)
+    monkeypatch.setattr(PrivateSteps, "_open_ledger", later)
     with pytest.raises(SfumatoError, match="another process went on after round 1"):
         run.train(weights_of(0))
 

@@ -21,7 +21,7 @@ from sfumato.randomness import Noise, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom import steps as custom_steps
 from sfumato.training.custom.records import own_records
 

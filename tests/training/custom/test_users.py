@@ -104,7 +104,7 @@ def test_a_federation_takes_users_too(tmp_path):
 
 def sum_over(gradient, records, drawn, *, size):
     """The clipped sum over these users, in micro-batches of `size` records."""
-    return reduce(ClippedSum.merge, (gradient(*batch) for _, batch in records.micro_batches(np.array(drawn), size)))
+    return reduce(ClippedSum.merge, (gradient(*records.batch(*one)) for one in records.pieces(np.array(drawn), size)))
 
 
 @settings(max_examples=25)
@@ -195,7 +195,7 @@ def test_no_user_moves_a_release_by_more_than_the_norm(kind, counts, special, mi
     def release(kept):
         records, _ = by_user(own_records((inputs[kept], targets[kept]), KEY), users[kept], None, "users")
         step = PrivateStep(plan=plan, gradient=gradient, noise=noise_named(noise, plan, RunKey.from_seed(0)))
-        found = step(0, (batch for _, batch in records.micro_batches(np.arange(records.count), micro_batch)))
+        found = step(0, (records.batch(*one) for one in records.pieces(np.arange(records.count), micro_batch)))
         return torch.cat([value.double().flatten() for value in found.values()]) * plan.expected_batch_size
 
     whole = release(users >= 0)  # in units of the norm

@@ -17,7 +17,7 @@ from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.search import Trial
 from sfumato.training.conclusion.run_report import report
 

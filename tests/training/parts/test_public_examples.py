@@ -13,7 +13,6 @@ import torch
 
 import sfumato
 from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, train, verify
-from sfumato.data import Clock
 from sfumato.data.subsets import MARK
 from sfumato.experiment.settings import Settings
 from sfumato.models import refresh
@@ -195,21 +194,17 @@ def test_the_same_pixels_are_known_again_however_they_are_stored(source, plan, c
     assert prepare.prepare(None, source, plan, floats, threads=1).sampler_inputs["excluded"].sum() == 3
 
 
-@pytest.mark.parametrize("rule", ["poisson", "position", "time", "truncated", "drifting"])
+@pytest.mark.parametrize("rule", ["poisson", "position", "truncated", "drifting"])
 def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp_path, rule):
     """Others are drawn into the same steps as if none were left out: those after them in a file don't move up."""
     arrays = dict(np.load(archives / "filtered.npz"))
     arrays.pop(MARK)
     arrays["x_train"][:3] = source.train.images[[0, 10, 25]].reshape(3, *arrays["x_train"].shape[1:])
     np.savez(tmp_path / "others.npz", **arrays)
-    days = np.arange(60) % 4
-    times = np.datetime64("2026-01-01", "us") + days * np.timedelta64(1, "D")
-    source = replace(source, train=replace(source.train, times=times))
     second = int((source.train.labels >= 5).sum())
     participation = {
         "poisson": Poisson(batch_size=16),
         "position": FixedOrder(batch_size=15, assignment="position"),
-        "time": FixedOrder(batch_size=15, assignment="time"),
         "truncated": TruncatedPoisson(batch_size=16, largest=16),
         "drifting": DriftingPoisson(batch_size=16, period=4, sizes=(60 - second, second), named=tuple("56789")),
     }[rule]
@@ -221,11 +216,10 @@ def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp
         delta=1e-3,
         adjacency="zero-out" if rule in ("position", "truncated") else "add-or-remove",
     )
-    clock = Clock(start="2026-01-01", period="1d") if rule == "time" else None
 
     def seen(name, count):
         public = replace(choices, public_data=f"npz:{name}", public_examples=count)
-        job = prepare.prepare(None, source, plan, public, threads=1, key=RunKey.from_seed(1, "test"), clock=clock)
+        job = prepare.prepare(None, source, plan, public, threads=1, key=RunKey.from_seed(1, "test"))
         private, found = steps.PrivateTrainingSteps(job, job.key), []
 
         def looking(key, step, participants, workers):

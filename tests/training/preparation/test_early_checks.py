@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +118,6 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("train {} --class-prevalence dark=0.5 light=0.4", "sum to 0.9"),
         ("train {} --classes dark light --class-prevalence dark=0.5 bright=0.5", "'bright', which is not a class"),
         ("train {} --examples 50 --batch-size 51", "must be at most 50, got 51"),
-        ("train {} --order time", "no start and period are given"),
         ("train {} --model timm:resnett", "has no model of that name"),
         ("train {} --keep -1", "keep must be at least 1"),
         ("train {} --device tpu", "device must be cpu, cuda or cuda:N"),
@@ -156,7 +154,6 @@ def test_from_python_with_a_plan_and_elsewhere(folder, unread, tmp_path):
         (lambda **given: train(given.pop("model", "cnn"), folder, plan, **given), {"model": "resnet18"}, "resnet-18"),
         (lambda **given: train("cnn", folder, plan, **given), {"momentum": 2.0}, "momentum must be below 1"),
         (lambda **given: train("cnn", folder, plan, **given), {"warmup": 3}, "warmup must be"),
-        (lambda **given: train("cnn", folder, plan, **given), {"start": date(2026, 1, 1), "period": "1d"}, "over time"),
         (lambda **given: train("cnn", folder, plan, **given), {"views": 2, "epsilon": 3.0}, "a plan and epsilon"),
         (lambda **given: embed(archive, **given), {"optimizer": "sdg"}, "did you mean sgd"),
         (lambda **given: embed(archive, **given), {"device": "tpu"}, "device must be"),

@@ -12,7 +12,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.privacy import ledger
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
-from sfumato.runs.commitment import MICRO_BATCH_AT_FIRST
+from sfumato.runs.releases import MICRO_BATCH_AT_FIRST
 from sfumato.training import loop
 from sfumato.training.preparation import start
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato import PrivacyPlan, train
+from sfumato.privacy import FixedOrder
 from sfumato.randomness import owner_key
 from sfumato.training.preparation.sources import copies, from_arrays
 
@@ -55,3 +57,19 @@ def test_a_copy_in_another_format_is_one(tmp_path):
             Image.fromarray(IMAGES[number]).save(folder / f"{number}.{ending}")
     found = copies(open_source(f"folder:{tmp_path}", owner_key=owner_key()))
     assert found[0].startswith("12 of 12 test images are copies of training images")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "steps", "unused"), [("position", 5, 100), ("position", 10, 0), ("random", 5, 0)]
+)
+def test_records_behind_the_bins_that_are_used_are_counted_for_the_owner_alone(
+    spots, tmp_path, heard, assignment, steps, unused
+):
+    """On the terminal, and in no file of the run."""
+    rule = FixedOrder(batch_size=20, assignment=assignment)
+    numbers = {"examples": 200, "batch_size": 20, "steps": steps, "noise_multiplier": 2.0, "delta": 1e-3}
+    plan = PrivacyPlan.calibrate(participation=rule, adjacency=rule.adjacencies[0], **numbers)
+    train("linear", spots, plan, directory=tmp_path, learning_rate=1.0, threads=1, progress=heard)
+    told = [line for line in heard.lines if "are in no step of the plan" in line]
+    assert [line[: line.index(" training")] for line in told] == [f"note: {unused} of the 200"] * bool(unused)
+    assert not any(b"in no step of the plan" in path.read_bytes() for path in tmp_path.rglob("*.*"))

@@ -20,7 +20,6 @@ from sfumato.cli.options.spellings import (
     Examples,
     Path,
     Precision,
-    Processes,
     Text,
     Whole,
     WholeByRule,
@@ -67,13 +66,8 @@ class RunChoices:
     """Number of CPU threads. (default: as many as the process may use)"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessesOption:
-    """The option of a verb that several processes can run together."""
-
-    processes: Processes = None
-    """Number of processes on this machine that share the work, each on its own GPU or with a share of the CPU cores.
-    The model has the same bytes with any number of them."""
+class SharedWork:
+    """A verb whose work the processes of torchrun share."""
 
     def check_processes(self) -> None:
         """Refuse several processes for work that they cannot share, before any of them starts."""
@@ -103,7 +97,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("copy", "dry_run", "json", "verbose", "title", "trust_code", "tensorboard", "track", "processes")
+        harmless = ("copy", "dry_run", "json", "verbose", "title", "trust_code", "tensorboard", "track")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(

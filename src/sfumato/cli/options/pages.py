@@ -11,7 +11,7 @@ GROUPS = {
         "budget": (
             "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs "
             "report_epsilon unit per_user drawn adjacency participation mechanism order groups "
-            "largest_batch bands buffers steps_per_tree complete_trees start period drift drift_shape drift_groups "
+            "largest_batch bands buffers steps_per_tree complete_trees drift drift_shape drift_groups "
             "drift_size"
         ),
         "data": (

@@ -142,11 +142,6 @@ def result(line: str = "") -> None:
     print(line)
 
 
-def paragraph(*lines: str) -> None:
-    """Print lines of the result, followed by an empty line."""
-    print(*lines, "", sep="\n")
-
-
 def print_json(data: Mapping[str, Any]) -> None:
     """Print the result as one JSON object on one line."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from sfumato.data import Source
     from sfumato.evaluation.diagnostic import Diagnostic
-    from sfumato.report import Evaluation, GroupScore, LabelScore, MultilabelEvaluation, WordEvaluation
+    from sfumato.evaluation.groups import GroupScore
+    from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation, WordEvaluation
     from sfumato.runs.reading import Reading
 
 AREA = "{weighted_auc[0]:.4f} ({weighted_auc[1]:.4f} to {weighted_auc[2]:.4f})"
@@ -63,7 +64,7 @@ class Measured(NamedTuple):
 
     def with_groups(self, groups: Sequence[GroupScore]) -> Measured:
         """Add the figures of each group, if they were requested."""
-        from sfumato.report.sections.groups import smallest_group
+        from sfumato.evaluation.groups import smallest_group
         from sfumato.report.sections.numbers import estimate
 
         if not groups:
@@ -71,7 +72,7 @@ class Measured(NamedTuple):
         rows = [
             (
                 f"group {one.name}",
-                f"accuracy {estimate(one.accuracy)} of {one.count:,.0f}, weighted area under ROC {estimate(one.auc)}, "
+                f"accuracy {estimate(one.accuracy)} of {one.records:,}, weighted area under ROC {estimate(one.auc)}, "
                 f"calibration error {estimate(one.calibration_error)}",
             )
             for one in groups

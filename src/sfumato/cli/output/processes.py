@@ -1,67 +1,67 @@
-"""Runs a verb in several processes. The first of them is the leader, which prints; the others follow it."""
+"""Runs a verb in the processes of torchrun. The first of them is the leader, which prints; the others follow it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sfumato._checks import SfumatoError, positive_integer
-from sfumato._devices import STORE, is_distributed, is_follower, local_world_size
+from sfumato._checks import SfumatoError
+from sfumato._devices import is_distributed, is_follower, local_world_size
 from sfumato.cli.registry import name_of
+
+_errors: int | None = None
+"""Descriptor of the standard error of a follower, for its own errors."""
 
 
 @contextlib.contextmanager
 def silence_followers() -> Iterator[None]:
-    """Silence this process if it is a follower. The leader reports the errors of all processes.
-
-    A follower that `--processes` started keeps its standard error, which goes to the leader.
-    """
-    if not is_follower():
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1,) if STORE in os.environ else (1, 2):  # includes what torch prints from C++
-        os.dup2(nowhere, descriptor)
+    """Silence this process if it is a follower."""
+    global _errors
+    if is_follower():
+        _errors = os.dup(2)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):  # includes what torch prints from C++
+            os.dup2(nowhere, descriptor)
     yield
 
 
-def run(verb: Any, arguments: Sequence[str]) -> int:
-    """Run a verb, together with other processes if requested. Returns the exit status.
-
-    Args:
-        arguments: the command line of the verb, with which other processes are started.
-    """
+def run(verb: Any) -> int:
+    """Run a verb, together with the other processes if torchrun started several. Returns the exit status."""
+    if not is_distributed():
+        return verb.run() or 0
     if not hasattr(verb, "check_processes"):
         return _run_on_leader(verb)
-    given = verb.processes
-    processes = 1 if given is None else positive_integer("--processes", given)
-    if is_distributed() and given is not None and STORE not in os.environ:
-        raise SfumatoError(
-            f"--processes is {given}, but this is one of {os.environ['WORLD_SIZE']} processes already",
-            "leave it out: torchrun sets the number",
-        )
-    if not is_distributed() and processes == 1:
-        return verb.run() or 0
     verb.check_processes()
     from sfumato import _devices
     from sfumato.training import launch
     from sfumato.training.preparation.resume import follow
+    from sfumato.training.workers import LostError
 
-    _devices.require_one_each(processes if given else local_world_size(), _devices.select(_device_of(verb)))
-    with (
-        launch.join_workers()
-        if is_distributed()
-        else launch.launch_workers(processes, ["-m", "sfumato", *arguments]) as workers
-    ):
+    _devices.require_one_each(local_world_size(), _devices.select(_device_of(verb)))
+    with _own_errors(LostError), launch.join_workers() as workers:
         if hasattr(verb, "job_from_record"):
             return launch.lead_or_follow(workers, lambda: verb.run() or 0, partial(follow, read=verb.job_from_record))
         status = verb.run() or 0  # computes the share of this process
         workers.broadcast_bool(True)  # no process ends before the leader
         return status
+
+
+@contextlib.contextmanager
+def _own_errors(lost: type[Exception]) -> Iterator[None]:
+    """Print the error of a follower, unless another process failed first (`lost`)."""
+    try:
+        yield
+    except Exception as error:
+        if _errors is not None and not isinstance(error, lost):
+            known = isinstance(error, SfumatoError)
+            words = f"{error.problem}; {error.remedy}" if known else traceback.format_exc()
+            os.write(_errors, f"worker {os.environ['RANK']}: error: {words}\n".encode())
+        raise
 
 
 def _device_of(verb: Any) -> str | None:

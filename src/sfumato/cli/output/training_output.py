@@ -244,7 +244,7 @@ def show_dry_run(job: PrivateJob | AnyJob, run: RunDirectory, *, json: bool) -> 
 
 def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     """What a run would do, as plain data."""
-    from sfumato.embedding.choices import AT_FEATURES
+    from sfumato.embedding.choices import UNTRAINED
     from sfumato.privacy.planning import remarks
     from sfumato.training.job import PublicJob
 
@@ -259,10 +259,10 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
         data["plan"] = {"privacy": "none (no guarantee)" if of_steps else "no private data are used"}
         data["plan"] |= {"epsilon": None, **of_steps}
     else:
-        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan, job.key_facts.get("clock"))
+        data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan)
         data["privacy_plan"] = job.plan.to_dict()
     if (clients := getattr(job, "clients", None)) is not None:
-        data["clients"] = clients.recorded if clients.method in AT_FEATURES else clients.to_dict()
+        data["clients"] = clients.recorded if clients.method == UNTRAINED else clients.to_dict()
     return data | _estimates(job)
 
 
@@ -298,15 +298,13 @@ def _estimates(job: Any) -> dict[str, Any]:
 
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """The data of a dry run as text, by label."""
-    from sfumato.runs.heading import publishable_settings
+    from sfumato.runs.directory import publishable_settings
     from sfumato.training.conclusion.run_report import CLASSIFIER_OPTIONS
 
     expected, clients = data["estimate"], dict(data.get("clients", {}))
     local = {f"client_{name}": value for name, value in clients.pop("local", {}).items()}
     if "count" in clients:
         clients = {"clients": clients.pop("count"), **clients}
-    if not expected["parameters"]:
-        clients.pop("mapped", None)
     unread = CLASSIFIER_OPTIONS if clients else ()
     settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
     words = {"parameters": "none (nothing is trained)"}

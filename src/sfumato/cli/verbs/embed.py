@@ -8,8 +8,8 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import NewRunChoices, ProcessesOption, refuse_dry_seeds, refuse_several
-from sfumato.cli.options.observer_options import ObserverOptions
+from sfumato.cli.options.choices import NewRunChoices, SharedWork, refuse_dry_seeds, refuse_several
+from sfumato.cli.options.run_options import ObserverOptions
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, with_spellings
 from sfumato.data.paths import stem_of
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 @with_spellings
 @dataclass(frozen=True, kw_only=True)
-class Embed(
-    ObserverOptions, ProcessesOption, NewRunChoices, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds
-):
+class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a guarantee for each person.
 
     With few people on fixed features, with many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for

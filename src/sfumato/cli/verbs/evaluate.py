@@ -13,7 +13,7 @@ from sfumato._choices import choices_of
 from sfumato._devices import is_follower
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import ProcessesOption
+from sfumato.cli.options.choices import SharedWork
 from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.output import console, evaluation_output
 from sfumato.cli.output.evaluation_output import PARTS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @partial(spellings.with_spellings, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(ProcessesOption, ModelOptions, Loading):
+class Evaluate(SharedWork, ModelOptions, Loading):
     """Measure a finished run's model on the test part of a source. The figures have no noise: on private data they are
     for the owner only.
     """
@@ -48,9 +48,9 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     """JSON file with several right labels per image, as in ImageNet-ReaL."""
     user_from: spellings.UserFrom = None
     """How to find the person behind each image, as in training."""
-    groups_from: spellings.GroupColumn = None
-    """Column of a table with the group of each record, for accuracy, area under ROC curves and calibration of each
-    group. The names of all groups may follow."""
+    groups_from: spellings.ColumnName = None
+    """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
+    calibration of each group."""
     path_column: str | None = None
     """Column of a table with the image paths."""
     label_column: str | None = None
@@ -70,7 +70,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
     """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
     prevalence: spellings.SharesThere = None
     """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
-    of every class, which also shifts the scores."""
+    of every class, which also shifts the scores of a model trained with --class-prevalence."""
     plot: spellings.Path = None
     """Draw the ROC curve of that class into this .svg file."""
     far: spellings.Number = None
@@ -135,9 +135,7 @@ class Evaluate(ProcessesOption, ModelOptions, Loading):
             found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
             of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
             figures = evaluation_output.class_figures(found, loaded.classes, source, self.part, of_sets)
-        figures = figures.with_groups(
-            groups.scores_of_parts(outputs, labels, parts, source.subgroups, loss=loaded.loss)
-        )
+            figures = figures.with_groups(groups.group_scores(outputs, labels, parts, loss=loaded.loss))
         return figures.with_shift(reading).with_test(self.positive, self._test(loaded, outputs, labels))
 
     def _next_words(self, source: Source, figures: Tensor, parts: Sequence[Part]) -> evaluation_output.Measured:

@@ -9,7 +9,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._devices import is_follower
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import ProcessesOption, SourceChoices, source_spec
+from sfumato.cli.options.choices import SharedWork, SourceChoices, source_spec
 from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
@@ -32,7 +32,7 @@ LINES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features(ProcessesOption, EndsWithJson, SourceChoices):
+class Features(SharedWork, EndsWithJson, SourceChoices):
     """Compute the features of a source once, with a fixed public backbone, into a cache on disk.
 
     A cache is a source: sfumato train features:PATH trains a private classifier on it. Repeat the command to resume an

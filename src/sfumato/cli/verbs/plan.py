@@ -90,10 +90,6 @@ class Plan(PrintsJson, Units, PairOfRecords):
     """Momentum of the optimizer, for which banded noise is optimised."""
     schedule: spellings.ScheduleName = None
     """Learning rate schedule, for which banded noise is optimised."""
-    start: spellings.Start = None
-    """When step 0 begins, if each record's time stamp decides its step. It does not change epsilon."""
-    period: spellings.Period = None
-    """The time that each step then covers."""
 
     def run(self) -> None:
         """Solve and print."""
@@ -143,7 +139,6 @@ class Plan(PrintsJson, Units, PairOfRecords):
         if self.examples is None:
             raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
         positive_integer("examples", self.examples)
-        self._check_clock()
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
         given += [f"--{self.target.name.replace('_', '-')}"] if self.target is not None else []
         if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
@@ -153,14 +148,6 @@ class Plan(PrintsJson, Units, PairOfRecords):
                 "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
             )
         return Example(), self.examples
-
-    def _check_clock(self) -> None:
-        from sfumato.data import Clock
-
-        if Clock.from_declared(self.start, self.period) is not None and self.order != "time":
-            raise UsageError(
-                "--start and --period are given without --order time", "leave them out, or give --order time"
-            )
 
     def _compare_sampling(self, users: int) -> None:
         """Compare both ways of sampling at the same budget, and print the better one."""
@@ -210,8 +197,6 @@ class Plan(PrintsJson, Units, PairOfRecords):
         given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
         if self.drift is not None:
             given.setdefault("drift-groups", "NAME")
-        if self.order == "time":
-            given |= {"start": self.start or "TIME", "period": self.period or "DURATION"}
         return (
             f"next: sfumato train SOURCE{users} --{what} {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"

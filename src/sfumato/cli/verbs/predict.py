@@ -31,7 +31,7 @@ class Predict(ModelOptions):
     """With several labels: score from which a label is assigned. (default: 0.5)"""
     prevalence: Shares = None
     """Share of each class where the model is used, declared, as in pneumonia=0.02 normal=0.98. Scores are shifted to
-    these shares. (default: as the model file says)"""
+    these shares. For models trained with --class-prevalence. (default: no shift)"""
     interval: Number = None
     """Confidence level, such as 0.95, of an interval for the first label's logit, from the run's checkpoints."""
 

@@ -54,7 +54,7 @@ class Report(RunArgument):
     def run(self) -> None:
         """Write the file and print its path."""
         from sfumato.runs import directory as names
-        from sfumato.runs.heading import Heading
+        from sfumato.runs.directory import Heading
         from sfumato.runs.verdict import altered_file
         from sfumato.training.job import is_public
 

@@ -11,13 +11,12 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
 from sfumato.cli.options.choices import (
     PrivateChoices,
-    ProcessesOption,
+    SharedWork,
     TrainingChoices,
     refuse_dry_seeds,
     refuse_several,
 )
-from sfumato.cli.options.observer_options import ObserverOptions
-from sfumato.cli.options.run_options import RunArgument
+from sfumato.cli.options.run_options import ObserverOptions, RunArgument
 from sfumato.cli.options.spellings import (
     BatchSize,
     EpsilonOfFigures,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(ObserverOptions, ProcessesOption, PrivateChoices):
+class Train(ObserverOptions, SharedWork, PrivateChoices):
     """Train an image classifier privately, and state its guarantee.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, torchvision:NAME, or
@@ -83,7 +82,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
         self.check_observers()
         budget = self.epsilons if isinstance(self.epsilons, tuple) else None
         from sfumato.cli.output.training_output import prospects, show, summary
-        from sfumato.runs.heading import Heading
+        from sfumato.runs.directory import Heading
         from sfumato.training.preparation import from_record
         from sfumato.training.run import execute
 
@@ -217,7 +216,7 @@ class Train(ObserverOptions, ProcessesOption, PrivateChoices):
 
 @partial(with_spellings, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(ObserverOptions, ProcessesOption, TrainingChoices):
+class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
     """Train without privacy on public data, for private fine-tuning or for comparison.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run

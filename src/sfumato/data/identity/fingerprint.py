@@ -24,7 +24,7 @@ def fingerprint(
     test: Part,
     classes: tuple[str, ...],
 ) -> str:
-    """HMAC-SHA256 over every pixel, label, user, group and time stamp in order, the parts, class names and shapes.
+    """HMAC-SHA256 over every pixel, label, user and group in order, the parts, class names and shapes.
 
     A plain hash of private data is a release: whoever holds a candidate data set can confirm it. Under the owner's key
     the value looks random to everybody else, so it may be part of a published record. Only the owner can tell that two
@@ -67,10 +67,9 @@ def streamed(
     parts = {"train": train, "test": test}
     shapes = {name: list(part.shape) for name, part in parts.items()}
     users = {name: _Listed(part.users) for name, part in parts.items()}
-    times = {name: _Listed(part.times, str) for name, part in parts.items() if part.times is not None}
     groups = {name: _Listed(part.groups) for name, part in parts.items() if part.groups is not None}
     matrices = {name: list(part.labels.shape) for name, part in parts.items() if part.labels.ndim > 1}
-    known = (("times", times), ("groups", groups), ("labels", matrices))
+    known = (("groups", groups), ("labels", matrices))
     further = {name: some for name, some in known if some}
     header = {"classes": list(classes), "shapes": shapes, "users": users} | further
     code.update(sum(map(len, _json(header))).to_bytes(8, "big"))
@@ -86,8 +85,8 @@ def streamed(
 class _Listed:
     """An array (N,) as a JSON list, generated piece by piece; null if there is no array."""
 
-    def __init__(self, column: np.ndarray | None, spelt: Callable[[Any], Any] | None = None):
-        self._column, self._spelt = column, spelt
+    def __init__(self, column: np.ndarray | None):
+        self._column = column
 
     def __iter__(self) -> Iterator[bytes]:
         if self._column is None:
@@ -95,9 +94,8 @@ class _Listed:
             return
         yield b"["
         for start in range(0, len(self._column), _BLOCK):
-            some = self._column[start : start + _BLOCK]
-            plain = some.tolist() if self._spelt is None else [self._spelt(one) for one in some]
-            yield (b", " if start else b"") + json.dumps(plain)[1:-1].encode()
+            some = self._column[start : start + _BLOCK].tolist()
+            yield (b", " if start else b"") + json.dumps(some)[1:-1].encode()
         yield b"]"
 
 

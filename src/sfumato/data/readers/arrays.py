@@ -25,7 +25,7 @@ _MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 _PAIR = ("x", "y")
 _SIDES = (("train", False), ("test", True))
 UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
-_FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "times": "time", "rows": "rows"}
+_FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "rows": "rows"}
 _WHOLE = "save integers 0, 1, 2, ..., and their names in an array called classes"
 
 
@@ -37,9 +37,9 @@ def load(path: str, order: Order) -> Parts:
 
     Optional arrays: `classes`, text, with the names of the classes; `users_train` and `users_test` (`users` next to x
     and y), whole numbers or text, with the user of each image; `groups_train` and so on, with the public group of the
-    user; `time_train` or `time`, numbers or datetime64, with the time of each training image. With `user_from` "class"
-    the class is the user, and there are no arrays of users. An array named `subsets.MARK` marks a set that was filtered
-    by looking at private data. A pair x, y is split by a keyed hash of each image's user, or else of its pixels.
+    user. With `user_from` "class" the class is the user, and there are no arrays of users. An array named
+    `subsets.MARK` marks a set that was filtered by looking at private data. A pair x, y is split by a keyed hash of
+    each image's user, or else of its pixels.
 
     Archives of MedMNIST are read under their own names (train_images, train_labels, test_images, test_labels). Their
     validation part is not read, and a note says so.
@@ -81,7 +81,6 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
-        arrays.pop("time_test", None)  # unused
     known = {"classes_listed": listed, "has_own_split": has_own_split, **reading}
     if of_texts:
         if multilabel:

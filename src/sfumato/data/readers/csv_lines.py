@@ -19,14 +19,12 @@ from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import Spellings, part_by_name, refuse_unwritable, to_nfc
-from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.record_users import record_in_test, refuse_several
 from sfumato.data.subsets import MARK
 
 _QUOTED = re.compile('"[^"]*"')
-OTHER_NAME = "a column that says something else needs another name"
-FACTS = ("label", "user", "group", "time", "split")
+FACTS = ("label", "user", "group", "split")
 """Optional columns next to a record's path or text."""
 
 SUBGROUP = "group for figures"
@@ -102,11 +100,11 @@ def renamed(
     return [name for column in first if (name := names[column])], lines
 
 
-def with_subgroups(table: Path, first: Sequence[str], lines_of: Lines, groups: tuple[str, ...] | None) -> Lines:
+def with_subgroups(table: Path, first: Sequence[str], lines_of: Lines, column: str | None) -> Lines:
     """All lines, with a copy of the column of `groups_from`, if declared, under the name `SUBGROUP`."""
-    if groups is None:
+    if column is None:
         return lines_of
-    if (column := groups[0]) not in first:
+    if column not in first:
         shown = repr(",".join(first)[:100])
         raise SfumatoError(
             f"table {str(table)!r} has no column {column!r} in its first line, which holds {shown}",
@@ -202,7 +200,7 @@ def check_columns(
 def facts_of(
     row: dict[str, str], wanted: Sequence[str], table: Path, line: int, labels: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The facts of a line: label, part, user, group, group for figures, time, and whether its list was filtered.
+    """The facts of a line: label, part, user, group, group for figures, and whether its list was filtered.
 
     Args:
         wanted: the record's own columns. They must not be empty, like the facts.
@@ -211,8 +209,7 @@ def facts_of(
     where = f"line {line} of {str(table)!r}"
     for column in (*wanted, *(FACTS if labels is None else FACTS[1:]), SUBGROUP):
         if column in row and not (row[column] or "").strip():
-            other = f"; {OTHER_NAME}" if column == "time" else ""
-            raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or remove the line{other}")
+            raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or remove the line")
     found: dict[str, Any] = {name: (row[name] or "").strip() for name in FACTS if name in row}
     if "user" in found:
         refuse_several(found["user"], where)
@@ -221,8 +218,6 @@ def facts_of(
         part = part_by_name(part)
         if part is None:
             raise SfumatoError(f"{where} has the split {found_split!r}", "write train, test or validation")
-    if "time" in found:
-        found["time"] = _time(found["time"], where)
     if SUBGROUP in row:
         found["subgroup"] = row[SUBGROUP].strip()
     if labels is not None:
@@ -253,24 +248,6 @@ def facts_to_nfc(found: dict[str, Any], names: Spellings) -> dict[str, Any]:
     return found | {fact: rule(found[fact]) for fact, rule in rules.items() if fact in found}
 
 
-def refuse_other_time(time: TimeStamp | None, first: TimeStamp | None, where: str) -> None:
-    """Refuses a number among dates, or a date among numbers."""
-    if isinstance(time, float) != isinstance(first, float):
-        raise SfumatoError(
-            f"{where} has another kind of time than the lines before it", f"give dates or numbers; {OTHER_NAME}"
-        )
-
-
-def _time(text: str, where: str) -> TimeStamp:
-    try:
-        return time_stamp(text)
-    except ValueError:
-        raise SfumatoError(
-            f"{where} has a time that is neither a date by ISO 8601 nor a finite number",
-            f"write one {WRITTEN}; {OTHER_NAME}",
-        ) from None
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecordFacts:
     """The facts of one record.
@@ -281,7 +258,6 @@ class RecordFacts:
         user: the user, if known.
         group: the public group of the user, if known.
         subgroup: the group for figures, if declared.
-        time: time stamp, if known.
         filtered: whether the record comes from a list that was filtered by looking at private data.
     """
 
@@ -290,7 +266,6 @@ class RecordFacts:
     user: str | None = None
     group: str | None = None
     subgroup: str | None = None
-    time: TimeStamp | None = None
     filtered: bool = False
 
     def in_test(self, content: bytes, order: Order) -> bool:
@@ -320,23 +295,21 @@ def reading_of(listed: Sequence[RecordFacts], order: Order) -> dict[str, Any]:
 def columns_of(
     listed: Sequence[RecordFacts], classes: tuple[str, ...], labels: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Labels, users, groups (also for figures) and times of the records of one part, as fields of `Records`.
+    """Labels, users and groups (also for figures) of the records of one part, as fields of `Records`.
 
     Args:
-        listed: records. If one has a user, group or time, all do, and all times are of one kind.
+        listed: records. If one has a user or group, all do.
         classes: the class list.
         labels: the labels, if lines do not name them.
     """
     if labels is None:
         numbers = {name: number for number, name in enumerate(classes)}
         labels = np.array([numbers[str(one.label)] for one in listed], dtype=np.int64)
-    timed = bool(listed) and listed[0].time is not None
     return {
         "labels": labels,
         "users": _names([one.user for one in listed]),
         "groups": _names([one.group for one in listed]),
         "subgroups": _names([one.subgroup for one in listed]),
-        "times": np.array([one.time for one in listed]) if timed else None,
     }
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from sfumato.data import classes as class_lists
 from sfumato.data.classes import PARTS, Spellings, notes_on_parts, test_part
-from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.record_users import record_in_test, refuse_several
 from sfumato.data.stored import Stored
@@ -35,7 +34,6 @@ class Listing:
         people: distinct names of the users.
         groups: text (N,), the public group of the user, if known.
         subgroups: text (N,), the group of each record for figures, if declared.
-        times: (N,), the time stamp of each record, if known.
         filtered: whether any record comes from a list that was filtered by looking at private data.
     """
 
@@ -49,7 +47,6 @@ class Listing:
     people: tuple[str, ...] = field(repr=False, default=())
     groups: np.ndarray | None = field(repr=False, default=None)
     subgroups: np.ndarray | None = field(repr=False, default=None)
-    times: np.ndarray | None = field(repr=False, default=None)
     filtered: bool = False
 
     def __len__(self) -> int:
@@ -98,8 +95,8 @@ class Listing:
         return replace(self, test=np.array(of_people, bool)[self.users])
 
     def known(self, rows: np.ndarray) -> dict[str, Any]:
-        """Labels, users, groups and times of these rows, as fields of `Records`."""
-        facts = {"labels": self.labels, "groups": self.groups, "subgroups": self.subgroups, "times": self.times}
+        """Labels, users and groups of these rows, as fields of `Records`."""
+        facts = {"labels": self.labels, "groups": self.groups, "subgroups": self.subgroups}
         users = None if self.users is None else np.array(self.people, TEXT)[self.users[rows]]
         return {"users": users} | {name: None if some is None else some[rows] for name, some in facts.items()}
 
@@ -120,8 +117,7 @@ class ListingBuilder:
         spellings: normalises the names of classes, users and groups.
 
     Attributes:
-        beside: those of "user", "group" and "time" that the records have.
-        first_time: the first time stamp, if the records have time stamps.
+        optional_facts: those of "user" and "group" that the records have.
     """
 
     def __init__(self, spellings: Spellings) -> None:
@@ -129,8 +125,6 @@ class ListingBuilder:
         self._labels, self._parts = array("q"), array("b")
         self._names: dict[Any, int] = {}
         self._users, self._groups, self._subgroups = Texts(), Texts(), Texts()
-        self._times: array[Any] = array("d")
-        self.first_time: TimeStamp | None = None
         self._filtered = False
         self.optional_facts: set[str] = set()
 
@@ -145,13 +139,11 @@ class ListingBuilder:
         user: str | None = None,
         group: str | None = None,
         subgroup: str | None = None,
-        time: TimeStamp | None = None,
         filtered: bool = False,
     ) -> None:
-        """Adds a record with the facts of `csv_lines.RecordFacts`. If one record has part, user, group or time, all
-        do."""
+        """Adds a record with the facts of `csv_lines.RecordFacts`. If one record has part, user or group, all do."""
         if not len(self):
-            facts = {"user": user, "group": group, "time": time}
+            facts = {"user": user, "group": group}
             self.optional_facts = {name for name, fact in facts.items() if fact is not None}
         if isinstance(label, str):
             label = self._spellings.normalise("class", label)
@@ -165,11 +157,6 @@ class ListingBuilder:
             self._groups.append(self._spellings.normalise("group", group))
         if subgroup is not None:
             self._subgroups.append(self._spellings.normalise("group", subgroup))
-        if time is not None:
-            if self.first_time is None:
-                self.first_time = time
-                self._times = array("d" if isinstance(time, float) else "q")
-            self._times.append(int(time.astype(np.int64)) if isinstance(time, np.datetime64) else time)
 
     def listing(self, stored: Stored, *, written: tuple[str, ...] | None = None) -> Listing:
         """The listing of the records, which are stored in the same order."""
@@ -177,10 +164,8 @@ class ListingBuilder:
         if names and isinstance(names[0], tuple):
             labels, names = np.array(names, np.int64)[labels], ()
         check_names(names, [*self._groups.names, *self._subgroups.names])
-        times, parts = np.array(self._times), np.array(self._parts, np.int8)
+        parts = np.array(self._parts, np.int8)
         tested = PARTS.index(test_part(self._named))
-        if isinstance(self.first_time, np.datetime64):
-            times = times.view("datetime64[us]")
         found = Listing(
             stored=stored,
             places=np.arange(len(labels)),
@@ -192,7 +177,6 @@ class ListingBuilder:
             people=tuple(self._users.names),
             groups=self._groups.array() if len(self._groups) else None,
             subgroups=self._subgroups.array() if len(self._subgroups) else None,
-            times=None if self.first_time is None else times,
             filtered=self._filtered,
         )
         read = (parts == PARTS.index("train")) | (parts == tested)

@@ -1,9 +1,8 @@
 """Reads the arrays of a NumPy archive, without unpickling and within memory limits; converts images in arrays to the
-parts of a source; and checks the further columns of an archive: time stamps, users, and groups."""
+parts of a source; and checks the further columns of an archive: users and groups."""
 
 from __future__ import annotations
 
-import datetime
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -165,11 +164,10 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
 
     Args:
         members: members of the archive by array name.
-        sides: suffixes of a column's name: "_train" and "_test", or "". Time stamps use the first one alone.
+        sides: suffixes of a column's name: "_train" and "_test", or "".
         where: name of the archive in errors.
     """
-    stamps = f"time{sides[0]}"
-    found = {stamps: members[stamps]} if stamps in members else {}
+    found: dict[str, str] = {}
     for side in sides:
         for name, singular in _SINGULAR.items():
             spelt = [known for known in (name + side, singular + side) if known in members]
@@ -187,35 +185,12 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
 
 
 def checked_column(column: np.ndarray, name: str, where: str, images: int, names: Spellings) -> np.ndarray:
-    """A checked column (N,): time stamps as float64 or datetime64[us], users and groups as text in composed form."""
+    """A checked column (N,): users and groups as text in composed form."""
     what = f"{name} of {where}"
-    if name.startswith("time"):
-        return _times(column, what, images)
     if name.startswith("users"):
         return _users(column, what, images, names)
     numbers, groups = numbered(_texts(column, what, images))
     return np.array([names.normalise("group", name) for name in groups], np.str_)[numbers]
-
-
-def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
-    if times.shape != (images,) or times.dtype.kind not in "iufM":
-        raise SfumatoError(
-            f"{what} must be {images} numbers or datetime64, one for each image, got {times.dtype} {times.shape}",
-            "save numpy.array([...], 'datetime64[s]'), or numbers",
-        )
-    if times.dtype.kind == "M":
-        years = times.astype("datetime64[Y]").astype(np.int64) + 1970
-        odd = np.isnat(times) | (years < datetime.MINYEAR) | (years > datetime.MAXYEAR)
-    else:
-        with np.errstate(over="ignore"):
-            times = times.astype(np.float64)
-        odd = ~np.isfinite(times)
-    if odd.any():
-        raise SfumatoError(
-            f"{what} has no date of the years 1 to 9999 or finite number for image {np.flatnonzero(odd)[0]}",
-            "give its time, or remove the image",
-        )
-    return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
 
 
 def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> np.ndarray:

@@ -73,7 +73,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
     labels = declared.labels.label_columns
     named = declared.loading
     given = {"path": named.path_column, "label": named.label_column, "user": named.user_column}
-    lines_of = csv_lines.with_subgroups(table, first, lines_of, declared.people.groups_from)
+    lines_of = csv_lines.with_subgroups(table, first, lines_of, declared.purpose.groups_from)
     first, lines_of = csv_lines.renamed(table, first, lines_of, given)
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     csv_lines.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
@@ -100,10 +100,6 @@ def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, o
         if declared.labels.classes is not None:
             require_declared(
                 order.names.normalise("class", known["label"]), declared.labels.classes, f"{where} has", "the line"
-            )
-        if "time" in known:
-            csv_lines.refuse_other_time(
-                known["time"], known["time"] if found.first_time is None else found.first_time, where
             )
         refuse_unwritable(str(path), "image", longest=None)
         found.add(**known)

@@ -73,7 +73,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
     else:
         loading, labels = order.declared.loading, None if order.declared.texts.task is None else ()
         own = {"label": loading.label_column, "user": loading.user_column}
-        every = lines.with_subgroups(table, first, lambda: lines.rows_of(table), order.declared.people.groups_from)
+        every = lines.with_subgroups(table, first, lambda: lines.rows_of(table), order.declared.purpose.groups_from)
         first, rows_of = lines.renamed(table, first, every, own)
         example = _EXAMPLE if labels is None else "text,user"
         lines.check_columns(first, columns, where, example=example, labels=labels)
@@ -97,15 +97,12 @@ def _texts(
     names: Spellings,
     labels: Sequence[str] | None,
 ) -> Iterator[Text]:
-    earlier: Text | None = None
     for line, row in rows:
         known = lines.facts_of(row, (), table, line, labels) | ({} if labels is None else {"label": ""})
         known = lines.facts_to_nfc(known, names)
         text = Text(text=" ".join(row[column] or "" for column in columns), **known)
         if labels is not None and not text.text.strip():
             raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
-        lines.refuse_other_time(text.time, (earlier or text).time, f"line {line} of {str(table)!r}")
-        earlier = text
         yield text
 
 
@@ -188,7 +185,6 @@ def load_numbers(
             codes=as_array(both),
             users=arrays.get(f"users{side}"),
             groups=arrays.get(f"groups{side}"),
-            times=arrays.get(f"time{side}"),
         )
 
     records = RecordSets(train=part("_train"), test=part("_test"))

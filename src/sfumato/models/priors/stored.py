@@ -53,9 +53,6 @@ def normalise_patches(patches: Tensor) -> Tensor:
     return centered * (variance + EVENNESS).rsqrt()
 
 
-QUARTERS = 4
-
-
 class Whitening(NamedTuple):
     """Maps features of quarters (N, n, 4) to whitened features (N, 4k).
 

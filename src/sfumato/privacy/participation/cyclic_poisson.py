@@ -50,7 +50,7 @@ class CyclicPoisson(BatchedParticipation):
         """The number of groups, so that a band ends before a group's next turn."""
         return self.groups
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """The size of a whole group."""
         return population // self.groups
 

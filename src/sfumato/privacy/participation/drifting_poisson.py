@@ -95,7 +95,7 @@ class DriftingPoisson(BatchedParticipation):
         )
         return first, second
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """The size of the smaller group."""
         return min(self.sizes)
 

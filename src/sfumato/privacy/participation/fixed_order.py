@@ -9,8 +9,8 @@ from sfumato._checks import one_of, within
 from sfumato.privacy.participation.participation import BatchedParticipation
 from sfumato.privacy.unit import ADJACENCIES
 
-Assignment = Literal["random", "position", "time"]
-ASSIGNMENTS = ("random", "position", "time")
+Assignment = Literal["random", "position"]
+ASSIGNMENTS = ("random", "position")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +22,10 @@ class FixedOrder(BatchedParticipation):
         assignment: how the bin of an example is decided.
             "random": an independent uniform draw from the secret run key for each record number.
             "position": bin i holds the records i B to (i + 1) B of the file.
-            "time": each record's own time stamp decides its step. Each record takes part once, so there are no more
-            steps than bins.
 
-    **Guarantee.** The number of steps between two participations of one unit equals the number of bins. With "random"
-    and "time", the bins of other records do not depend on whether one record is present. With "position" they do,
-    because all later records would move up; it is therefore covered only for zero-out adjacency, where every record
-    keeps its place.
+    **Guarantee.** The number of steps between two participations of one unit equals the number of bins. With "random",
+    the bins of other records do not depend on whether one record is present. With "position" they do, because all later
+    records would move up; it is therefore covered only for zero-out adjacency, where every record keeps its place.
 
     >>> FixedOrder(batch_size=300).bins(1000)
     4
@@ -63,39 +60,24 @@ class FixedOrder(BatchedParticipation):
         """The probability that an example takes part in a step, averaged over all steps: 1 / bins."""
         return 1 / self.bins(population)
 
-    def largest_batch(self, population: int, steps: int) -> int:
-        """With "time", the largest batch size that leaves at least as many bins as steps."""
-        return (population - 1) // (steps - 1) if self.assignment == "time" and steps > 1 else population
-
-    def most_steps(self, population: int) -> int | None:
-        """With "time", the number of bins, because each record takes part once."""
-        return self.bins(population) if self.assignment == "time" else None
-
     def facts(self, population: int) -> dict[str, object]:
         """How the bin of an example is decided, and the number of bins."""
-        decided = {"random": "a secret draw", "position": "place in the file", "time": "time stamp"}
+        decided = {"random": "a secret draw", "position": "place in the file"}
         return {"order": decided[self.assignment], "batch_size": self.batch_size, "bins": self.bins(population)}
 
     def describe(self, population: int, one: str = "example") -> str:
         """Its description in a statement; `one` is the name of a single participant."""
         bins = self.bins(population)
-        match self.assignment:
-            case "random":
-                return f"each {one} in every {bins}th step, beginning with one of the first {bins} drawn in secret"
-            case "position":
-                return f"each {one} in every {bins}th step, by its place in the file, whose order is public"
-            case "time":
-                return f"each {one} in at most one step, decided by its own time stamp"
+        if self.assignment == "position":
+            return f"each {one} in every {bins}th step, by its place in the file, whose order is public"
+        return f"each {one} in every {bins}th step, beginning with one of the first {bins} drawn in secret"
 
     def remark(self, one: str = "example") -> str:
         """The same in plain words."""
-        match self.assignment:
-            case "random":
-                order = "at regular intervals, in an order that was drawn once in secret"
-            case "position":
-                order = "at regular intervals, by its place in the file, whose order is taken as public"
-            case "time":
-                order = "at most once, in the step decided by its own time stamp"
+        order = "in an order that was drawn once in secret"
+        if self.assignment == "position":
+            order = "by its place in the file, whose order is taken as public"
         return (
-            f"Each {one} took part {order}. The guarantee depends on the noise alone, not on secrecy of who took part."
+            f"Each {one} took part at regular intervals, {order}. The guarantee depends on the noise alone, not on "
+            "secrecy of who took part."
         )

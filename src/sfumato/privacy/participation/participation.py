@@ -46,13 +46,9 @@ class Participation(ABC):
         """The number of steps between two participations of a unit; None if participants are sampled."""
         return None
 
-    def largest_batch(self, population: int, steps: int) -> int:
-        """The largest batch size that this rule can draw from the population for this many steps."""
+    def largest_batch(self, population: int) -> int:
+        """The largest batch size that this rule can draw from the population."""
         return population
-
-    def most_steps(self, population: int) -> int | None:
-        """The most steps for which the rule has participants; None if there is no limit."""
-        return None
 
     def facts(self, population: int) -> dict[str, object]:
         """Its rows in a table: its fields and the numbers that follow from them, without its name."""

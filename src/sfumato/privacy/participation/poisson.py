@@ -34,7 +34,7 @@ class Poisson(BatchedParticipation):
                 "give a smaller batch, or the whole data set for full-batch steps",
             )
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """N - 1."""
         return population - 1
 
@@ -67,7 +67,7 @@ class TruncatedPoisson(Poisson):
         largest = positive_integer("largest", self.largest, remedy=remedy)
         within("largest", largest, self.batch_size, None, remedy=remedy)
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """The number kept in a truncated step."""
         return min(self.largest, population - 1)
 

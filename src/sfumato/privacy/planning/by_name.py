@@ -101,7 +101,7 @@ class TruncatedByRule(TruncatedPoisson):
     largest: int = 1
     population: int
 
-    def largest_batch(self, population: int, steps: int) -> int:
+    def largest_batch(self, population: int) -> int:
         """N - 1, as without truncation."""
         return population - 1
 
@@ -130,9 +130,9 @@ class Pair:
     )
     """Which data sets are neighbours: those that differ by one record (add-or-remove), or by one record's contribution
     set to zero (zero-out)."""
-    order: Assignment | None = choice(None, "random|position|time", "random", given_as="str")
-    """For fixed-order participation: batches drawn at random and kept secret, in the order of the file (position), or
-    by time stamps (time)."""
+    order: Assignment | None = choice(None, "random|position", "random", given_as="str")
+    """For fixed-order participation: batches drawn at random and kept secret, or in the order of the file
+    (position)."""
     groups: int | None = choice(None, by_default="8")
     """For cyclic participation: number of groups that take turns."""
     largest_batch: int | None = choice(None, by_default="five standard deviations above the batch size")

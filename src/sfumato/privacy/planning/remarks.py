@@ -44,12 +44,8 @@ MANY_TURNS = 10
 """From this many turns on, one turn more or less changes how often an example takes part by at most a tenth."""
 
 
-def figures(plan: PrivacyPlan, clock: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The plan's numbers as plain data, including derived ones. Its cost is in `costs`.
-
-    Args:
-        clock: the declared clock, if each record's own time stamp decides its step.
-    """
+def figures(plan: PrivacyPlan) -> dict[str, Any]:
+    """The plan's numbers as plain data, including derived ones. Its cost is in `costs`."""
     of_users: dict[str, Any] = {}
     if isinstance(plan.unit, User):
         kept = "all" if plan.unit.at_most is None else plan.unit.at_most
@@ -63,7 +59,6 @@ def figures(plan: PrivacyPlan, clock: Mapping[str, str] | None = None) -> dict[s
         **({"examples": plan.population} if plan.unit.drawn == "examples" else {}),
         "participation": plan.participation.name,
         **plan.participation.facts(plan.population),
-        **(clock or {}),
         "steps": plan.steps,
         "expected_epochs": plan.expected_epochs,
         "mechanism": plan.mechanism.name,
@@ -110,7 +105,7 @@ def large_delta_note(plan: PrivacyPlan) -> str | None:
 def uneven_turns_note(plan: PrivacyPlan) -> str | None:
     """A note if the steps are not whole turns of a fixed order's bins, and the turns are few; None otherwise."""
     rule = plan.participation
-    if not isinstance(rule, FixedOrder) or rule.assignment == "time":
+    if not isinstance(rule, FixedOrder):
         return None
     bins = rule.bins(plan.population)
     turns, more = divmod(plan.steps, bins)

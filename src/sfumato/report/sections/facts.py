@@ -10,7 +10,6 @@ from sfumato._checks import SfumatoError
 from sfumato.report.plots.attack import Attack
 from sfumato.report.sections.audit import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.groups import GroupScore
 from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation
 from sfumato.report.sections.published import NoisyFigures
 from sfumato.report.sections.words import WordEvaluation
@@ -62,19 +61,6 @@ class StepSpread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """The calibration of confidence on the test split, without noise.
-
-    Attributes:
-        error: the expected calibration error: the mean over images of their bin's |confidence - accuracy|.
-        bands: for each bin with images its ends, its number of images, their mean confidence and their accuracy.
-    """
-
-    error: float
-    bands: Sequence[tuple[float, float, int, float, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The results of a trained classifier on the test split.
 
@@ -87,10 +73,10 @@ class Evaluation:
         samples: some test images, or texts, with their predictions.
         top5: the share of test images whose class is among the five likeliest; None with five classes or fewer.
         over_steps: the variation over the last steps; None if the run kept no weights.
-        calibration: the calibration of its confidence; None if it was not measured.
+        calibration_error: its expected calibration error: the mean over images of their bin's |confidence - accuracy|;
+            None if it was not measured.
         weighted_auc: the mean area under the ROC curve of each class against all others, weighted by its test images;
             None if there is none.
-        groups: the figures of each group of `groups_from`; empty without groups.
         unlearnt: the classes that the noise of the training hides, with their numbers of training records.
 
     >>> Evaluation(accuracy=0.75, loss=0.6, classes=["cat", "dog"], confusion=[[2, 0], [1, 1]]).examples
@@ -104,9 +90,8 @@ class Evaluation:
     samples: Sequence[Sample | tuple[bytes | str, str, str, float]] = ()
     top5: float | None = None
     over_steps: StepSpread | None = None
-    calibration: Calibration | None = None
+    calibration_error: float | None = None
     weighted_auc: FigureInterval | None = None
-    groups: Sequence[GroupScore] = ()
     unlearnt: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -10,11 +10,9 @@ from markupsafe import Markup
 
 from sfumato.privacy.planning.remarks import counted
 from sfumato.report.plots.curves import heat_map
-from sfumato.report.sections.calibrated import calibrated
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation
-from sfumato.report.sections.groups import groups_table
 from sfumato.report.sections.multilabel import MultilabelEvaluation
 from sfumato.report.sections.numbers import percent, significant
 from sfumato.report.sections.published import NoisyFigures
@@ -66,8 +64,6 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
             for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
         "averages": AVERAGES,
-        "groups": groups_table(evaluation.groups, mean="weighted"),
-        "calibration": calibrated(evaluation.calibration),
         "what": what,
         "longest": _LONGEST_TEXT,
     }

@@ -1,4 +1,4 @@
-"""Privacy budgets: one total for all of an owner's runs on a named data set.
+"""Joint costs of runs, and privacy budgets: one total for all of an owner's runs on a named data set.
 
 A run reserves its whole plan before its first step, or it does not start. Reservations are never released.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
 from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.unit import Adjacency
 from sfumato.runs.owner import store
-from sfumato.runs.owner.data_identity import check_name, same_people
-from sfumato.runs.owner.lines import BudgetSet, DataUse
+from sfumato.runs.owner.lines import BudgetSet, DataUse, check_name, same_people
 from sfumato.runs.owner.store import Store
 
 
@@ -317,3 +317,64 @@ def _over_budget(account: Account, coming: DataUse, cost: float) -> tuple[str, s
         f"plan for at most epsilon {math.floor(less.epsilon() * 1000) / 1000:g} (noise multiplier "
         f"{math.ceil(less.noise_multiplier * 1e4) / 1e4:g} at the same steps)"
     )
+
+
+CONVOLVED = 8
+"""The most different plans that are composed by convolution."""
+
+
+class JointCost(NamedTuple):
+    """The joint cost of runs with one unit.
+
+    Attributes:
+        unit: "example" or "user".
+        runs: the number of runs.
+        epsilon, delta: the cost for one unit that is in the data of every run.
+    """
+
+    unit: str
+    runs: int
+    epsilon: float
+    delta: float
+
+
+def joint_costs(many: Sequence[PrivacyPlan]) -> list[JointCost]:
+    """The joint cost of all runs, for each unit separately, starting with the unit of the first run."""
+    units = dict.fromkeys(plan.unit.name for plan in many)
+    parts = {unit: [plan for plan in many if plan.unit.name == unit] for unit in units}
+    return [JointCost(unit, len(part), *joint_cost(part)) for unit, part in parts.items()]
+
+
+def joint_cost(many: Sequence[PrivacyPlan]) -> tuple[float, float]:
+    """(epsilon, delta) of all runs together, at the largest of their deltas. All must have the same unit.
+
+    **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that the
+    plans were fixed before the first run (`Loss`). Plans of different adjacencies are composed for zero-out, for which
+    each of them holds. Data that were both changed and moved are not recognised, so the number of runs is a lower
+    bound.
+    """
+    delta = max(plan.delta for plan in many)
+    return _composed(many, delta), delta
+
+
+def adjacency_of(many: Sequence[PrivacyPlan]) -> Adjacency:
+    """The adjacency for which `joint_cost` holds: the one that all uses share, or zero-out if they differ."""
+    found: set[Adjacency] = {plan.adjacency for plan in many}
+    return found.pop() if len(found) == 1 else "zero-out"
+
+
+def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
+    """Epsilon of all plans together at this delta.
+
+    The convolution of many different sampled plans would take long. For them it is the smaller of two bounds: Renyi DP,
+    and the sum of each plan's epsilon at an equal share of delta.
+    """
+    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out with the same epsilon
+        many = [replace(plan, adjacency="zero-out") for plan in many]
+    first, *others = (plan.loss for plan in many)
+    loss = first.composed_with(*others)
+    if len(loss.parts) <= CONVOLVED:
+        return loss.epsilon(delta)
+    share = delta / len(loss.parts)
+    apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
+    return min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart

@@ -1,10 +1,9 @@
-"""Texts for the owner about all runs on the same data: notes before a run, sentences after it."""
+"""All runs on the same data in words, before and after a run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,9 +12,8 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
-from sfumato.runs.owner.budgets import percent, runs_text
-from sfumato.runs.owner.composition import JointCost, adjacency_of, joint_cost, joint_costs
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.budgets import JointCost, adjacency_of, joint_cost, joint_costs, percent, runs_text
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.uses import EarlierUses, earlier_uses
 
 _NAMED = 3
@@ -29,7 +27,6 @@ def notes_before(
     seeded: bool,
     budget: str | None = None,
     figures: float | None = None,
-    run: str = "",
 ) -> Iterator[str]:
     """Notes for the owner before a run on private data starts.
 
@@ -38,11 +35,10 @@ def notes_before(
         seeded: whether the run is seeded.
         budget: the budget in which the run will be reserved.
         figures: epsilon of the figures that the run will publish.
-        run: the identity of a run that resumes.
     """
-    found = earlier_uses(data, but=run)
+    found = earlier_uses(data)
     if budget is not None:
-        yield from _budget_notes(budget, found, coming, figures, run)
+        yield from _budget_notes(budget, found, coming, figures)
     if found.plans:
         yield earlier_runs_note(found.plans, coming, found.seeded + seeded)
     if found.other_assignments:
@@ -69,10 +65,9 @@ def disagreements() -> Iterator[str]:
         )
 
 
-def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None, run: str) -> Iterator[str]:
+def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
     account, same = budgets.read_budget(name), set(found.data.data_digests)
-    account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
     cost = budgets.cost_of(account, coming, figures)
     share = cost / account.filter.limit
     fits = account.filter.fits([*account.costs, cost])

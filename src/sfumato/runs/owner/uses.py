@@ -12,9 +12,8 @@ from sfumato.privacy import PrivacyPlan, PrivateChoice
 from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.composition import joint_costs
-from sfumato.runs.owner.data_identity import DataIdentity, same_people
-from sfumato.runs.owner.lines import CHOICE, DataUse
+from sfumato.runs.owner.budgets import joint_costs
+from sfumato.runs.owner.lines import CHOICE, DataIdentity, DataUse, same_people
 
 
 def record(
@@ -117,19 +116,16 @@ class EarlierUses:
         return list(self.runs.values())
 
 
-def earlier_uses(data: DataIdentity, *, but: str | None = None) -> EarlierUses:
+def earlier_uses(data: DataIdentity) -> EarlierUses:
     """The uses of these data so far.
 
     The same records at another size, in another format, or as features share a material. Records that were changed are
     recognised by their place alone.
 
-    Args:
-        but: the identity of a run to leave out.
-
     Errors: `SfumatoError` if the list cannot be read or lacks a line between others, since the joint cost of the runs
     is then unknown.
     """
-    used = [one for one in store.read().lines if isinstance(one, DataUse) and one.run != but]
+    used = [one for one in store.read().lines if isinstance(one, DataUse)]
     found = data.matching(used)
     runs, users, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), set()
     figures = dict[str, tuple[str, float]]()

@@ -29,10 +29,8 @@ from sfumato.report.documents import GUESSES
 from sfumato.runs import Loaded
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
-from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.directory import Heading, RunDirectory, file_hash
 from sfumato.runs.figures import published
-from sfumato.runs.heading import Heading
-from sfumato.runs.reading import Reading
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
@@ -77,14 +75,14 @@ def conclude(
         conclusion = _conclusion(job, run, ledger, trained)
         carried = Statement(plan=job.plan, circumstances=conclusion.circumstances)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
-    reading, further = (None, {}) if conclusion is None else (conclusion.reading, conclusion.evaluation)
+    further = {} if conclusion is None else conclusion.evaluation
     if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
         further = further | {"unlearnt": few}
     result = scorer.evaluation(released, trained.outputs)
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
     run.write_json(names.EVALUATION, result | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
-    said = {} if reading is None else reading.to_dict()
+    said = {}
     if conclusion is None:  # fine-tuning can start from either weights
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
         said = {"weights": averaged or LAST}
@@ -115,7 +113,6 @@ def _conclusion(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Tra
             steps_lost=len(lost_steps(ledger.entries, trained.step)),
             steps_copied=copied_steps(ledger.entries),
         ),
-        reading=Reading(classes=tuple(job.source.classes), loss=job.settings.objective.loss),
     )
     for part in job.parts:
         part.end(conclusion)
@@ -156,7 +153,11 @@ def close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any
 
 def model_metadata(job: Job, statement: Mapping[str, Any], **further: Any) -> dict[str, str]:
     """The metadata of a model file: how to build and feed the model, its statement, and keyed digests of the data that
-    it or its origins were trained on without privacy."""
+    it or its origins were trained on without privacy.
+
+    With class weights, it has the shares that the scores are for: all classes are alike, or of several labels both
+    answers to each.
+    """
     source, settings = job.source, job.settings
     own = {source.stored_digest} if isinstance(job, PublicJob) and job.uses_data else set()
     cache = None if source.cache is None else source.cache.contents
@@ -175,6 +176,8 @@ def model_metadata(job: Job, statement: Mapping[str, Any], **further: Any) -> di
         about["user_from"] = source.user_from
     if settings.norms.normalisation is not None:
         about["normalisation"] = settings.norms.normalisation
+    if settings.objective.class_prevalence is not None:
+        about["shares"] = dict.fromkeys(source.classes, 1 / 2 if source.multilabel else 1 / len(source.classes))
     about |= {**job.model_facts, **further}
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}

@@ -11,8 +11,7 @@ from sfumato.privacy.statements.circumstances import FACT_NAMES
 from sfumato.privacy.statements.display import percent_up, rounded_up
 from sfumato.report.registry_entry import registry_entry
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory
-from sfumato.runs.heading import Heading
+from sfumato.runs.directory import Heading, RunDirectory
 
 ENTRY = "registry-entry.yaml"
 _HEADINGS = {"owner": "data_curator_name", "purpose": "intended_use", "about_data": "data_domain"}
@@ -52,7 +51,6 @@ def _known(record: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, A
     plan, facts = statement.plan, statement.circumstances
     software = f"sfumato {record['environment']['version of sfumato']}"
     grid = "" if facts.noise_grid is None else f" It is {facts.noise_grid.description}."
-    by_time = getattr(plan.participation, "assignment", None) == "time"
     return {
         "data_product_type": "Machine learning model",
         "variant_name": "Approximate DP",
@@ -70,7 +68,7 @@ def _known(record: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, A
         "trust_assumptions": written["setting"],
         "release_type": "Many releases" if facts.rounds else "One release",
         "release_type_details": f"Released: {'; '.join(written['released'])}. Other runs on the data are not counted.",
-        **({} if by_time else {"data_source_type": "Static"}),
+        "data_source_type": "Static",
         "access_type": "Non-interactive",
         "preprocessing_and_hyperparameter_tuning": "\n".join(_tuning(statement)),
         "mechanisms": f"{statement.sentence}\nNoise: {facts.noise_sampler}.{grid}\nSoftware: {software}.",

@@ -25,11 +25,10 @@ from sfumato.report import (
     page,
 )
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
 from sfumato.runs.figures import published
-from sfumato.runs.heading import Heading, publishable_settings
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.conclusion import audit_results
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
@@ -101,7 +100,7 @@ def _guarantee_facts(
         "attack": _attack(promised) if promised.promises else None,
         "joint_costs": [] if public else used,
         "total_cost": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
-        "plan": remarks.figures(plan, record.get("clock")),
+        "plan": remarks.figures(plan),
         "public_test": facts.test_public,
         "audit": audit_results.audit_of(run),
         "published": None if promised.circumstances.figures is None else published.read(run),

@@ -18,13 +18,13 @@ from sfumato.experiment.settings import Performance
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.randomness import RunKey
-from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
+from sfumato.runs import pins, releases
 from sfumato.runs.checkpoint import METADATA, MOVING, Checkpoint, read_safetensors, to_bytes
-from sfumato.runs.commitment import commitments
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.owner.data_identity import BY_NUMBERS, DataIdentity
+from sfumato.runs.owner.lines import BY_NUMBERS, DataIdentity
+from sfumato.runs.releases import commitments
 from sfumato.training.conclusion import run_report
 from sfumato.training.conclusion.finish import close
 from sfumato.training.custom.records import LoopRecords
@@ -93,7 +93,7 @@ def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model
 def opening_entry(record: Mapping[str, Any], plan: PrivacyPlan, identity: str) -> dict[str, Any]:
     """The ledger's first entry, without the key's check value: all that the run's sums depend on."""
     decided = {name: record[name] for name in _BOUND}
-    return commitment.first_entry(plan, identity, data=record["data"]["fingerprint"], decided=decided)
+    return releases.first_entry(plan, identity, data=record["data"]["fingerprint"], decided=decided)
 
 
 def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan) -> None:
@@ -163,7 +163,8 @@ def _data(records: LoopRecords) -> DataIdentity:
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:
     """Write the files of the finished run. If it is killed and called again, it writes the same bytes."""
     run.write_json(names.STATEMENT, statement.to_dict())
-    about = {"format": models.FORMAT, "kind": KIND, "statement": statement.to_dict()}
+    carried = replace(statement, computed=None).to_dict()
+    about = {"format": models.FORMAT, "kind": KIND, "statement": carried}
     write(run / names.MODEL, to_bytes(dict(model.state_dict()), {METADATA: json.dumps(about, sort_keys=True)}))
     write(run / names.REPORT, run_report.report(run).encode(), private=True)
     close(ledger, run, steps, {})
@@ -197,4 +198,4 @@ def load_finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, record
             "give its model, or another `directory`",
         )
     model.load_state_dict(weights)
-    return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]))
+    return Statement.from_dict(written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Never
 
@@ -23,7 +24,8 @@ from sfumato.privacy.plan import default_delta
 from sfumato.privacy.unit import Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
-from sfumato.runs.owner import data_identity
+from sfumato.runs.owner import lines
+from sfumato.training import launch
 from sfumato.training.custom.bookkeeping import circumstances_of
 from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
@@ -70,7 +72,8 @@ def private_steps(
     rounds: int = 0,
     **unknown: Never,
 ) -> PrivateSteps:
-    """The private steps of a custom training loop. The same call resumes an interrupted run.
+    """The private steps of a custom training loop. The same call resumes an interrupted run. Processes of torchrun take
+    the steps together, and run the loop's body each.
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(4, 2)
@@ -137,17 +140,17 @@ def private_steps(
     """
     _refuse_choices(unknown, optimizer, with_state, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), storable(unwrap(model))
-    records, unit = _unit_of(_with_name(own_records(data, key), name, run, public), users, per_user, drawn)
+    records, joined = own_records(data, key), _join(rounds)
+    records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, drawn)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
-    known = {"counted": examples is None, "public": public, "seeded": seed is not None, "rounds": rounds}
-    facts = circumstances_of(records, **known)
+    facts = circumstances_of(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
     budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
-    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run}
-    return PrivateSteps(
+    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run, **joined}
+    own = PrivateSteps(
         model=model,
         optimizer=optimizer,
         records=records,
@@ -157,6 +160,20 @@ def private_steps(
         **others,
         start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
     )
+    own._announce()
+    return own
+
+
+def _join(rounds: int) -> dict[str, Any]:
+    """The workers that torchrun started and a function to leave them. Followers wait until the leader has begun the
+    run."""
+    joined = ExitStack()
+    workers = joined.enter_context(launch.join_if_started())
+    if workers.count > 1 and rounds:
+        raise SfumatoError("several processes cannot share the rounds of one site", "start one process for each site")
+    if not workers.is_leader:
+        workers.receive_run()
+    return {"workers": workers, "leave": joined.close}
 
 
 def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:
@@ -196,13 +213,13 @@ def _unit_of(
 
 def _with_name(records: LoopRecords, name: str | None, run: RunDirectory, public: bool) -> LoopRecords:
     """The records with the name under which they are counted. A resumed run must have the same name."""
-    own = () if name is None else (data_identity.place(name),)
+    own = () if name is None else (lines.place(name),)
     if own and (public or records.facts.data_public):
         raise SfumatoError(f"name is {name}, but public data are not on the owner's list", "leave it out")
     if run.exists:
-        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(data_identity.NAMED)]
+        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(lines.NAMED)]
         if recorded != [*own]:
-            began = recorded[0].removeprefix(data_identity.NAMED) if recorded else None
+            began = recorded[0].removeprefix(lines.NAMED) if recorded else None
             raise SfumatoError(
                 f"name is {name!r}, but the run in {run.path} began with {began!r}",
                 "give that name, or another directory",

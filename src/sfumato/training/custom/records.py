@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -87,10 +87,13 @@ class LoopRecords:
             )
         return inputs, targets
 
-    def micro_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, tuple[Tree, ...]]]:
-        """Yields row numbers (b,), at most `size`, and their inputs and targets (b, ...)."""
-        for start in range(0, len(rows), size):
-            yield rows[start : start + size], self.take(rows[start : start + size])
+    def pieces(self, rows: np.ndarray, size: int) -> list[tuple[np.ndarray, ...]]:
+        """The micro-batches of a step, as row numbers (b,), at most `size`."""
+        return [(rows[start : start + size],) for start in range(0, len(rows), size)]
+
+    def batch(self, rows: np.ndarray) -> tuple[Tree, ...]:
+        """Inputs and targets (b, ...) of a micro-batch."""
+        return self.take(rows)
 
     @property
     def zero_record(self) -> tuple[Tree, Tree]:

@@ -151,7 +151,7 @@ class PrivateRounds:
         does not choose, and on no record.
         """
         until = (number + 1) * self._each
-        with self._steps._open() as ledger:
+        with self._steps._open_ledger() as ledger:
             while (yield from self._steps._steps(ledger, self._begin(ledger, number, weights, digest), until)):
                 pass  # a repeated step would have released something else: continue without it
             sent = {name: value.detach().cpu().clone() for name, value in self._steps.model.state_dict().items()}
@@ -224,7 +224,7 @@ class PrivateRounds:
         if self._steps.is_finished or not (done := self.completed):
             return
         if done == self.rounds or self._recorded_sent(read(self.directory / names.LEDGER)) < done - 1:
-            with self._steps._open() as ledger:
+            with self._steps._open_ledger() as ledger:
                 self._end(ledger, done - 1, self._steps._restore(ledger).model)
 
     @staticmethod

@@ -7,8 +7,8 @@ optimizer and the code between two steps are the user's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -28,6 +28,7 @@ from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import copied_steps, lost_steps, moved
+from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs import releases
@@ -38,12 +39,13 @@ from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.custom.users import gradient_of
 from sfumato.training.inputs import dropout_keys
-from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
+from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after, shared_lost_steps
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import noise_named, precision_of, with_noise
 from sfumato.training.preparation.prepare import CHECKING, configure_torch, size_micro_batch
 from sfumato.training.preparation.start import Start, known_micro_batch
 from sfumato.training.step import PrivateStep, descend
+from sfumato.training.workers import Workers
 
 Loss = Callable[[Any, Any], Tensor]
 REFUSE, SKIP = "refuse", "skip"
@@ -123,8 +125,11 @@ class PrivateSteps:
         capture: bool,
         copy: bool,
         start: Start,
+        workers: Workers,
+        leave: Callable[[], None],
     ):
         self.plan, self.directory, self.note = plan, run.path, ""
+        self._workers, self._leave = workers, leave
         self._run, self.model, self._optimizer, self._records = run, model, optimizer, records
         self._with_state, self._noise, self._if_changed, self._copy = with_state, noise, if_changed, copy
         self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -188,6 +193,11 @@ class PrivateSteps:
         return -(-self.plan.population // self.plan.expected_batch_size)
 
     @property
+    def is_leader(self) -> bool:
+        """Whether this process is the first of those that torchrun started, or the only one."""
+        return self._workers.is_leader
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run has its statement."""
         return self._statement is not None
@@ -225,11 +235,24 @@ class PrivateSteps:
         if self._statement is None:
             self._run.require()
             with self._open() as ledger:
-                checkpoint = self._restore(ledger)
-                self._conclude(ledger, checkpoint.step)
+                self._conclude(ledger, 0 if ledger is None else self._restore(ledger).step)
         return self.statement
 
-    def _open(self) -> Ledger:
+    def _announce(self) -> None:
+        """As the leader of several processes, begin the run before the others prepare theirs."""
+        if self._workers.count == 1 or not self._workers.is_leader:
+            return
+        if self.is_finished:
+            self._workers.broadcast_json({})
+            return
+        with self._open_ledger():
+            self._workers.announce_run(self._run)
+
+    def _open(self) -> AbstractContextManager[Ledger | None]:
+        """`_open_ledger` for the leader of several processes; the others have none."""
+        return self._open_ledger() if self._workers.is_leader else nullcontext()
+
+    def _open_ledger(self) -> Ledger:
         """Opens the ledger, creating the run if there was none."""
         if self._begun and not self._run.exists:
             raise moved(self.directory)
@@ -247,13 +270,15 @@ class PrivateSteps:
     def _opening(self, identity: str) -> dict[str, Any]:
         return bookkeeping.opening_entry(self._known, self.plan, identity)
 
-    def _restore(self, ledger: Ledger) -> Checkpoint:
+    def _restore(self, ledger: Ledger | None) -> Checkpoint:
         """Restores model and optimizer from the checkpoint, and returns it."""
-        run = self._run
-        remove_temporary(run.path)
-        paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
+        run, paid = self._run, 0
+        if ledger is not None:
+            remove_temporary(run.path)
+            paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
         self._key = resume.verified_key(run, ledger)
-        resume.refuse_ended(run, ledger, self.plan)
+        if ledger is not None:
+            resume.refuse_ended(run, ledger, self.plan)
         checkpoint = resume.verified_checkpoint(run, ledger, paid)
         checkpoint.require_optimizer(self._optimizer, where=str(run.path))
         later = checkpoint.optimizer.pop(LATER, [])
@@ -262,18 +287,25 @@ class PrivateSteps:
             one.load_state_dict(state)
         return checkpoint
 
-    def _steps(self, ledger: Ledger, checkpoint: Checkpoint, until: int) -> Generator[OwnStep, None, bool]:
+    def _steps(self, ledger: Ledger | None, checkpoint: Checkpoint, until: int) -> Generator[OwnStep, None, bool]:
         """Yields the steps from a checkpoint to step `until`. Returns whether some were lost: then the caller starts
         over from the checkpoint."""
-        self._key = resume.open_key(self._key, ledger, self._run, salted=not self._facts.seeded, copy=self._copy)
+        workers = self._workers
+        workers.all_reduce(0.0)  # all have read the checkpoint
+        if ledger is not None and checkpoint.step < until:
+            workers.record_in(ledger)
+        salted = {"salted": not self._facts.seeded, "copy": self._copy, "workers": workers}
+        self._key = resume.open_key(self._key, ledger, self._run, **salted)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
-        lost = lost_steps(ledger.entries, plan.steps)
+        lost = shared_lost_steps(ledger, workers, plan.steps)
 
         def save(reached: int, noise: NoiseState) -> None:
-            head = ledger.step_entry(reached).hash
-            self._checkpoint(reached, checkpoint.run, head, noise=noise).save(self._run / names.CHECKPOINT)
+            noise = workers.gather_state(noise)
+            if ledger is not None:
+                head = ledger.step_entry(reached).hash
+                self._checkpoint(reached, checkpoint.run, head, noise=noise).save(self._run / names.CHECKPOINT)
 
         for step in range(checkpoint.step, until):
             optimizers.refuse_unready(self._optimizer, self._with_state)
@@ -286,12 +318,7 @@ class PrivateSteps:
                     own_errors(f"model, loss or data set fail in step {step + 1}", *self._tried),
                 ):
                     gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
-                try:
-                    releases.commit(ledger, step, gradient, state)
-                except releases.OtherReleaseError:
-                    if self._if_changed == REFUSE:
-                        raise
-                    releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
+                if not self._is_committed(ledger, step, gradient, state):
                     return True
                 descend(self._optimizer, self._trained, gradient)
                 left = optimizers.weight_digests(self.model)
@@ -299,35 +326,54 @@ class PrivateSteps:
                     with optimizers.guard_loop_body(self._optimizer, self._trained):
                         yield OwnStep(step + 1, plan)
                 except GeneratorExit:  # a `break`, or an error in the body
-                    with suppress(SfumatoError):  # a model that the body has changed stays as it was saved last
-                        optimizers.refuse_changed(self.model, self._trained, left)
-                        save(step + 1, state)
+                    if workers.count == 1 or not state.tensors:  # the others may not be here to send their part
+                        with suppress(SfumatoError):  # a model that the body has changed stays as it was saved last
+                            optimizers.refuse_changed(self.model, self._trained, left)
+                            save(step + 1, state)
                     raise
                 optimizers.refuse_changed(self.model, self._trained, left)
-            if (now := time.monotonic()) - saved_at > pause or step + 1 == until:
+            now = time.monotonic()
+            if workers.broadcast_bool(now - saved_at > pause) or step + 1 == until:
+                workers.refuse_diverged(self._trained, step + 1)
                 save(step + 1, state)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
         return False
 
+    def _is_committed(
+        self, ledger: Ledger | None, step: int, gradient: Mapping[str, Tensor], following: NoiseState
+    ) -> bool:
+        """Whether the leader's ledger commits to this release, so that every process may use it."""
+        same = True
+        if ledger is not None:
+            try:
+                releases.commit(ledger, step, gradient, following)
+            except releases.OtherReleaseError:
+                if self._if_changed == REFUSE:
+                    raise
+                releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
+                same = False
+        return self._workers.broadcast_bool(same)
+
     def _private(self) -> PrivateStep:
         """The private step, with noise from the run's key."""
         noise = noise_named(self._noise, self.plan, self._key)
-        return PrivateStep(plan=self.plan, gradient=self._gradient, noise=noise)
+        return PrivateStep(plan=self.plan, gradient=self._gradient, noise=noise, workers=self._workers)
 
     def _computing(self) -> AbstractContextManager[None]:
         return _devices.compute_mode(str(self._device), self.performance.precision)
 
     def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
-        """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in
-        micro-batches."""
-        done = 0
+        """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in this
+        process's micro-batches."""
+        pieces = self._records.pieces(rows, self.performance.micro_batch)
+        before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
         try:
-            for piece, batch in self._records.micro_batches(rows, self.performance.micro_batch):
-                batch = tree_map(lambda one: one.to(self._device), batch)
-                torch.manual_seed(self._key.seed("model", step, str(done)))
-                done += len(piece)
-                yield *batch, dropout_keys(self._key, step, piece) if self._gradient.uses_keys else None
+            for place in self._workers.deal(step, rows, [max(one.size for one in piece) for piece in pieces]):
+                batch = tree_map(lambda one: one.to(self._device), self._records.batch(*pieces[place]))
+                torch.manual_seed(self._key.seed("model", step, str(before[place])))
+                keys = dropout_keys(self._key, step, pieces[place][0]) if self._gradient.uses_keys else None
+                yield *batch, keys
         except SfumatoError as error:
             raise SfumatoError(f"step {step + 1}: {error.problem}", error.remedy) from None
 
@@ -338,14 +384,24 @@ class PrivateSteps:
             state = replace(state, optimizer=state.optimizer | {LATER: later})
         return state
 
-    def _conclude(self, ledger: Ledger, steps: int) -> None:
+    def _conclude(self, ledger: Ledger | None, steps: int) -> None:
+        if ledger is not None:
+            self._statement = self._write(ledger, steps)
+        self._workers.broadcast_bool(True)  # the leader has written the run
+        if ledger is None:
+            self._statement = bookkeeping.load_finished(self._run, self.model, self.plan, self._records)
+        self._leave()
+
+    def _write(self, ledger: Ledger, steps: int) -> Statement:
+        """Writes the files of the finished run."""
         early = steps if steps < self.plan.steps else None
         lost = len(lost_steps(ledger.entries, steps))
         copied = copied_steps(ledger.entries)
         facts = replace(self._facts, steps_taken=early, steps_lost=lost, steps_copied=copied)
-        statement = Statement(plan=self.plan, circumstances=facts)
+        computed = ProcessCounts.from_entries(ledger.entries)
+        statement = Statement(plan=self.plan, circumstances=facts, computed=computed)
         bookkeeping.conclude(self._run, ledger, self.model, statement, steps)
-        self._statement = statement
+        return statement
 
 
 def _synthetic(records: LoopRecords) -> tuple[Tree, Tree]:

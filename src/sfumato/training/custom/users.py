@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -51,16 +51,19 @@ class UserRecords(LoopRecords):
         content = super().fingerprint.encode() + self.order.tobytes() + self.ends.tobytes()
         return hmac.new(self.key, content, hashlib.sha256).hexdigest()
 
-    def micro_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]]:
-        """Yields users (b,), and the inputs and targets (b, R, ...) of their records with shares (b, R).
+    def pieces(self, rows: np.ndarray, size: int) -> list[tuple[np.ndarray, ...]]:
+        """The micro-batches of a step, as users (b,), the rows of their records (b, R) and a mask (b, R).
 
         Args:
             rows: the users' numbers.
             size: the most records at once, unless one user has more.
         """
-        for users, places, own in pieces_of_users(self.order, self.ends, rows, size):
-            inputs, targets = (one.unflatten(0, places.shape) for one in self.take(places.reshape(-1)))  # type: ignore
-            yield users, (inputs, targets, record_shares(torch.from_numpy(own), targets, next_words=False))
+        return list(pieces_of_users(self.order, self.ends, rows, size))
+
+    def batch(self, users: np.ndarray, places: np.ndarray, own: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """The inputs and targets (b, R, ...) of the users' records, with shares (b, R)."""
+        inputs, targets = (one.unflatten(0, places.shape) for one in self.take(places.reshape(-1)))  # type: ignore
+        return inputs, targets, record_shares(torch.from_numpy(own), targets, next_words=False)
 
 
 def by_user(

@@ -21,8 +21,7 @@ from sfumato.models import ensemble
 from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.privacy import Circumstances
 from sfumato.report import StepSpread
-from sfumato.runs import kept_weights
-from sfumato.runs.checkpoint import read_safetensors
+from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
 from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.descent import trained_bytes
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest, RunSetup, Trained
@@ -165,18 +164,16 @@ class KeptWeights(Part):
 
     def end(self, conclusion: Conclusion) -> None:
         """Deletes weights of other steps, binds the kept ones in the ledger, and evaluates how accuracy varies."""
-        present = kept_weights.files(conclusion.run)
+        present = kept_files(conclusion.run)
         reached = tuple(step for step in self.steps if step <= conclusion.trained.step and step in present)
-        kept_weights.drop_others(conclusion.run, reached)
+        drop_other_kept(conclusion.run, reached)
         conclusion.circumstances = replace(conclusion.circumstances, kept=reached)
         if not reached:
             return
-        conclusion.bound |= {"kept": kept_weights.hashes(conclusion.run, reached)}
+        conclusion.bound |= {"kept": hashes_of_kept(conclusion.run, reached)}
         scorer = conclusion.trained.scorer
         if isinstance(scorer, Scorer) and is_exclusive(conclusion.setup.settings.objective.loss):
-            weights = {
-                step: read_safetensors(kept_weights.path_of(conclusion.run, step))[0] for step in sorted(reached)
-            }
+            weights = {step: read_safetensors(kept_path(conclusion.run, step))[0] for step in sorted(reached)}
             found = evaluate_averages(conclusion.setup, conclusion.trained, scorer, weights)
             conclusion.evaluation |= {} if found is None else {"over_steps": asdict(found)}
 

@@ -19,7 +19,6 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.reading import Reading
 
 
 class Steps(Protocol):
@@ -84,13 +83,11 @@ class EarlyFacts:
     Args:
         spec: the source as declared.
         protects_users: whether the unit is a user.
-        is_time_ordered: whether the plan is over time stamps.
         options: the options of the parts, by name.
     """
 
     spec: SourceSpec
     protects_users: bool
-    is_time_ordered: bool
     options: Mapping[str, Any]
 
 
@@ -141,7 +138,6 @@ class Conclusion:
         run, ledger: the run's directory and ledger.
         key: the run's key; None if it is lost.
         circumstances: facts for the statement.
-        reading: how the model's logits are interpreted.
         evaluation: additional fields of `report.Evaluation`.
         bound: additional entries of the ledger's last line.
     """
@@ -152,7 +148,6 @@ class Conclusion:
     ledger: Ledger
     key: RunKey | None
     circumstances: Circumstances
-    reading: Reading
     evaluation: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
 
@@ -201,11 +196,6 @@ class Part:
 
         They are recorded at the top of settings.json, and bound by the ledger's first line.
         """
-        return {}
-
-    @property
-    def key_facts(self) -> dict[str, dict[str, Any]]:
-        """Like `pins`, for facts that determine the participants. The key of a seeded run depends on them."""
         return {}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:

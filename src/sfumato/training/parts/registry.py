@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sfumato.training.parts.budgeted import Budgeted
-from sfumato.training.parts.declared_facts import ByTime, ClassShares, Drift
+from sfumato.training.parts.declared_facts import ClassShares, Drift
 from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.parts.part import EarlyFacts, Part, RunRequest
 from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.parts.published import PublishedFigures
 
 PARTS: tuple[type[Part], ...] = (
-    *(ClassShares, ByTime, Drift, PublicNormalisation),
+    *(ClassShares, Drift, PublicNormalisation),
     *(PublishedFigures, KeptWeights, Budgeted),
 )
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
@@ -36,11 +36,7 @@ def recorded_options(record: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {name: value for kind in PARTS for name, value in kind.recorded_options(record, path).items()}
 
 
-def split(choices: Mapping[str, Any], *, without: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits choices into options of the parts and all others.
-
-    Args:
-        without: options that are not accepted here under their own names.
-    """
-    own = {name: value for name, value in choices.items() if name in OPTIONS and name not in without}
+def split(choices: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits choices into options of the parts and all others."""
+    own = {name: value for name, value in choices.items() if name in OPTIONS}
     return own, {name: value for name, value in choices.items() if name not in own}

@@ -23,7 +23,6 @@ from sfumato.models.choices import LossSettings
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import FullBatch, participation_for
-from sfumato.randomness import is_time_ordered
 from sfumato.training.descent import check_descent
 from sfumato.training.parts import registry
 from sfumato.training.parts.part import EarlyFacts
@@ -50,18 +49,14 @@ def check(experiment: Experiment, spec: SourceSpec, options: Mapping[str, Any]) 
         options: the options of the run's parts, by name.
     """
     check_experiment(experiment, spec)
-    by_time = experiment.order == "time"
-    registry.check(
-        EarlyFacts(spec=spec, protects_users=experiment.unit == "user", is_time_ordered=by_time, options=options)
-    )
+    registry.check(EarlyFacts(spec=spec, protects_users=experiment.unit == "user", options=options))
 
 
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
     """`check` for given settings and a given plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
-    of_persons, by_time = plan.users is not None, is_time_ordered(plan)
-    registry.check(EarlyFacts(spec=spec, protects_users=of_persons, is_time_ordered=by_time, options=options))
+    registry.check(EarlyFacts(spec=spec, protects_users=plan.users is not None, options=options))
 
 
 def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> None:

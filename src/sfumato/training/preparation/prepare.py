@@ -89,9 +89,8 @@ def prepare(
         return build(own.model, source, settings, key, examples=examples)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
-        keyed = {name: value for part in parts for name, value in part.key_facts.items()}
         of_data = (source.fingerprint, source.features)
-        return (plan.fingerprint, *of_data, weights, settings.to_dict(), precision, keyed)
+        return (plan.fingerprint, *of_data, weights, settings.to_dict(), precision)
 
     known = common_setup(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
     module, device = known["module"], known["performance"].device

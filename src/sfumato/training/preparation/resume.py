@@ -13,14 +13,14 @@ from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import Record, openings
 from sfumato.randomness import RunKey
-from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
+from sfumato.runs import pins, releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.openings import open_run
 from sfumato.runs.owner import codes, uses
-from sfumato.runs.owner.data_identity import DataIdentity
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
@@ -79,7 +79,7 @@ def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
 def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
     """Creates plan and ledger. Returns the hash of the ledger's first line."""
     fresh.write_json(names.PLAN, job.plan.to_dict())
-    bound = {"key_check": job.key.check_value(record["run"]), **commitment.commitments(record)}
+    bound = {"key_check": job.key.check_value(record["run"]), **releases.commitments(record)}
     with Ledger(fresh / names.LEDGER) as ledger:
         opening = ledger.append("begin", _opening(job, record["run"]) | bound)
         ledger.sync()
@@ -101,7 +101,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = 
     if resuming:
         compare_draws(recorded, present, where=where)
     pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
-    for name, value in (job.step_facts | job.key_facts).items():
+    for name, value in job.step_facts.items():
         pins.require_same(name, recorded.get(name, {}), value, remedy=again, where=where)
     if isinstance(job, PrivateJob):
         pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
@@ -235,8 +235,8 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     all, so that its record stays true.
     """
     decided = (job.settings.to_dict(), job.transform.to_dict(), job.source.features)
-    decided += (job.key_facts, job.step_facts, job.performance.precision)
-    return commitment.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
+    decided += (job.step_facts, job.performance.precision)
+    return releases.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
 
 
 def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:

@@ -11,7 +11,7 @@ from sfumato._cards import Detail
 from sfumato.data import Source, find_known, open_source, own_codes
 from sfumato.data.identity.record_users import LENGTH
 from sfumato.experiment import users
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import FixedOrder, PrivacyPlan
 from sfumato.privacy.planning import remarks
 from sfumato.randomness import owner_key
 
@@ -85,10 +85,29 @@ def notes(source: Source, plan: PrivacyPlan) -> Iterator[str]:
     yield from (f"note: {note}" for note in source.notes)
     if not source.published:
         yield from (f"note: {note}" for note in copies(source))
+    if (unused := unassigned(source, plan)) is not None:
+        yield f"note: {unused}"
     if (person := users.person_note(source, plan)) is not None:
         yield Detail(f"note: {person}")
     if not (source.published or source.cache is not None or source.multilabel or source.next_words):
         yield Detail(f"note: read {per_class(source)} (private figures)")
+
+
+def unassigned(source: Source, plan: PrivacyPlan) -> str | None:
+    """A note on training records beyond the bins of an order by position; None if every record is in a step.
+
+    **Guarantee.** The number is a private figure: it is shown on the terminal and written to no file.
+    """
+    rule, records = plan.participation, len(source.train)
+    if not isinstance(rule, FixedOrder) or rule.assignment == "random":
+        return None
+    within = min(records, rule.batch_size * min(plan.steps, rule.bins(plan.population)))
+    if within == records:
+        return None
+    return (
+        f"{records - within} of the {records} training records are in no step of the plan and are not used (a private "
+        "figure: keep it to yourself)"
+    )
 
 
 def copies(source: Source) -> list[str]:

@@ -18,8 +18,8 @@ from sfumato.experiment.settings import SECURE, Performance
 from sfumato.privacy import Search
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import directory as names
-from sfumato.runs.commitment import MICRO_BATCH_AT_FIRST
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.releases import MICRO_BATCH_AT_FIRST
 from sfumato.training.parts.part import Steps
 
 Gradient = Mapping[str, Tensor | None]

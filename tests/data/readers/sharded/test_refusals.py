@@ -47,7 +47,6 @@ PARQUET = {
     ),
     "an empty user": (beside("user", ["ann", " ", *["bob"] * 22]), r"row 1' has no user"),
     "a group without a user": (beside("group", ["a"] * 24), "has a column 'group' but no column 'user'"),
-    "a time that is none": (beside("time", ["soon"] * 24), "column 'time' of .* has a text that is neither a date"),
     "no rows": (as_table([]), "has no rows; add some"),
 }
 
@@ -97,16 +96,14 @@ def test_declared_classes_name_numbers(tmp_path):
         open_source(f"parquet:{tmp_path}", owner_key=KEY, classes=["ape"])
 
 
-def test_several_labels_times_and_groups(tmp_path):
+def test_several_labels_and_groups(tmp_path):
     columns = {
         "x": pa.array([number % 2 for number in range(24)]),
         "y": pa.array([number % 3 == 0 for number in range(24)]),
         "group": pa.array([one.user[-1] for one in SOME]),
-        "time": pa.array(np.arange(24).astype("datetime64[D]")),
     }
     write_parquet(tmp_path / "a.parquet", as_table(SOME, **columns))
     one = open_source(f"parquet:{tmp_path}", owner_key=KEY, label_columns=["x", "y"], test_fraction=0.4)
     assert one.train.labels.shape == (len(one.train), 2)
-    assert one.train.times.dtype == np.dtype("datetime64[us]")
     with pytest.raises(SfumatoError, match=r"has no column 'z'; give columns of 0 and 1"):
         open_source(f"parquet:{tmp_path}", owner_key=KEY, label_columns=["x", "z"])

@@ -12,7 +12,6 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.classes import to_nfc
-from sfumato.data.clock import WRITTEN, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.record_users import BY_CLASS, SEPARATOR, refuse_several
 from sfumato.data.parts import Parts
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 LABEL = "label"
-_FACTS = ("user", "group", "subgroup", "time")
+_FACTS = ("user", "group", "subgroup")
 
 
 def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, where: str) -> Listing:
@@ -57,7 +56,6 @@ def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, wher
         people=tuple(reader.texts["user"].names),
         groups=reader.texts["group"].array() if "group" in reader.extra_columns else None,
         subgroups=reader.texts["subgroup"].array() if "subgroup" in reader.extra_columns else None,
-        times=np.concatenate(reader.times) if reader.times else None,
         filtered=MARK in stored.schema.names,
     )
 
@@ -86,12 +84,11 @@ class _Reader:
             remedy = "correct `user_column`, or give user_from=class if each class is a person"
             what = "no column" if user not in schema.names else "the labels in the column"
             raise SfumatoError(f"{where} has {what} {user!r}", remedy)
-        groups = None
-        if (known := order.declared.people.groups_from) is not None:
-            groups = called.get(known[0], known[0])
-            if groups not in schema.names:
-                raise SfumatoError(f"{where} has no column {groups!r}", "correct `groups_from`")
-        called = {"user": user or "user", "group": "group", "time": "time", "subgroup": groups}
+        groups = order.declared.purpose.groups_from
+        groups = groups and called.get(groups, groups)
+        if groups is not None and groups not in schema.names:
+            raise SfumatoError(f"{where} has no column {groups!r}", "correct `groups_from`")
+        called = {"user": user or "user", "group": "group", "subgroup": groups}
         self.extra_columns = {fact: name for fact, name in called.items() if name in schema.names}
         if "group" in self.extra_columns and "user" not in self.extra_columns:
             raise SfumatoError(f"{where} has a column 'group' but no column 'user'", "add it, or rename the column")
@@ -100,7 +97,6 @@ class _Reader:
             raise SfumatoError(f"{where} has the column user, but `user_from={rule}` is given", "leave one of them out")
         self._numbers: list[np.ndarray] = []
         self.texts = {name: Texts() for name in ("label", "user", "group", "subgroup")}
-        self.times: list[np.ndarray] = []
 
     def add(self, group: int) -> None:
         """Adds the rows of a group."""
@@ -111,11 +107,7 @@ class _Reader:
             if column.null_count:
                 self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"no {name}")
         for fact, name in self.extra_columns.items():
-            column = table[name].combine_chunks()
-            if fact == "time":
-                self.times.append(self._times(column, first))
-            else:
-                self._text(self.texts[fact], column, fact, first)
+            self._text(self.texts[fact], table[name].combine_chunks(), fact, first)
         columns = [table[name].combine_chunks() for name in self._labels]
         if self._listed is not None:
             self._numbers.append(self._members(columns[0], first))
@@ -205,29 +197,6 @@ class _Reader:
             )
         return values.astype(np.int64)
 
-    def _times(self, column: pa.Array, first: int) -> np.ndarray:
-        kind = str(column.type)
-        if "string" in kind:
-            try:
-                times = np.array([time_stamp(text) for text in column.to_pylist()])
-            except ValueError:
-                raise SfumatoError(
-                    f"column 'time' of {self._where} has a text that is neither a date by ISO 8601 nor a finite number",
-                    f"write one {WRITTEN}",
-                ) from None
-        elif kind.startswith(("timestamp", "date")):
-            times = column.cast("timestamp[us]").to_numpy(zero_copy_only=False).astype("datetime64[us]")
-        else:
-            times = column.to_numpy(zero_copy_only=False)
-        if times.dtype.kind not in "iufM":
-            raise SfumatoError(f"column 'time' of {self._where} is {kind[:60]}", "write dates, or numbers")
-        if self.times and (times.dtype.kind == "M") != (self.times[0].dtype.kind == "M"):
-            raise SfumatoError(f"column 'time' of {self._where} has dates and numbers", "write dates or numbers")
-        times = times if times.dtype.kind == "M" else times.astype(np.float64)
-        if (odd := ~np.isfinite(times)).any():
-            self._refuse(first + int(np.argmax(odd)), "no finite time")
-        return times
-
 
 def _lists(kind: str) -> bool:
     return kind.startswith(("list<", "large_list<", "fixed_size_list<"))
@@ -261,7 +230,7 @@ def load(path: str, order: Order) -> Parts:
 
     Columns: `image` (or the only column with the feature Image): bytes of an image file, alone or in a struct
     {bytes, path}; `label` (or the only class label): text, or whole numbers, with names if `datasets` wrote them;
-    `user`, `group` and `time` as in a table. With `label_columns`, columns of 0 and 1 replace `label`. Files or folders
+    `user` and `group` as in a table. With `label_columns`, columns of 0 and 1 replace `label`. Files or folders
     named train and test (or validation, `part_in_name`) are the parts; otherwise a keyed hash decides, of the user if
     known, else of the image's bytes. Other columns are ignored.
     """

@@ -8,7 +8,7 @@ import pytest
 
 from sfumato import verify
 from sfumato.privacy import ledger
-from sfumato.runs import commitment
+from sfumato.runs import releases
 from sfumato.runs.verdict import LIMITS
 
 RECORD = {"run": "5a" * 32, "settings": {"rate": 0.5, "steps": [1, 2]}, "assignment": None, "request": {"source": "a"}}
@@ -39,7 +39,7 @@ def test_every_field_of_a_run_is_bound_and_an_edited_one_is_named(copy):
     places = list(fields(record))
     assert len(places) > 40
     for place in places:
-        found = commitment.edited_fields(changed(record, place), opening)
+        found = releases.edited_fields(changed(record, place), opening)
         if place[0] in ("request", "places", "environment"):
             assert found == []
         else:
@@ -58,31 +58,31 @@ def test_verify_names_the_field(copy):
 
 @pytest.mark.parametrize("name", ["settings", "assignment"])
 def test_a_field_that_was_taken_out_or_put_in_is_noticed(name):
-    opening = commitment.commitments(RECORD)
+    opening = releases.commitments(RECORD)
     lacking = {one: value for one, value in RECORD.items() if one != name}
-    assert commitment.edited_fields(lacking, opening) == ["a field that is gone"]
-    assert commitment.edited_fields({**RECORD, "more": 1}, opening) == ["more"]
+    assert releases.edited_fields(lacking, opening) == ["a field that is gone"]
+    assert releases.edited_fields({**RECORD, "more": 1}, opening) == ["more"]
 
 
 def test_the_short_commitments_are_those_of_the_record_too():
-    opening = commitment.commitments(RECORD)
-    for shorts in (opening[commitment.FIELDS][1:], [*opening[commitment.FIELDS], "0" * 8], ["0" * 8] * 10**5):
-        assert commitment.edited_fields(RECORD, {**opening, commitment.FIELDS: shorts}) != []
+    opening = releases.commitments(RECORD)
+    for shorts in (opening[releases.FIELDS][1:], [*opening[releases.FIELDS], "0" * 8], ["0" * 8] * 10**5):
+        assert releases.edited_fields(RECORD, {**opening, releases.FIELDS: shorts}) != []
 
 
 def test_a_value_that_has_changed_places_with_one_of_the_same_name_is_noticed():
     record = {**RECORD, "settings": {"rate": 0.5}, "performance": {"rate": 0.25}}
-    opening = commitment.commitments(record)
+    opening = releases.commitments(record)
     exchanged = {**record, "settings": {"rate": 0.25}, "performance": {"rate": 0.5}}
-    assert commitment.edited_fields(record, opening) == []
-    assert sorted(commitment.edited_fields(exchanged, opening)) == ["performance.rate", "settings.rate"]
+    assert releases.edited_fields(record, opening) == []
+    assert sorted(releases.edited_fields(exchanged, opening)) == ["performance.rate", "settings.rate"]
 
 
 def test_the_order_and_the_spelling_of_the_file_do_not_matter():
-    opening = commitment.commitments(RECORD)
+    opening = releases.commitments(RECORD)
     turned = {name: RECORD[name] for name in reversed(RECORD)}
-    assert commitment.edited_fields(json.loads(json.dumps(turned, indent=3)), opening) == []
-    assert commitment.edited_fields({**RECORD, "settings": {"steps": (1, 2), "rate": 5e-1}}, opening) == []
+    assert releases.edited_fields(json.loads(json.dumps(turned, indent=3)), opening) == []
+    assert releases.edited_fields({**RECORD, "settings": {"steps": (1, 2), "rate": 5e-1}}, opening) == []
 
 
 def test_a_run_that_has_moved_still_verifies(copy):
@@ -94,20 +94,20 @@ def test_a_run_that_has_moved_still_verifies(copy):
 
 def test_the_ledger_tells_nothing_of_the_settings_to_who_does_not_know_the_run():
     other = {**RECORD, "run": "00" * 32}
-    first, second = commitment.commitments(RECORD), commitment.commitments(other)
-    assert first[commitment.WHOLE] != second[commitment.WHOLE]
-    assert not set(first[commitment.FIELDS]) & set(second[commitment.FIELDS])
-    assert first[commitment.FIELDS] == sorted(first[commitment.FIELDS])
+    first, second = releases.commitments(RECORD), releases.commitments(other)
+    assert first[releases.WHOLE] != second[releases.WHOLE]
+    assert not set(first[releases.FIELDS]) & set(second[releases.FIELDS])
+    assert first[releases.FIELDS] == sorted(first[releases.FIELDS])
     assert "rate" not in json.dumps(first)
 
 
 def test_other_circumstances_than_the_statement_s_are_named(copy):
     record = json.loads((copy / "settings.json").read_text())
     written = json.loads((copy / "statement.json").read_text())["circumstances"]
-    opening = commitment.commitments(record)
-    commitment.require_unedited(record, opening, written)
+    opening = releases.commitments(record)
+    releases.require_unedited(record, opening, written)
     with pytest.raises(ValueError, match="and the statement differ in the circumstances seeded"):
-        commitment.require_unedited(record, opening, {**written, "seeded": not written["seeded"]})
+        releases.require_unedited(record, opening, {**written, "seeded": not written["seeded"]})
 
 
 def test_the_last_line_says_whether_the_settings_were_looked_at(copy):

@@ -1,4 +1,4 @@
-"""What a page says of calibration, and of figures that may be published."""
+"""What a page says of figures that may be published, and of the exact ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from sfumato.privacy import NoisyTable
-from sfumato.report import Calibration, NoisyFigures, page
-from sfumato.report.sections.calibrated import calibrated
+from sfumato.report import NoisyFigures, page
 
 FIGURES = NoisyFigures(
     table=NoisyTable(epsilon=0.5, classes=2), counts=np.array([[1195, 30], [2, 7]]), classes=("heron", "<newt>")
@@ -26,25 +25,11 @@ def test_published_figures_are_on_every_version_of_the_page(facts):
     assert 'id="published"' not in page(facts(), public=True)
 
 
-def test_exact_calibration_is_on_the_owner_s_page_alone(facts, evaluation):
-    bands = [(0.4, 0.5, 40, 0.45, 0.31), (0.9, 1.0, 40, 0.97, 0.77)]
-    exact = replace(evaluation, calibration=Calibration(error=0.17, bands=bands))
-    assert "17.0%" in page(facts(evaluation=exact))
-    assert 'id="calibration"' not in page(facts(evaluation=exact), public=True)
+def test_the_exact_calibration_error_is_on_the_owner_s_page_alone(facts, evaluation):
+    exact = replace(evaluation, calibration_error=0.17)
+    assert "17.0% (expected calibration error)" in page(facts(evaluation=exact))
+    assert "calibration error" not in page(facts(evaluation=evaluation))
     assert page(facts(evaluation=exact), public=True) == page(facts(), public=True)
-
-
-def test_bad_calibration_is_said_in_a_sentence():
-    sure = calibrated(Calibration(error=0.12, bands=[(0.9, 1.0, 50, 0.97, 0.85)]))
-    assert "is overconfident" in sure["words"]
-    unsure = calibrated(Calibration(error=0.12, bands=[(0.8, 0.9, 50, 0.85, 0.97)]))
-    assert "is underconfident" in unsure["words"]
-    assert calibrated(Calibration(error=0.01, bands=[(0.8, 0.9, 50, 0.85, 0.86)]))["words"] == ""
-    assert calibrated(None) is None
-    few = calibrated(Calibration(error=0.1, bands=[(0.5, 0.6, 9, 0.55, 0.0), (0.8, 0.9, 50, 0.85, 0.86)]))
-    assert few["left_out"] == 9
-    assert "0% at 55" not in few["plot"], "nine images make no point"
-    assert "86.0% at 85.0%" in few["plot"]
 
 
 def test_published_accuracy_leads_the_page_whose_exact_one_is_left_out(facts, evaluation):

@@ -11,6 +11,8 @@ import pytest
 import sfumato
 from sfumato.cli import main
 from sfumato.privacy import Ledger
+from sfumato.runs.owner import uses
+from sfumato.runs.owner.lines import DataIdentity
 
 
 @pytest.fixture
@@ -51,7 +53,8 @@ def test_a_source_names_the_budgets_that_count_its_runs(call, arrays, plan, caps
     assert "no budget counts a run on name:none; --budget NAME counts one" in capsys.readouterr().err
     assert json.loads(call("budget name:none --json"))["budgets"] == []
     call("budget spots --epsilon 20 --delta 1e-3")
-    sfumato.record_use(sfumato.open_source(arrays, owner_key=sfumato.owner_key()), plan, budget="spots")
+    source = sfumato.open_source(arrays, owner_key=sfumato.owner_key())
+    uses.record(DataIdentity.from_source(source), plan, run="one", budget="spots")
     assert call(f"budget {arrays}").startswith("budget spots: ")
     (found,) = json.loads(call(f"budget {arrays} --json"))["budgets"]
     assert found["budget"] == "spots"

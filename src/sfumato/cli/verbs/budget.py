@@ -1,0 +1,320 @@
+"""sfumato budget, spent and runs: what the owner's runs on a data set cost, and the runs below a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+from sfumato._checks import SfumatoError
+from sfumato.cli.options.choices import SourceChoices, source_spec
+from sfumato.cli.options.run_options import PrintsJson
+from sfumato.cli.options.spellings import Number, Path, SourceName, Spelling, positional
+from sfumato.cli.output import console
+from sfumato.cli.output.console import Note, Table
+from sfumato.privacy.statements.display import rounded_up
+
+if TYPE_CHECKING:
+    from sfumato.data import SourceSpec
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.runs.owner.budgets import Account
+    from sfumato.runs.summaries import RunSummary
+
+_OF_RESERVATION = (
+    ("", "{number}"),
+    ("date (UTC)", "{date}"),
+    ("run", "{run}"),
+    ("epsilon", "{epsilon:up}"),
+    ("delta", "{delta!r}"),
+    ("share", "{share}"),
+    ("used", "{used}"),
+    ("", "figures at {figures:g}"),
+)
+Named = Annotated[str | None, positional("NAME|SOURCE")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(PrintsJson):
+    """Set a privacy budget for all runs on a data set, or show its use.
+
+    A run with --budget NAME reserves its whole plan before its first step, and does not start if the plan exceeds the
+    budget. For instance: sfumato budget faces --epsilon 8 --delta 1e-5. Without a name, all budgets are listed.
+    """
+
+    what: Named = None
+    """Name of the budget, or a source, as in sfumato spent, for the budgets that count its runs. (default: list all
+    budgets)"""
+
+    epsilon: Number = None
+    """Total that all runs together may cost, at least what is already spent. Sets or changes the budget. (default: show
+    the budget)"""
+    delta: Number = None
+    """Probability with which that bound may fail. Fixed once the budget is set, like all options below."""
+    unit: Annotated[str | None, Spelling("example|user")] = None
+    """What the total covers: each single record (example), or each person (user). (default: example)"""
+    adjacency: Annotated[str | None, Spelling("add-or-remove|zero-out")] = None
+    """Adjacency of the total. zero-out counts plans of both kinds. (default: add-or-remove)"""
+    accounting: Annotated[str | None, Spelling("renyi|gaussian|planned")] = None
+    """How plans add up: renyi (one Renyi order) or gaussian (mu^2), where a plan may depend on earlier results; or
+    planned, a fixed list of --plans. (default: renyi)"""
+    plans: tuple[str, ...] = ()
+    """For planned accounting: one file per run, its plan.json or the output of train --dry-run --json."""
+    plot: Path = None
+    """Draw what the runs have used into this .svg file."""
+
+    def run(self) -> None:
+        """Set or show a budget."""
+        from sfumato.runs.owner import budgets
+
+        setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency", "accounting")}
+        given = [name for name, value in (*setting.items(), ("plans", self.plans)) if value not in (None, ())]
+        if self.what is None:
+            if given or self.plot:
+                raise SfumatoError(f"--{(given or ['plot'])[0]} is given without a budget's name", "name the budget")
+            self.list_all()
+            return
+        if ":" in self.what:
+            if given or self.plot:
+                raise SfumatoError(f"{self.what} is a source and no budget's name", "give a name, such as faces")
+            self.list_all(self.what)
+            return
+        if given and self.epsilon is None:
+            raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
+        if self.plot is not None and not self.plot.endswith(".svg"):
+            raise SfumatoError(f"plot must end with .svg, got {self.plot!r}", "give a file such as a.svg")
+        if self.epsilon is None:
+            found = budgets.read_budget(self.what)
+        else:
+            plans = tuple(map(read_plan, self.plans))
+            found = budgets.set_budget(self.what, **setting, plans=plans)
+        if self.plot is not None:
+            from sfumato._files import write
+            from sfumato.report.plots.comparisons import spending
+
+            write(FilePath(self.plot), spending(found.history(), total_text(found)).encode())
+        plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
+        console.show(found.to_dict(), *_parts_of_account(found), plot, json=self.json)
+
+    def list_all(self, source: str | None = None) -> None:
+        """Print all budgets, one line each, or those that count runs on this source."""
+        from sfumato.data import SourceSpec
+        from sfumato.runs.owner import budgets
+
+        rows = [] if source is None else uses_of(SourceSpec(spec=source), self)[0]["uses"]
+        counting = dict.fromkeys(name for one in rows for name in one["budgets"])
+        found = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
+        none = "no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one"
+        none = Note(none if source is None else f"no budget counts a run on {source}; --budget NAME counts one")
+        data = {"budgets": [one.to_dict() for one in found]}
+        console.show(data, *(one.description for one in found), None if found else none, json=self.json)
+
+
+def read_plan(path: str) -> PrivacyPlan:
+    """The plan in a file, which is a plan.json or the output of a dry run."""
+    from sfumato._files import read_json
+    from sfumato.privacy import PrivacyPlan
+
+    data = read_json(path, f"--plans {path}", "give a run's plan.json, or the output of sfumato train --dry-run --json")
+    return PrivacyPlan.from_dict(data.get("privacy_plan", data) if isinstance(data, dict) else data)
+
+
+def total_text(account: Account) -> str:
+    """The total in words."""
+    return f"epsilon {account.filter.epsilon:g} at delta {account.filter.delta!r}"
+
+
+def _parts_of_account(account: Account) -> Iterator[str | Table]:
+    """A budget and its history."""
+    from sfumato.privacy.statements.display import rounded_up
+    from sfumato.runs.owner.budgets import percent
+    from sfumato.runs.owner.sentences import disagreements
+
+    own = account.filter
+    yield from map(Note, disagreements())
+    yield account.description
+    yield f"adjacency {own.adjacency}; plans add up by {own.rule}"
+    for before, after in zip(account.totals, account.totals[1:], strict=False):
+        yield f"{after.date}  total changed from epsilon {before.epsilon:g} to {after.epsilon:g}"
+    if not account.reservations:
+        yield Note(f"no runs yet; sfumato train SOURCE --budget {account.name} reserves its plan in it")
+        return
+    rows = [
+        row | {"number": number, "share": percent(row["share"]), "used": percent(row["used"])}
+        for number, row in enumerate(account.history(), start=1)
+    ]
+    yield from ("", Table(rows, _OF_RESERVATION, texts=3), "")
+    planned = account.epsilon_in_advance()
+    if planned is not None and len(rows) == 1:
+        yield f"so far epsilon {rounded_up(account.total)}, that of its plan alone"
+    elif planned is not None and own.accounting != "planned":
+        yield (
+            f"together epsilon {rounded_up(account.epsilon)} by this rule; planned in advance, the same runs would "
+            f"cost {rounded_up(planned)}. The difference is the price of choosing each run after seeing earlier "
+            "results."
+        )
+    if len(account.totals) > 1:
+        yield Note(
+            "note: the guarantee is for the present total; no theorem covers changing the total after seeing results"
+        )
+
+
+_OF_USE = {
+    "date (UTC)": "{date}",
+    "run": "{called}",
+    "kind": "{kind}",
+    "unit": "{unit}",
+    "epsilon": "{epsilon:up}",
+    "delta": "{delta!r}",
+    "": "{marks}",
+}
+NOT_KNOWN = (
+    "note: a set that was both moved and changed, even by one image, counts as another one. Not listed: runs by other "
+    "users, on other machines, and programs that do not record their use"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent(PrintsJson, SourceChoices):
+    """List the runs on a data set, with date, unit and epsilon. For instance: sfumato spent folder:pictures.
+
+    The data are read, and recognised wherever they were read from, and at any size. Data that are missing or have
+    changed are recognised by their path alone. For data that a custom training loop named, give name:NAME.
+    """
+
+    what: SourceName
+    """The source, as it was trained on."""
+
+    def run(self) -> None:
+        """Find the uses and print them."""
+        from sfumato.runs.owner.budgets import runs_text
+        from sfumato.runs.owner.lines import BY_NUMBERS
+
+        found, apart = uses_of(source_spec(self, self.what), self)
+        if found["by_numbers"]:
+            apart.append(
+                f"note: {runs_text(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}"
+            )
+        console.show({"source": self.what, **found}, *_parts_of_uses(self.what, found), json=self.json)
+        for note in apart if self.json else (*apart, NOT_KNOWN):
+            console.note(note)
+
+
+def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
+    """The uses of a source (`uses_report`), and notes for the owner. Data that cannot be opened are known by path."""
+    from sfumato.cli.output.refusals import with_option_names
+    from sfumato.data import paths
+    from sfumato.randomness import owner_key
+    from sfumato.runs.owner import sentences, uses
+    from sfumato.runs.owner.lines import NAMED, DataIdentity, place
+
+    if spec.spec.startswith(NAMED):
+        named = DataIdentity((), (place(spec.spec.removeprefix(NAMED)),))
+        return uses.uses_report(named), [*sentences.disagreements()]
+    try:
+        source = spec.open(owner_key())
+        data = DataIdentity.from_source(source)
+        return uses.uses_report(data), [] if source.public else [*sentences.overlap_notes(uses.earlier_uses(data))]
+    except SfumatoError as error:
+        found = uses.uses_report(DataIdentity((), tuple(paths.places_of(spec.spec))))
+        if not found["uses"]:
+            raise
+        why = with_option_names(f"{error.problem}; {error.remedy}", verb)
+        console.note(f"note: {why}; only runs on data at this path are listed")
+        return found, [*sentences.disagreements()]
+
+
+def _parts_of_uses(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
+    """The uses as a table, and their totals in words."""
+    from sfumato.privacy.statements.display import rounded_up
+    from sfumato.runs.owner.budgets import runs_text
+    from sfumato.runs.owner.sentences import other_assignments, seeded_suffix
+
+    if not found["uses"]:
+        yield f"no known run of yours used {what} as private data"
+        return
+    rows = [
+        one
+        | {
+            "called": one["name"] or one["run"][:12],
+            "marks": "; ".join(
+                [
+                    *(["seeded: no guarantee"] if one["seeded"] else []),
+                    *([] if one["figures"] is None else [f"figures of test images at {one['figures']:g}"]),
+                    *(f"budget {name}" for name in one["budgets"]),
+                ]
+            ),
+        }
+        for one in found["uses"]
+    ]
+    yield from ("", Table(rows, _OF_USE, texts=4), "")
+    for one in found["together"]:
+        yield (
+            f"for each single {one['unit']}: {runs_text(one['runs'])}, {'together ' * (one['runs'] > 1)}epsilon "
+            f"{rounded_up(one['epsilon'])} at delta {one['delta']!r}"
+            f"{', if all were planned in advance' * (one['runs'] > 1)}{seeded_suffix(one['seeded'])}"
+        )
+    if found["other_assignments"]:
+        yield Note(f"note: {other_assignments(found['other_assignments'], 'of these')}")
+    for name in dict.fromkeys(name for one in found["uses"] for name in one["budgets"]):
+        yield Note(f"sfumato budget {name} shows what is left")
+
+
+Below = Annotated[str, positional("DIR")]
+
+_OF_RUN = {
+    "run": "{run}",
+    "date (UTC)": "{date}",
+    "data": "{data}",
+    "accuracy": "{value:.1%}{suffix}",
+    "epsilon": "{promise}",
+    "state": "{state}",
+}
+SHOWN = 24
+"""Number of characters of a source to show."""
+
+
+def shortened(source: str) -> str:
+    """A long source, shortened to its kind and the end of its path. --json shows all of it.
+
+    >>> shortened("folder:/home/someone/projects/lungs/pictures"), shortened("npz:faces.npz")
+    ('folder:…s/lungs/pictures', 'npz:faces.npz')
+    """
+    kind, colon, path = source.partition(":")
+    return source if len(source) <= SHOWN else f"{kind}{colon}…{path[-max(1, SHOWN - len(kind) - 2) :]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(PrintsJson):
+    """List the runs below a directory. For the owner only: accuracies were measured on private data, unless marked
+    public.
+    """
+
+    what: Below = "runs"
+    """Directory to search."""
+
+    def run(self) -> None:
+        """Find the runs and print them."""
+        from sfumato.runs import summaries
+
+        found = summaries.find_runs(self.what)
+        broken = [one for one in found if " (" in one.state]
+        private = any(one.value is not None and not one.public for one in found)
+        console.show(
+            {"runs": [one.to_dict() for one in found]},
+            Table(map(_row, found), _OF_RUN, texts=3) if found else Note(f"no runs below {self.what}"),
+            *(Note(f"note: {one.run} {one.state}") for one in broken),
+            Note("note: some of these figures were measured on private data, and are for the owner only")
+            if private
+            else None,
+            json=self.json,
+        )
+
+
+def _row(one: RunSummary) -> dict[str, Any]:
+    """A run as a row of the table."""
+    figure = "" if one.figure in (None, "accuracy") else f" {one.figure}"
+    state = "broken" if " (" in one.state else one.state
+    promise = "none" if one.epsilon is None else rounded_up(one.epsilon)
+    words = {"data": shortened(one.data), "date": (one.date or "")[:10], "suffix": figure}
+    return one.to_dict() | words | {"promise": promise, "state": state}
