@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.audit import at_least, at_most, delta_of, epsilon_of, mu_of, white_box
-from sfumato.audit.curve import epsilon_of_mixture
+from sfumato.audit.bound import epsilon_of_mixture
 from sfumato.audit.gaussian import CELLS, mu_lower_bound, refuted
 
 

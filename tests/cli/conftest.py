@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato.audit import curve
+from sfumato.audit import bound
 from sfumato.cli import main
 
 # The noise multiplier makes the accounting quick; it does not matter here.
@@ -21,7 +21,7 @@ QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --learnin
 def coarse_audits() -> Iterator[None]:
     """Bounds of sampled steps on fewer cells, which take a tenth of the time; tests/audit looks at them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curve, "CELLS", 1 << 16)
+        patch.setattr(bound, "CELLS", 1 << 16)
         yield
 
 

@@ -725,7 +725,7 @@ FORMULAS = [
     Formula(
         where="appendix C.3, private training",
         says="a constant learning rate",
-        code="optim/schedules.py: constant",
+        code="optim/descent.py: constant",
         draw=a_length,
         runs=rates_of("constant"),
         formula=lambda case: np.ones(case["steps"]),
@@ -734,7 +734,7 @@ FORMULAS = [
     Formula(
         where="appendix C.3, pre-training on CIFAR-100",
         says="a tenth of the rate from half of the steps on, a hundredth from three quarters on",
-        code="optim/schedules.py: step",
+        code="optim/descent.py: step",
         draw=a_length,
         runs=rates_of("step"),
         formula=lambda case: printed.decayed_at_half_and_three_quarters(case["steps"]),
@@ -751,7 +751,7 @@ FORMULAS = [
     Formula(
         where="appendix C.3, pre-training on JFT",
         says="a linear warm-up from 0, then (1 + cos(pi s)) / 2 over the rest s of training",
-        code="optim/schedules.py: schedule, cosine",
+        code="optim/descent.py: schedule, cosine",
         draw=lambda rng: a_length(rng, warmup=1),
         runs=rates_of("cosine"),
         formula=lambda case: printed.warmed_cosine(case["steps"], case["warmup"]),

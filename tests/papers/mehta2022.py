@@ -678,7 +678,7 @@ FORMULAS = [
     Formula(
         where="tables 5 and 7, warm-up and linear decay",
         says="(t + 1) / W, then 1 - (t - W) / (T - W): 1 / (T - W) in the last step",
-        code="optim/schedules.py: schedule, linear",
+        code="optim/descent.py: schedule, linear",
         draw=a_length,
         runs=rates_of("linear"),
         formula=lambda case: printed.warmed_line(case["steps"], case["warmup"]),

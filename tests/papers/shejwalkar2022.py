@@ -20,7 +20,7 @@ from sfumato.privacy import DriftingPoisson, FullBatch, Gaussian, Poisson
 from sfumato.privacy.factorisation import Workload, square_root, toeplitz_noise, tree_covariance, tree_noise
 from sfumato.privacy.factorisation.toeplitz import inverse
 from sfumato.privacy.mechanism import BandedToeplitz, Tree
-from sfumato.privacy.theorems import toeplitz, tree_aggregation
+from sfumato.privacy.theorems.composed_gaussian import squared_sensitivity, squared_tree_sensitivity
 from sfumato.randomness.noise import NOISES
 from sfumato.training.step import descend
 from sfumato.training.steps import record_shares
@@ -572,7 +572,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, over EMA",
         says="from step tau the gradient is taken at theta_ema, with a restart theta_{t+1} starts there; 30 steps",
-        code="averaging/training_over_aggregates.py: TrainingOverAggregates",
+        code="averaging/average.py: TrainingOverAggregates",
         draw=over_case,
         runs=lambda case: trained_over(EMA(case["decay"], "constant"), case),
         formula=over_ema,
@@ -586,7 +586,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, over UTA",
         says="the same at the mean of the last k weights",
-        code="averaging/training_over_aggregates.py: TrainingOverAggregates",
+        code="averaging/average.py: TrainingOverAggregates",
         draw=over_case,
         runs=lambda case: trained_over(LastMean(case["count"]), case),
         formula=over_mean,
@@ -707,11 +707,9 @@ FORMULAS = [
         where="section 2.3, DP-FTRL: sensitivity of trees",
         cases=10,
         says="S^2 = max over units, every gap-th step, of the sum over complete nodes of (steps below)^2",
-        code="privacy/theorems/tree_aggregation.py: squared_sensitivity",
+        code="privacy/theorems/composed_gaussian.py: squared_tree_sensitivity",
         draw=tree_case,
-        runs=lambda case: tree_aggregation.squared_sensitivity(
-            case["steps"], case["gap"], case["length"], case["completed"]
-        ),
+        runs=lambda case: squared_tree_sensitivity(case["steps"], case["gap"], case["length"], case["completed"]),
         formula=lambda case: formulas.tree_sensitivity(case["steps"], case["gap"], case["length"], case["completed"]),
         mistakes={
             "gap + 1 (tf-privacy's minsep)": lambda case: formulas.tree_sensitivity(
@@ -755,9 +753,9 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: sensitivity",
         says="S^2 = max |C u|^2 over all u of 0 and 1 whose ones are at least so many steps apart",
-        code="privacy/theorems/toeplitz.py: squared_sensitivity",
+        code="privacy/theorems/composed_gaussian.py: squared_sensitivity",
         draw=toeplitz_case,
-        runs=lambda case: toeplitz.squared_sensitivity(case["column"], case["gap"]),
+        runs=lambda case: squared_sensitivity(case["column"], case["gap"]),
         formula=lambda case: formulas.toeplitz_sensitivity(case["column"], case["gap"]),
         mistakes={
             "gap + 1": lambda case: formulas.toeplitz_sensitivity(case["column"], case["gap"] + 1),

@@ -16,8 +16,8 @@ from sfumato import Gaussian, Noise, RunKey, SfumatoError
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import STEP
 from sfumato.privacy import QuantileClipping
+from sfumato.privacy.clipping import refuse_without_grid
 from sfumato.privacy.mechanism import Tree
-from sfumato.privacy.noise_grid import refuse_without_grid
 from sfumato.randomness.noise import secure
 from sfumato.randomness.noise.secure import GridNoise, SecureNoise, grid_of, magnitude, rounded_gaussians, scale_of
 

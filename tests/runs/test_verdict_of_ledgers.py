@@ -17,7 +17,7 @@ import sfumato
 from sfumato import SfumatoError
 from sfumato.privacy import PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import KINDS, Entry
-from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.runs import directory as names
 from sfumato.runs import federation
 from sfumato.runs.directory import RunDirectory, file_hash

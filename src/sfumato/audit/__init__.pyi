@@ -1,10 +1,10 @@
-from .bisection import smallest_fault as smallest_fault
 from .bound import Bound as Bound
-from .clopper_pearson import at_least as at_least
-from .clopper_pearson import at_most as at_most
-from .curve import delta_of as delta_of
-from .curve import epsilon_of as epsilon_of
-from .curve import mu_of as mu_of
+from .bound import at_least as at_least
+from .bound import at_most as at_most
+from .bound import delta_of as delta_of
+from .bound import epsilon_of as epsilon_of
+from .bound import mu_of as mu_of
+from .bound import smallest_fault as smallest_fault
 from .gaussian import white_box as white_box
 from .noise import NoiseAudit as NoiseAudit
 from .noise import ParameterNoise as ParameterNoise

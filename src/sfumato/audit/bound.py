@@ -1,12 +1,160 @@
-"""The result of an audit."""
+"""The result of an audit, and its mathematics: trade-off curves, Clopper-Pearson intervals, bisection."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, overload
 
-from sfumato._checks import SfumatoError, fraction
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import betaincinv, log_ndtr, ndtr
+from scipy.stats import binom
+
+from sfumato._checks import SfumatoError, fraction, not_negative
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (Balle and Wang 2018, theorem 8).
+
+    >>> round(delta_of(1.0, 1.0), 6)
+    0.126937
+    """
+    if mu <= 0:
+        return 0.0
+    first = log_ndtr(-epsilon / mu + mu / 2)
+    second = epsilon + log_ndtr(-epsilon / mu - mu / 2)
+    return float(math.exp(first) * -math.expm1(min(0.0, second - first)))
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The smallest epsilon >= 0 with delta(epsilon) <= delta; infinite above a million.
+
+    >>> round(epsilon_of(1.0, 1e-5), 4)
+    4.3772
+    """
+    delta, mu = fraction("delta", delta), not_negative("mu", mu)
+    return bisect(lambda epsilon: delta_of(mu, epsilon) > delta)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The mu of the Gaussian curve through (epsilon, delta).
+
+    >>> round(epsilon_of(mu_of(3.0, 1e-5), 1e-5), 6)
+    3.0
+    """
+    epsilon, delta = not_negative("epsilon", epsilon), fraction("delta", delta)
+    return bisect(lambda mu: delta_of(mu, epsilon) < delta)
+
+
+CELLS = 2**20
+"""Number of grid cells for the distribution of the total privacy loss."""
+
+
+def epsilon_of_mixture(mu: float, q: float, steps: int, delta: float) -> float:
+    """Lower bound on the epsilon at delta of `steps` releases of N(mu, 1), sampled with probability q.
+
+    The privacy loss of one release is L = ln(1 - q + q e^(mu x - mu^2 / 2)), with x drawn from the mixture. Every loss,
+    the largest included, is rounded down to a grid. The distribution of the sum is a power of the Fourier transform.
+    An audit must not claim more than it has shown, so the result is a lower bound. In the tested cases it is at most
+    1% below the true epsilon.
+    """
+    if mu == 0:
+        return 0.0
+    x = np.linspace(-9.0, 9.0 + mu, 400_001)
+    mass = np.diff((1 - q) * ndtr(x) + q * ndtr(x - mu))
+    loss = np.logaddexp(math.log1p(-q), math.log(q) + mu * x[:-1] - mu * mu / 2)
+    mean = float(mass @ loss)
+    deviation = math.sqrt(float(mass @ (loss - mean) ** 2))
+    reach = 12 * math.sqrt(steps) * deviation + float(loss[-1]) - mean
+    width = 2 * reach / CELLS
+    cell = np.floor(loss / width).astype(int)
+    one = np.zeros(CELLS)
+    np.add.at(one, (cell - cell[0]) % CELLS, mass)
+    total = np.fft.irfft(np.fft.rfft(one) ** steps, CELLS)
+    first = math.floor((steps * mean - reach) / width)  # the lowest cell of the sum that the grid can represent
+    cells = first + (np.arange(CELLS) + steps * int(cell[0]) - first) % CELLS
+    nonzero = total > 1e-16
+    losses, total = cells[nonzero] * width, total[nonzero]
+
+    def delta_at(epsilon: float) -> float:
+        """Sum of mass (1 - e^(epsilon - loss))^+."""
+        return float(total @ -np.expm1(np.minimum(epsilon - losses, 0.0)))
+
+    return bisect(lambda epsilon: delta_at(epsilon) > delta)
+
+
+@overload
+def at_most(count: int, trials: int, alpha: float) -> float: ...
+@overload
+def at_most(count: ArrayLike, trials: ArrayLike, alpha: float) -> np.ndarray: ...
+def at_most(count, trials, alpha):
+    """Upper bound on the success probability after `count` successes in `trials`; fails with probability <= alpha.
+
+    >>> round(at_most(0, 500, 0.025), 6)
+    0.007351
+    """
+    count, trials = np.asarray(count, float), np.asarray(trials, float)
+    inner = np.minimum(count, trials - 1)  # if every trial succeeded, the only upper bound is 1
+    bound = np.where(count < trials, betaincinv(inner + 1, trials - inner, 1 - alpha), 1.0)
+    return bound if bound.ndim else float(bound)
+
+
+@overload
+def at_least(count: int, trials: int, alpha: float) -> float: ...
+@overload
+def at_least(count: ArrayLike, trials: ArrayLike, alpha: float) -> np.ndarray: ...
+def at_least(count, trials, alpha):
+    """Lower bound on the success probability after `count` successes in `trials`; fails with probability <= alpha."""
+    bound = 1 - np.asarray(at_most(np.asarray(trials) - np.asarray(count), trials, alpha))
+    return bound if bound.ndim else float(bound)
+
+
+def bisect(holds: Callable[[float], bool], *, limit: float = 1e6, precision: float = 1e-12) -> float:
+    """The largest number >= 0 at which a condition holds, approximated from below; 0 if it never holds.
+
+    Args:
+        holds: a condition that is true up to some number and false above it.
+        limit: the search ends here. If the condition still holds, the result is infinity.
+        precision: relative precision of the result.
+
+    >>> round(bisect(lambda x: x * x < 2), 9)
+    1.414213562
+    """
+    if not holds(0.0):
+        return 0.0
+    lower, upper = 0.0, 1.0
+    while holds(upper):
+        if upper >= limit:
+            return math.inf
+        lower, upper = upper, 2 * upper
+    while upper - lower > precision * upper:
+        middle = (lower + upper) / 2
+        lower, upper = (middle, upper) if holds(middle) else (lower, middle)
+    return lower
+
+
+NINE_OF_TEN = 0.9
+LEAST = 0.01
+"""The smallest factor on the noise that is searched."""
+
+
+def smallest_fault(noticed: Callable[[float], bool]) -> float | None:
+    """The largest factor below 1 on the noise that is detected; None if there is none.
+
+    Args:
+        noticed: whether, with the noise multiplied by this factor, the audit contradicts the promise in nine of ten
+            repetitions. If it does for one factor, it does for every smaller one.
+    """
+    if not noticed(LEAST):
+        return None
+    return LEAST + bisect(lambda more: LEAST + more < 1 and noticed(LEAST + more), precision=1e-4)
+
+
+def count_quantile(trials: int, probability: float) -> int:
+    """A quantile of the count: neither of two counts exceeds it in nine of ten repetitions."""
+    return int(binom.ppf(1 - (1 - NINE_OF_TEN) / 2, trials, probability))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,16 @@ from scipy.special import bdtr, ndtr, ndtri
 from scipy.stats import binom
 
 from sfumato._checks import SfumatoError, fraction, positive, positive_integer
-from sfumato.audit.bisection import bisect, count_quantile, smallest_fault
-from sfumato.audit.bound import Bound
-from sfumato.audit.clopper_pearson import at_least, at_most
-from sfumato.audit.curve import epsilon_of, epsilon_of_mixture
+from sfumato.audit.bound import (
+    Bound,
+    at_least,
+    at_most,
+    bisect,
+    count_quantile,
+    epsilon_of,
+    epsilon_of_mixture,
+    smallest_fault,
+)
 from sfumato.audit.two_worlds import two_worlds
 
 CELLS = 64

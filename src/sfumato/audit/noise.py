@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import gammaincinv, log_ndtr, ndtri_exp
 
 from sfumato._checks import fraction
-from sfumato.audit.bisection import NINE_OF_TEN, smallest_fault
+from sfumato.audit.bound import NINE_OF_TEN, smallest_fault
 
 FALSE_ALARM = 1e-6
 """The probability that correct noise fails the audit, over all parameters and tests."""

@@ -14,10 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from sfumato._checks import SfumatoError, fraction, not_negative, positive, positive_integer
-from sfumato.audit.bisection import count_quantile, smallest_fault
-from sfumato.audit.bound import Bound
-from sfumato.audit.clopper_pearson import at_least, at_most
-from sfumato.audit.curve import mu_of
+from sfumato.audit.bound import Bound, at_least, at_most, count_quantile, mu_of, smallest_fault
 
 
 def two_worlds(

@@ -1,4 +1,4 @@
-"""Averages of the weights that a run kept: uniform (UPA) or exponentially weighted (EMA)."""
+"""The weights that a run keeps, and averages of them: uniform (UPA) or exponentially weighted (EMA)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from functools import reduce
 from itertools import pairwise, repeat
 from operator import mul
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, below_one
+from sfumato._checks import SfumatoError, below_one, positive_integer
 
 
 def mean(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -113,3 +114,47 @@ def _check_alike(first: Mapping[str, Tensor], each: Mapping[str, Tensor]) -> Non
                 f"of {expected.dtype} in another",
                 "pass the weights of one model",
             )
+
+
+MOST = 20
+ROOM = 64 << 20
+"""Default limit on the total size of the kept weights, in bytes."""
+FEWEST = 4
+"""By default a run keeps at least this many weights or none. Fewer do not show their variance."""
+
+
+def kept_count_by_rule(size: int) -> int:
+    """The default number of kept weights of `size` bytes each: at most 20 and at most 64 MiB, or 0 if fewer than 4 fit.
+
+    >>> kept_count_by_rule(245_000), kept_count_by_rule(11 << 20), kept_count_by_rule(17 << 20)
+    (20, 5, 0)
+    """
+    fitting = min(MOST, ROOM // positive_integer("size", size))
+    return fitting if fitting >= FEWEST else 0
+
+
+def kept_steps(steps: int, count: int) -> tuple[int, ...]:
+    """The steps after which weights are kept: half of them the very last steps, half spaced before these.
+
+    The spaced steps lie evenly in the second half of the run. The first half is left for convergence.
+
+    Args:
+        steps: T, the number of steps of the run.
+        count: number of weights to keep; every step's weights if the run has fewer steps.
+
+    Returns:
+        Numbers of completed steps, from 1 to T, ascending. The last is T, unless no weights are kept.
+
+    >>> kept_steps(1000, 8)
+    (500, 624, 748, 872, 997, 998, 999, 1000)
+    >>> kept_steps(3, 8), kept_steps(1000, 0)
+    ((1, 2, 3), ())
+    """
+    positive_integer("steps", steps)
+    count = min(count, steps)
+    if count == 0:
+        return ()
+    last = range(steps - (count + 1) // 2 + 1, steps + 1)
+    begin = min(max(1, steps // 2), last.start - count // 2)
+    spaced = np.linspace(begin, last.start, count // 2, endpoint=False).astype(int)
+    return (*spaced.tolist(), *last)

@@ -12,7 +12,7 @@ from sfumato._cards import Detail
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
 from sfumato.privacy.planning.by_name import Request
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
 
 if TYPE_CHECKING:

@@ -1,4 +1,3 @@
-from .choice import PrivateChoice as PrivateChoice
 from .clipping import FixedClipping as FixedClipping
 from .clipping import QuantileClipping as QuantileClipping
 from .filter import PrivacyFilter as PrivacyFilter
@@ -10,6 +9,7 @@ from .mechanism import Gaussian as Gaussian
 from .mechanism import Mechanism as Mechanism
 from .mechanism import Tree as Tree
 from .noisy_table import NoisyTable as NoisyTable
+from .noisy_table import PrivateChoice as PrivateChoice
 from .participation import CyclicPoisson as CyclicPoisson
 from .participation import DriftingPoisson as DriftingPoisson
 from .participation import FixedOrder as FixedOrder
@@ -34,8 +34,8 @@ from .statements.other_units import group_epsilon as group_epsilon
 from .statements.other_units import group_privacy as group_privacy
 from .statements.other_units import per_person as per_person
 from .statements.other_units import person_epsilon as person_epsilon
-from .statements.reading import statement_of as statement_of
 from .statements.statement import Statement as Statement
+from .statements.statement import statement_of as statement_of
 from .theorems import Theorem as Theorem
 from .theorems import theorem_for as theorem_for
 from .unit import Example as Example

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from sfumato._checks import SfumatoError, number, positive, positive_integer
 from sfumato.privacy import factorisation
-from sfumato.privacy.participation.participation import Participation
+from sfumato.privacy.participation.rules import Participation
 
 
 @dataclass(frozen=True, kw_only=True)

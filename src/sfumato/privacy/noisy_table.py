@@ -1,12 +1,13 @@
-"""A confusion matrix of test records, released with noise. Published figures are computed from it."""
+"""Releases from test records: a noisy confusion matrix, for published figures, and a private choice."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, positive, positive_integer
 
 LEAST_EPSILON = 1e-6
 """At a smaller epsilon the noise would hide any realistic number of records."""
@@ -82,3 +83,91 @@ class NoisyTable:
             raise SfumatoError(
                 "the noisy table has missing or unknown fields", "restore the run's own record"
             ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateChoice:
+    """Permute-and-flip (McKenna and Sheldon 2020, arXiv 2010.12603) over counts of correct labels.
+
+    Each candidate r has its own coin, which shows heads with probability exp(-epsilon (max_j score_j - score_r)). The
+    choice is uniform among the candidates whose coins show heads; the best candidate's coin always does. This is the
+    distribution of permute-and-flip, which takes the first heads in random order. At equal epsilon, its choice is never
+    worse in expectation than that of the exponential mechanism.
+
+    Args:
+        epsilon: the cost of the choice for a held-out record.
+        candidates: the number of candidates, fixed in advance or public.
+
+    **Guarantee.** The choice is (epsilon, 0)-differentially private for one held-out record under add-or-remove, for
+    scores that are counts of records with some property. It holds for any candidates, if they do not depend on held-out
+    records and nothing but the choice is released (no score, and no coin of another candidate).
+
+    Proof. An added record raises each score by 0 or 1 and lowers none. Let E_r be independent exponential variables of
+    rate epsilon. The events score_r + E_r >= max_j score_j are independent and have the probabilities of the coins.
+    Because exponential variables are memoryless, the excess over max_j score_j has the same distribution for each such
+    r, independently of the coins. So the choice is distributed as argmax_r (score_r + E_r) (Ding et al. 2021, arXiv
+    2105.07260). Fix r and the E_j of all other candidates, and let m = max_{j != r} (score_j + E_j) - score_r. Then r
+    is chosen with probability min(1, exp(-epsilon m)). The added record moves the maximum by 0 to 1 and score_r by 0 to
+    1. So it moves m by at most 1 either way, and the probability by a factor of at most e^epsilon either way. The same
+    holds for the mean over the E_j. If scores could move in opposite directions, m could move by 2, at a cost of 2
+    epsilon. For such scores the mechanism is usually stated, with epsilon / 2.
+
+    A held-out record is not in any training part, so a person pays the larger of the run's epsilon and this one. A
+    replaced record is one removed and one added, and costs 2 epsilon. A person with g held-out records pays g epsilon.
+
+    >>> choice = PrivateChoice(epsilon=0.1, candidates=3)
+    >>> [round(chance, 3) for chance in choice.probabilities([900, 890, 850])]
+    [0.814, 0.184, 0.003]
+    >>> choice.shortfall(0.95)
+    40
+    """
+
+    epsilon: float
+    candidates: int
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon, remedy="give the privacy budget of the choice, a number such as 1")
+        positive_integer("candidates", self.candidates, remedy="give the number of candidates")
+
+    def exponents(self, scores: Sequence[int]) -> tuple[Fraction, ...]:
+        """epsilon (max_j score_j - score_r) of each candidate, exactly. Its coin has heads probability exp(-exponent).
+
+        **Guarantee.** Sensitivity 1: scores that are not whole numbers are refused.
+        """
+        if len(scores) != self.candidates:
+            raise SfumatoError(
+                f"there are {len(scores)} scores for {self.candidates} candidates", "give one for each candidate"
+            )
+        for score in scores:
+            if isinstance(score, bool) or not isinstance(score, int) or score < 0:
+                raise SfumatoError(
+                    f"a score must be a number of right answers, got {score!r}", "count them; a mean is no count"
+                )
+        best = max(scores)
+        return tuple(Fraction(self.epsilon) * (best - score) for score in scores)
+
+    def probabilities(self, scores: Sequence[int]) -> list[float]:
+        """The probability that each candidate is chosen, to float64 accuracy. Keep it as secret as the scores.
+
+        P(r) = p_r E[1 / (1 + H_r)], where p_r is the probability that the coin of r shows heads, and H_r is the number
+        of other coins that do.
+        """
+        import numpy as np
+
+        heads = np.exp([-float(exponent) for exponent in self.exponents(scores)])
+        chances = []
+        for place, own in enumerate(heads):
+            law = np.ones(1)
+            for other in np.delete(heads, place):
+                law = np.convolve(law, [1 - other, other])
+            chances.append(float(own * (law / np.arange(1, len(law) + 1)).sum()))
+        return chances
+
+    def shortfall(self, confidence: float) -> int:
+        """With this probability, the choice has at most this many correct labels fewer than the best candidate.
+
+        The chosen candidate has E_r >= max_j score_j - score_r. The largest of k exponential variables of rate epsilon
+        exceeds x with probability 1 - (1 - e^(-epsilon x))^k.
+        """
+        fraction("confidence", confidence, remedy="give a probability such as 0.95")
+        return math.floor(-math.log(-math.expm1(math.log(confidence) / self.candidates)) / self.epsilon)

@@ -8,8 +8,7 @@ from fractions import Fraction
 from itertools import count
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.choice import PrivateChoice
-from sfumato.privacy.noisy_table import NoisyTable
+from sfumato.privacy.noisy_table import NoisyTable, PrivateChoice
 from sfumato.randomness.keys import RunKey
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 from sfumato.report.plots.attack import Attack
 from sfumato.report.plots.drawing import render
 from sfumato.report.sections.audit import audit

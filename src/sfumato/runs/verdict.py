@@ -13,8 +13,8 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import Record, same
-from sfumato.privacy.statements.process_counts import ProcessCounts
 from sfumato.privacy.statements.statement import EXPERIMENT
+from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.runs import aggregated, pins, releases, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, kept_files, read_safetensors

@@ -32,7 +32,7 @@ from sfumato._devices import is_out_of_memory
 from sfumato._files import write
 from sfumato.gradients import GridSum
 from sfumato.privacy import Ledger
-from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.randomness import NoiseState, owner_key
 from sfumato.randomness.keys import HOME_VARIABLE, home
 from sfumato.randomness.noise.blocks import blocks_of

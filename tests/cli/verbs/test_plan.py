@@ -46,7 +46,7 @@ def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, mo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--batch-size 30 --steps 5 --epsilon 1 --drift 4 --drift-size 20", "smaller of the two groups, got 30 for 80"),
+        ("--batch-size 30 --steps 5 --epsilon 1 --drift 4 --drift-size 20", "batch-size must be at most 20, got 30"),
         ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 9 --mechanism tree", "covers tree noise under"),
         (
             "--batch-size 9 --steps 5 --epsilon 1 --participation poisson --mechanism tree",

@@ -34,10 +34,10 @@ from sfumato.privacy import (
     User,
     ledger,
 )
+from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.mechanism import MECHANISMS
-from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.participation import PARTICIPATIONS, DriftingPoisson
-from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import ProcessCounts
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 EVERYTHING = Circumstances(

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.privacy import FixedOrder, FullBatch, PrivacyPlan, Tree
-from sfumato.privacy.theorems.composed_gaussian import OneGaussian
-from sfumato.privacy.theorems.tree_aggregation import squared_sensitivity
+from sfumato.privacy.theorems.composed_gaussian import OneGaussian, squared_tree_sensitivity
 
 
 def plan(steps: int, gap: int, z: float = 1.0, delta: float = 1e-5, **tree) -> PrivacyPlan:
@@ -66,20 +65,24 @@ def by_matrix(steps: int, gap: int, steps_per_tree: int | None = None, completed
 def test_the_matrix_of_all_nodes(steps, gap, steps_per_tree, completed):
     completed = completed and steps_per_tree is not None
     expected = by_matrix(steps, gap, steps_per_tree, completed)
-    assert squared_sensitivity(steps, gap, steps_per_tree, completed) == expected
+    assert squared_tree_sensitivity(steps, gap, steps_per_tree, completed) == expected
     found = plan(steps, gap, steps_per_tree=steps_per_tree, completed=completed)
     assert found.theorem.squared_sensitivity(found, steps) == expected
 
 
 def test_a_gap_is_not_a_separation():
     """tf-privacy's minsep is one less than the gap: the one read for the other gives 20 for 11, or 11 for 20."""
-    assert (squared_sensitivity(9, 3), squared_sensitivity(9, 4), squared_sensitivity(9, 5)) == (20, 11, 10)
+    assert (squared_tree_sensitivity(9, 3), squared_tree_sensitivity(9, 4), squared_tree_sensitivity(9, 5)) == (
+        20,
+        11,
+        10,
+    )
     assert by_matrix(9, 5) == 10
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 100, 1600, 100_000])
 def test_one_participation_moves_one_node_of_each_height(steps):
-    assert squared_sensitivity(steps, steps) == steps.bit_length()
+    assert squared_tree_sensitivity(steps, steps) == steps.bit_length()
 
 
 def test_the_dp_ftrl_command_for_cifar_10():

@@ -17,9 +17,9 @@ from sfumato.privacy import (
     Statement,
     User,
 )
-from sfumato.privacy.noise_grid import NoiseGrid
+from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
-from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.report.sections.not_covered import FURTHER, HEADINGS, grouped
 
 PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=5, noise_multiplier=4.0, delta=1e-6)

@@ -26,8 +26,8 @@ from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import STEP
 from sfumato.privacy import Circumstances, FixedOrder
+from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.mechanism import Tree
-from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.randomness.noise.secure import SecureNoise, grid_of, rounded_gaussians, scale_of
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop

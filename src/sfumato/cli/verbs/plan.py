@@ -15,7 +15,7 @@ from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
 from sfumato.privacy.planning.target import Target, options_of, target_figures, target_of
-from sfumato.privacy.statements.display import rounded_up
+from sfumato.privacy.statements.curve import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan

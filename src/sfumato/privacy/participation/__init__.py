@@ -1,14 +1,11 @@
-"""Who takes part in a step. Frozen data, one file for each rule, read by both the sampler and the accountant."""
+"""Who takes part in a step. Frozen data, read by both the sampler and the accountant."""
 
 from __future__ import annotations
 
 from sfumato._checks import SfumatoError, positive_integer, within
-from sfumato.privacy.participation.cyclic_poisson import CyclicPoisson
 from sfumato.privacy.participation.drifting_poisson import DriftingPoisson
-from sfumato.privacy.participation.fixed_order import FixedOrder
-from sfumato.privacy.participation.full_batch import FullBatch
-from sfumato.privacy.participation.participation import Participation as Participation
-from sfumato.privacy.participation.poisson import Poisson, TruncatedPoisson
+from sfumato.privacy.participation.rules import CyclicPoisson, FixedOrder, FullBatch, Poisson, TruncatedPoisson
+from sfumato.privacy.participation.rules import Participation as Participation
 
 PARTICIPATIONS: dict[str, type[Participation]] = {
     each.__name__: each for each in (Poisson, FullBatch, FixedOrder, CyclicPoisson, TruncatedPoisson, DriftingPoisson)

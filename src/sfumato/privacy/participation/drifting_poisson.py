@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfumato._checks import SfumatoError, one_of, positive_integer, shortened, within
-from sfumato.privacy.participation.participation import BatchedParticipation
+from sfumato.privacy.participation.rules import BatchedParticipation
 
 Shape = Literal["linear", "cosine"]
 SHAPES = ("linear", "cosine")

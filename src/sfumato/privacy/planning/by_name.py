@@ -24,7 +24,7 @@ from sfumato.privacy.participation import (
     refuse_unproven,
 )
 from sfumato.privacy.participation.drifting_poisson import Shape
-from sfumato.privacy.participation.fixed_order import ASSIGNMENTS, Assignment
+from sfumato.privacy.participation.rules import ASSIGNMENTS, Assignment
 from sfumato.privacy.unit import Adjacency
 
 NAMES_OF_MECHANISMS = tuple(each.name for each in MECHANISMS.values())

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
-from sfumato.privacy.noise_grid import NoiseGrid
+from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.noisy_table import NoisyTable
 
 FACT_NAMES = {

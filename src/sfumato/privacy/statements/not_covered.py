@@ -10,9 +10,8 @@ from sfumato.privacy.statements.circumstances import (
     Circumstances,
     Search,
 )
-from sfumato.privacy.statements.display import rounded_up
-from sfumato.privacy.statements.process_counts import ProcessCounts
-from sfumato.privacy.statements.wording import Wording
+from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.wording import ProcessCounts, Wording
 
 
 def not_covered(words: Wording, facts: Circumstances, computed: ProcessCounts | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,12 +11,11 @@ from typing import Any, Self
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.statements.circumstances import Circumstances
-from sfumato.privacy.statements.curve import curve_fields
-from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
+from sfumato.privacy.statements.curve import StatementBase, ceiling, curve_fields, percent_up, rounded_up
+from sfumato.privacy.statements.no_guarantee import ClippedWithoutNoise, DisprovedClaim, NoGuarantee, NoPrivateData
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
-from sfumato.privacy.statements.process_counts import ProcessCounts
-from sfumato.privacy.statements.wording import Wording, release_fields, wording
+from sfumato.privacy.statements.wording import ProcessCounts, Wording, release_fields, wording
 from sfumato.privacy.theorems.theorem import Theorem
 
 FORMAT = 1
@@ -280,3 +280,33 @@ def _factor(epsilon: float) -> str:
     exponent = math.floor(math.log10(factor))
     digits = math.ceil(factor / 10 ** (exponent - 1))  # two significant digits, rounded up
     return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
+
+
+_METHOD = re.compile(r"This model promises nothing: it was trained by (.+?), whose claim, here epsilon ")
+
+
+def statement_of(data: Mapping[str, Any]) -> Statement | NoGuarantee:
+    """The statement in a statement.json or a model file. The promise is derived from the plan, not read from the
+    sentences.
+
+    >>> statement_of(NoGuarantee(published=True).to_dict())
+    NoGuarantee(published=True, origins=(), filtered=False)
+
+    Errors: `SfumatoError` for anything that this package did not write.
+    """
+    try:
+        if "plan" in data:
+            return Statement.from_dict(data)
+        common: dict[str, Any] = {"published": data["published"], "filtered": data["filtered"]}
+        common["origins"] = tuple(data["origins"])
+        if "claimed" in data:
+            method, claimed = _METHOD.match(data["sentence"]), data["claimed"]
+            if method is None:
+                raise KeyError("method")
+            figures = (claimed["epsilon"], claimed["delta"])
+            return DisprovedClaim(**common, method=method[1], claimed=figures, reason=data["reason"])
+        if "test_public" in data:
+            return NoPrivateData(**common, test_public=data["test_public"], read=tuple(data["read"]))
+        return ClippedWithoutNoise(**common, method=data["method"]) if "method" in data else NoGuarantee(**common)
+    except (AttributeError, KeyError, TypeError):
+        raise SfumatoError("the statement has missing or invalid fields", "restore it from a copy") from None

@@ -33,13 +33,11 @@ from sfumato.privacy.participation import (
     Poisson,
     TruncatedPoisson,
 )
-from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
+from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian, ToeplitzGaussian, TreeAggregation
 from sfumato.privacy.theorems.drifting_gaussian import DriftingGaussian
 from sfumato.privacy.theorems.mixture_of_gaussians import MixtureOfGaussians
 from sfumato.privacy.theorems.poisson_gaussian import CyclicBanded, PoissonGaussian, TruncatedGaussian
 from sfumato.privacy.theorems.theorem import Plan, Theorem
-from sfumato.privacy.theorems.toeplitz import ToeplitzGaussian
-from sfumato.privacy.theorems.tree_aggregation import TreeAggregation
 from sfumato.privacy.unit import Example
 
 TABLE: tuple[Theorem, ...] = (

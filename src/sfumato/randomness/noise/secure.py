@@ -22,8 +22,8 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import STEP
+from sfumato.privacy.clipping import NoiseGrid, refuse_without_grid
 from sfumato.privacy.mechanism import Mechanism
-from sfumato.privacy.noise_grid import NoiseGrid, refuse_without_grid
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import Noise, NoiseState, PreparedNoise
 from sfumato.randomness.noise.blocks import BLOCK, PIECE, blocks_of

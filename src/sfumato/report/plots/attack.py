@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.statements.curve import gaussian_true_positive_rates
-from sfumato.privacy.statements.display import percent_up
+from sfumato.privacy.statements.curve import gaussian_true_positive_rates, percent_up
 from sfumato.report.plots.drawing import annotate, inline
 from sfumato.report.plots.lines import Axis, Line, MarkedPoint, draw
 from sfumato.report.sections.numbers import percent

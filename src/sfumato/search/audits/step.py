@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sfumato._checks import fraction, positive_integer
 from sfumato.audit import Bound, epsilon_of, white_box
-from sfumato.audit.curve import epsilon_of_mixture
+from sfumato.audit.bound import epsilon_of_mixture
 from sfumato.audit.gaussian import mu_lower_bound
 from sfumato.audit.noise import audit_noise
 from sfumato.gradients import ClippedGradient, ClippedSum, UserGradient

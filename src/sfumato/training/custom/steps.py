@@ -28,7 +28,7 @@ from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import copied_steps, lost_steps, moved
-from sfumato.privacy.statements.process_counts import ProcessCounts
+from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs import releases

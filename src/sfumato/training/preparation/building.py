@@ -19,7 +19,7 @@ from sfumato.gradients.checks.external_models import storable, unwrap
 from sfumato.models.losses import MULTILABEL, NEXT_WORD
 from sfumato.models.model_spec import is_custom, parse
 from sfumato.privacy import Circumstances, PrivacyPlan
-from sfumato.privacy.noise_grid import refuse_without_grid
+from sfumato.privacy.clipping import refuse_without_grid
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import checkpoint
 from sfumato.runs.checkpoint import stored_materials

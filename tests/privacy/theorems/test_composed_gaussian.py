@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.privacy import BandedToeplitz, FixedOrder, FullBatch, Gaussian, PrivacyPlan
-from sfumato.privacy.theorems.composed_gaussian import OneGaussian
-from sfumato.privacy.theorems.toeplitz import squared_sensitivity
+from sfumato.privacy.theorems.composed_gaussian import OneGaussian, squared_sensitivity
 
 
 def matrix(column: np.ndarray) -> np.ndarray:
