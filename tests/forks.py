@@ -100,10 +100,10 @@ def ended(process: int) -> int:
 
 def without_plots() -> None:
     """Those of a run's page take longer than all else of a small run."""
-    from sfumato.report.sections import learning_curves
+    from sfumato.report.sections import result
     from sfumato.training.conclusion import run_report
 
-    learning_curves.curve = lambda *_: ""
+    result.curve = lambda *_: ""
     run_report.true_positive_rates = lambda _, rates: [1.0 for _ in rates]
 
 

@@ -292,7 +292,7 @@ def workplace(place: Path) -> Iterator[None]:
         patch.setenv("SFUMATO_HOME", str(place / "home"))
         patch.chdir(place)
         patch.setattr(
-            "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
+            "sfumato.report.sections.result.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
         )  # which takes longer than the runs
         yield
 

@@ -45,7 +45,7 @@ import sfumato
 from benchmarks import RESULTS
 from benchmarks.accuracy import heads
 from sfumato import models
-from sfumato.experiment.fixed_features import DICTIONARY, FIXED, STEPS_FULL_BATCH, FixedFeatures
+from sfumato.experiment.defaults import DICTIONARY, FIXED, STEPS_FULL_BATCH, FixedFeatures
 from sfumato.privacy import PrivacyPlan
 
 SITES, EPSILONS, DELTA, MOMENTUM = (3, 5, 10), (1.0, 3.0, 8.0), 1e-5, 0.9

@@ -43,8 +43,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from benchmarks.shared.runs import sfumato
 from sfumato.data import Cache
-from sfumato.experiment.defaults import LARGE_BATCH, STEPS_SAMPLED
-from sfumato.experiment.fixed_features import FULL_BATCH_UP_TO, STEPS_FULL_BATCH, FixedFeatures
+from sfumato.experiment.defaults import FULL_BATCH_UP_TO, LARGE_BATCH, STEPS_FULL_BATCH, STEPS_SAMPLED, FixedFeatures
 from sfumato.models.weights.whitening import whitening
 from sfumato.privacy import PrivacyPlan
 from studies.dead_leaves import dead_leaves, grey

@@ -39,7 +39,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli import main
 from sfumato.privacy import ledger
 from sfumato.randomness import RunKey
-from sfumato.report.sections import learning_curves
+from sfumato.report.sections import result
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
@@ -83,7 +83,7 @@ def given(words: list[str], root: Path) -> tuple[int, str]:
 
 def hastened() -> None:
     """No plots, which take longer than all else."""
-    learning_curves.curve = lambda *_: ""
+    result.curve = lambda *_: ""
     run_report.true_positive_rates = lambda _, rates: [1.0 for _ in rates]
 
 

@@ -43,7 +43,7 @@ def run(table, tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "")
+        patch.setattr("sfumato.report.sections.result.curve", lambda rows, key, levels: "")
         command = f"train csv:{table} {DECLARED} {QUICK} --keep 2 --output {path}"
         assert main(command.split()) == 0
     return path

@@ -62,7 +62,7 @@ def plan(source, **others) -> PrivacyPlan:
 def run(source, tmp_path_factory):
     place = tmp_path_factory.mktemp("run") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "")
+        patch.setattr("sfumato.report.sections.result.curve", lambda rows, key, levels: "")
         return train("linear", source, plan(source), directory=place, threads=1, device="cpu", keep=4, **CHOICES)
 
 

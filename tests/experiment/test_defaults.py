@@ -8,7 +8,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan
-from sfumato.experiment import defaults, fixed_features
+from sfumato.experiment import defaults
 from sfumato.experiment.settings import Settings
 from sfumato.models import create
 from sfumato.privacy.planning.by_name import request_by_names
@@ -36,7 +36,7 @@ def test_the_rate_grows_with_the_budget_and_is_rounded_to_be_read():
     assert all(float(f"{rate:.2g}") == rate for rate in rates)
 
 
-@pytest.mark.parametrize("model", [defaults.SCATTERING, fixed_features.DICTIONARY])
+@pytest.mark.parametrize("model", [defaults.SCATTERING, defaults.DICTIONARY])
 def test_the_rate_is_the_equation_of_its_docstring(model):
     found, features = plan(), defaults.FIXED[model]
     rate = defaults.training_rules(found, given={"model": model}, size=28, channels=1)["learning_rate"].value
@@ -59,16 +59,16 @@ def test_the_model_follows_from_size_and_colour(given, size, channels, expected)
     assert defaults.training_rules(plan(), given=given, size=size, channels=channels)["model"].value == expected
 
 
-@pytest.mark.parametrize("model", [fixed_features.SCATTERING, fixed_features.DICTIONARY, fixed_features.BOTH])
+@pytest.mark.parametrize("model", [defaults.SCATTERING, defaults.DICTIONARY, defaults.BOTH])
 def test_the_norm_that_the_rules_know_is_that_of_the_features(model):
     some = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)) * 2 - 1
     network = create(model, classes=2, channels=1, size=28)
     norms = network.features(some).norm(dim=1)
-    torch.testing.assert_close(norms, torch.full((4,), fixed_features.FIXED[model].norm), rtol=0.1, atol=0)
+    torch.testing.assert_close(norms, torch.full((4,), defaults.FIXED[model].norm), rtol=0.1, atol=0)
 
 
 def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
-    features = defaults.FIXED[fixed_features.DICTIONARY]
+    features = defaults.FIXED[defaults.DICTIONARY]
     for examples in (2000, 50_000, features.full_batch_up_to, features.full_batch_up_to + 1):
         rules = defaults.plan_rules(examples, features=features)
         assert (rules["batch_size"].value == examples) == (examples <= features.full_batch_up_to)

@@ -31,7 +31,7 @@ RATES = {"learning_rate": Choice(values=(0.0001, 0.5))}
 @pytest.fixture(autouse=True)
 def no_images(monkeypatch) -> None:
     """Drawing takes longer than the small runs here; `tests/report` looks at what is drawn."""
-    monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
+    monkeypatch.setattr("sfumato.report.sections.result.curve", lambda rows, key, levels: "<svg></svg>")
     monkeypatch.setattr(
         "sfumato.search.kept_runs.sweep_panels", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>"
     )

@@ -27,7 +27,7 @@ def fixed_records_and_no_images(home: Path, patch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than the small runs here."""
     (home / "owner.key").write_text("11" * 32)  # the same records are scored on each time
     (home / "owner.key").chmod(0o600)
-    patch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
+    patch.setattr("sfumato.report.sections.result.curve", lambda rows, key, levels: "<svg></svg>")
     patch.setattr("studies.simulation.sweep_panels", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
 
 

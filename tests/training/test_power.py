@@ -13,7 +13,7 @@ from sfumato import _files
 from sfumato.cli import main
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import owner_key
-from sfumato.report.sections import learning_curves
+from sfumato.report.sections import result
 from sfumato.training import loop
 from sfumato.training.conclusion import run_report
 
@@ -22,7 +22,7 @@ from sfumato.training.conclusion import run_report
 def as_it_was(monkeypatch):
     """What the drill changes is put back."""
     for module, name in (
-        (learning_curves, "curve"),
+        (result, "curve"),
         (run_report, "true_positive_rates"),
         (loop, "CHECKPOINT_SECONDS"),
     ):

@@ -17,7 +17,7 @@ from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
     from sfumato.data import Source
-    from sfumato.experiment.fixed_features import FixedFeatures, Rule
+    from sfumato.experiment.defaults import FixedFeatures, Rule
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import Example, PrivacyPlan, User
     from sfumato.privacy.planning.by_name import Request
@@ -171,10 +171,10 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def _features(self, source: Source) -> FixedFeatures | None:
         """The constants of the model if it is a linear head on fixed features; else None."""
-        from sfumato.experiment import fixed_features
+        from sfumato.experiment import defaults
 
         given = {"model": self.model, "flip": self.flip}
-        rule = fixed_features.model_rule(
+        rule = defaults.model_rule(
             given=given,
             size=source.size,
             channels=source.channels,
@@ -182,7 +182,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             texts=source.tokens is not None,
             next_words=source.next_words,
         )
-        return fixed_features.fixed_features(self.model or rule.value, source.channels)
+        return defaults.fixed_features(self.model or rule.value, source.channels)
 
     def _sized(self, source: Source) -> Experiment:
         """The experiment with the size of a drift's second group, counted if it was not declared."""

@@ -20,7 +20,7 @@ from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
-from sfumato.experiment.fixed_features import fixed_features
+from sfumato.experiment.defaults import fixed_features
 from sfumato.experiment.from_keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.experiment.to_recipe import request_of

@@ -10,7 +10,7 @@ def no_images(request, monkeypatch) -> None:
     """Nothing is drawn but for a test that asks for `images`; `tests/report` looks at what is drawn."""
     if "images" in request.fixturenames:
         return
-    monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
+    monkeypatch.setattr("sfumato.report.sections.result.curve", lambda rows, key, levels: "<svg></svg>")
     monkeypatch.setattr(
         "sfumato.search.kept_runs.sweep_panels", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>"
     )

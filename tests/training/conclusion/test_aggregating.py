@@ -144,7 +144,7 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
     ("choices", "refusal"),
     [
         ({"method": "swa"}, "method must be one of"),
-        ({"last": 9}, "last is 9, but the run kept 8 weights"),
+        ({"last": 9}, "last must be at most 8, got 9"),
         ({"last": 0}, "last must be at least 1"),
         ({"decay": 0.9}, "give a decay only with the method ema"),
         ({"method": "ema", "decay": 1.0}, "decay must lie strictly between 0 and 1"),

@@ -71,7 +71,7 @@ def finished(private, tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setattr("sfumato.report.sections.learning_curves.curve", lambda *_: "")
+        patch.setattr("sfumato.report.sections.result.curve", lambda *_: "")
         return trained(private, plan, tmp_path_factory.mktemp("runs") / "run")
 
 

@@ -86,7 +86,7 @@ class Report(RunArgument):
             content = text.encode()
         names.write(path, content, private=not open_to_all)
         if self.dpia:
-            from sfumato.report.documents import html_of
+            from sfumato.report.document import html_of
 
             names.write(path.with_suffix(".html"), html_of(text).encode(), private=True)
         changed = None if plain else altered_file(run)

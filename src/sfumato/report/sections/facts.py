@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError
-from sfumato.report.plots.attack import Attack
+from sfumato.report.plots.lines import Attack
 from sfumato.report.sections.audit import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation
+from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation, WordEvaluation
 from sfumato.report.sections.published import NoisyFigures
-from sfumato.report.sections.words import WordEvaluation
 
 Interval = tuple[float | None, float, float]
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -1,22 +1,21 @@
-"""The results on the test part: the main figure, the figures over all classes and of each class, and samples."""
+"""The results on the test part: the main figure, those of all classes and of each, samples, and learning curves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from sfumato.privacy.planning.remarks import counted
-from sfumato.report.plots.curves import heat_map
+from sfumato.report.plots.curves import curve, heat_map, overconfident_from
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation
-from sfumato.report.sections.multilabel import MultilabelEvaluation
+from sfumato.report.sections.multilabel import MultilabelEvaluation, WordEvaluation
 from sfumato.report.sections.numbers import percent, significant
 from sfumato.report.sections.published import NoisyFigures
-from sfumato.report.sections.words import WordEvaluation
 
 _MOST_BARS = 40
 _LOWEST_BARS = 20
@@ -182,4 +181,34 @@ def published_headline(found: NoisyFigures | None) -> dict[str, Any] | None:
         ],
         "track": (accuracy, low, high, chance, *([] if found.majority is None else [found.majority])),
         "with_noise": True,
+    }
+
+
+_MOST_ROWS = 12
+
+
+def learning_curves(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """The values of the section, for the page's template; None without any figure."""
+    levels = {} if evaluation is None else {"chance": evaluation.chance, "most frequent class": evaluation.majority}
+    rows = sorted(metrics, key=lambda row: int(row["step"]))
+    # Markup is safe here: the plots contain numbers and fixed texts, never a name from the data.
+    plots = [
+        (heading, Markup(svg))
+        for heading, svg in ((name.capitalize(), curve(rows, name, levels)) for name in ("accuracy", "recall", "loss"))
+        if svg
+    ]
+    if not plots:
+        return None
+    columns = [
+        name for name in ("epsilon", "accuracy", "recall", "loss") if any(row.get(name) is not None for row in rows)
+    ]
+    measured = [row for row in rows if any(row.get(name) is not None for name in ("accuracy", "recall", "loss"))]
+    stride = (len(measured) - 1) / (_MOST_ROWS - 1)
+    chosen = measured if stride <= 1 else [measured[round(index * stride)] for index in range(_MOST_ROWS)]
+    return {
+        "plots": plots,
+        "columns": columns,
+        "rows": chosen,
+        "thinned": len(chosen) < len(measured),
+        "surer": overconfident_from(rows),
     }

@@ -25,7 +25,7 @@ from sfumato.privacy.ledger import copied_steps, lost_steps
 from sfumato.privacy.statements.curve import rounded_up
 from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.report import DocumentFacts, assessment, model_card
-from sfumato.report.documents import GUESSES
+from sfumato.report.document import GUESSES
 from sfumato.runs import Loaded
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.experiment.fixed_features import STEPS_FULL_BATCH
+from sfumato.experiment.defaults import STEPS_FULL_BATCH
 from sfumato.gradients.checks.external_models import undense
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import RECEIVED, SENT, Entry, lost_steps, read

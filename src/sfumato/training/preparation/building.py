@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError
 from sfumato.data import Contents, FeatureTransform, NextWords, Preparation, Source, Tokens, Transform
-from sfumato.experiment.fixed_features import fixed_features
+from sfumato.experiment.defaults import fixed_features
 from sfumato.experiment.settings import SECURE, Settings
 from sfumato.gradients.checks.external_models import storable, unwrap
 from sfumato.models.losses import MULTILABEL, NEXT_WORD

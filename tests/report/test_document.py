@@ -7,7 +7,7 @@ import json
 from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
 from sfumato.privacy import Circumstances, NoGuarantee, reconstruction_rates
 from sfumato.report import DocumentFacts, assessment, model_card
-from sfumato.report.documents import BLANK, GUESSES, html_of
+from sfumato.report.document import BLANK, GUESSES, html_of
 
 PLAN = PrivacyPlan(
     population=1000,
