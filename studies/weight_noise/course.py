@@ -24,8 +24,8 @@ from sfumato.data import Part
 from sfumato.models import evaluation_mode
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.randomness import NoiseState
-from sfumato.training.descent import optimizer_for, set_rate
 from sfumato.training.job import PublicJob
+from sfumato.training.loop import optimizer_for, set_rate
 from sfumato.training.step import descend
 from sfumato.training.steps import DivergedError, PublicSteps
 

@@ -20,8 +20,8 @@ from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences
 from sfumato.search.kept_runs import write_record
-from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
+from sfumato.training.loop import check_choices
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.prepare import configure_torch, own_threads
 from sfumato.training.preparation.start import Start

@@ -23,7 +23,7 @@ from sfumato.models import Head, begin_classifier
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import Noise, NoiseState, RunKey
-from sfumato.training.descent import optimizer_for, set_rate
+from sfumato.training.loop import optimizer_for, set_rate
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
 
@@ -696,7 +696,7 @@ FORMULAS = [
     Formula(
         where="table 7, alpha",
         says="the last layer's rate is eta, all others' alpha eta, with momentum and LAMB, rates changing; 30 steps",
-        code="training/descent.py: optimizer_for, set_rate",
+        code="training/loop.py: optimizer_for, set_rate",
         draw=a_network_with_a_head,
         runs=with_alpha,
         formula=alphas(lambda alpha: (alpha, alpha, 1.0, 1.0)),

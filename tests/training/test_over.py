@@ -23,8 +23,8 @@ from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop, pretraining
-from sfumato.training.descent import beginning_of_average, optimizer_for
 from sfumato.training.job import Job, PublicTraining
+from sfumato.training.loop import beginning_of_average, optimizer_for
 from sfumato.training.preparation.estimate import average_bytes
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare

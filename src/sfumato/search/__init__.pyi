@@ -1,4 +1,4 @@
-from .audits.run import audit_run as audit_run
+from .audits.step import audit_run as audit_run
 from .kept_runs import Comparison as Comparison
 from .kept_runs import Ranking as Ranking
 from .kept_runs import one_at_a_time as one_at_a_time

@@ -15,8 +15,8 @@ from sfumato.experiment.experiment import Decision, Experiment
 from sfumato.randomness import RunKey
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import VARIED
-from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob
+from sfumato.training.loop import check_choices
 from sfumato.training.parts.registry import OPTIONS
 from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, pretraining_digests

@@ -23,7 +23,7 @@ from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import RunDirectory
 from sfumato.search.audits.step import audit_step
 from sfumato.search.audits.subject import Residuals, Subject
-from sfumato.training.conclusion import audit_results
+from sfumato.training.conclusion import run_report
 from sfumato.training.preparation.building import noise_of
 
 
@@ -50,7 +50,7 @@ def test_right_noise_has_no_fault_and_what_would_have_been_noticed_is_said():
     assert right.noise.weakest == "4.bias"
     assert right.noise.scale[1] > 0.99
     assert right.noise.cut[1] > 4
-    printed = " ".join(audit_results.terminal_lines(right))
+    printed = " ".join(run_report.terminal_lines(right))
     assert "The noise of each of the 4 parameters was checked in 600 steps of two runs" in printed
     assert "with probability at most 1e-06" in printed
     assert "ALARM" not in printed
@@ -67,7 +67,7 @@ def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     assert not right.refuted
     assert right.bounds == right.sure == ()
     assert AuditOutcome.from_dict(json.loads(json.dumps(right.to_dict()))) == right
-    told = " ".join(audit_results.terminal_lines(right))
+    told = " ".join(run_report.terminal_lines(right))
     assert "the first step of its own run: noise is correlated between steps" in told
     assert "was checked in the first steps of 120 runs: its scale, its largest values, and repeats between runs" in told
     monkeypatch.setattr(RunKey, "generator", one_for_all)
@@ -163,7 +163,7 @@ def test_a_fault_of_the_noise_is_an_alarm(what, monkeypatch):
     wrong = found(observations=observations)
     assert wrong.refuted
     assert any(words in one for one in wrong.noise.faults), wrong.noise.faults
-    assert "ALARM: the noise is not the plan's. Do not rely on the guarantee." in audit_results.terminal_lines(wrong)
+    assert "ALARM: the noise is not the plan's. Do not rely on the guarantee." in run_report.terminal_lines(wrong)
 
 
 def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch):

@@ -270,8 +270,8 @@ def _estimates(job: Any) -> dict[str, Any]:
     """Estimates for a run: time and memory, signal, published figures, and kept weights."""
     from sfumato.embedding import job as of_embedding
     from sfumato.privacy.planning import remarks
-    from sfumato.training.descent import trained_bytes
     from sfumato.training.launch import current_workers
+    from sfumato.training.loop import trained_bytes
     from sfumato.training.preparation.estimate import average_bytes, estimate, idle_warning
 
     if hasattr(job, "clients"):

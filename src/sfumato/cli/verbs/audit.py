@@ -51,14 +51,14 @@ class Audit(EndsWithJson):
         if self.attack is not None:
             return self._attack(self.attack)
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import audit_results
+        from sfumato.training.conclusion import run_report
 
         with self.progress_bars() as progress:
             found = self._run_audit(progress)
         run = None if recipe.is_recipe(self.what) else names.RunDirectory(self.what)
         console.show(
             {"run": self.what, **found.summary},
-            *audit_results.terminal_lines(found),
+            *run_report.terminal_lines(found),
             "",
             _verdict(found),
             None if run is None else Note(f"{run / names.STEP_AUDIT}   the observations"),
@@ -68,8 +68,7 @@ class Audit(EndsWithJson):
         return 1 if found.refuted else 0
 
     def _run_audit(self, progress: Progress) -> AuditOutcome:
-        from sfumato.search.audits.run import audit_run
-        from sfumato.search.audits.step import audit_step
+        from sfumato.search.audits.step import audit_run, audit_step
 
         how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
         if recipe.is_recipe(self.what):

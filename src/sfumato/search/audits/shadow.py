@@ -31,9 +31,8 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.search.audits.lira import AttackResult, attack, phi
-from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, is_public
-from sfumato.training.loop import take_steps
+from sfumato.training.loop import beginning_of_average, optimizer_of, take_steps
 from sfumato.training.parts import registry
 from sfumato.training.preparation.from_record import source_of
 from sfumato.training.preparation.prepare import own_threads, prepare

@@ -1,6 +1,7 @@
 """White-box audit of the software's private step, with and without a canary (Nasr et al. 2023, arXiv 2302.07956).
 
-Each release is projected on the canary's direction. The noise of each parameter is checked too.
+Each release is projected on the canary's direction. The noise of each parameter is checked too. `audit_run` audits the
+step of a finished run, and writes the outcome to the run directory and its report page.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato._checks import fraction, positive_integer
+from sfumato._files import write
 from sfumato.audit import Bound, epsilon_of, white_box
 from sfumato.audit.bound import epsilon_of_mixture
 from sfumato.audit.gaussian import mu_lower_bound
@@ -25,8 +28,12 @@ from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import RunKey
+from sfumato.runs import audit_outcomes
+from sfumato.runs import directory as names
 from sfumato.runs.audit_outcomes import SURE, AuditOutcome
-from sfumato.search.audits.subject import Residuals, Subject, with_noise
+from sfumato.runs.directory import RunDirectory
+from sfumato.search.audits.subject import Residuals, Subject, from_run, with_noise
+from sfumato.training.conclusion import run_report
 from sfumato.training.step import PrivateStep
 
 OBSERVATIONS = 5_000
@@ -340,3 +347,35 @@ def _inner_product(one: Gradient, other: Gradient) -> float:
 
 def _length(one: Gradient) -> float:
     return math.sqrt(_inner_product(one, one))
+
+
+def audit_run(
+    directory: str | PathLike[str],
+    *,
+    model: nn.Module | str | None = None,
+    observations: int | None = None,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> AuditOutcome:
+    """Attack a finished run's step on synthetic inputs, check its noise, and write the outcome to the run and its page.
+
+    Args:
+        directory: a run of `train`. None of its data are read, and nothing is spent.
+        model: the model as for `load`, if the run trained a module of the caller's.
+        observations: the number of steps with a canary, and without; by default 5,000, or as many as fit in 18 seconds.
+        confidence: one minus the probability that a bound exceeds the truth.
+        progress: where to report progress.
+
+    Returns:
+        The promised epsilon, the bounds (none for correlated noise), the check of the noise (`noise`), and whether a
+        bound lies above the promise or the noise is not the plan's (`refuted`).
+
+    Errors: `SfumatoError` for anything but a finished private run of a classifier with its record, and for clipping
+    norms that follow a quantile.
+    """
+    subject = from_run(directory, model=model)
+    found = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
+    run = RunDirectory(directory)
+    audit_outcomes.save(run, found)
+    write(run / names.REPORT, run_report.report(run).encode(), private=True)
+    return found

@@ -1,9 +1,9 @@
-"""A run's report, from its files."""
+"""A run's report, from its files; its audit in words, also for the terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.report import (
     RATES,
     Attack,
+    Audit,
     EmbeddingEvaluation,
     Evaluation,
     Facts,
@@ -24,12 +25,13 @@ from sfumato.report import (
     WordEvaluation,
     page,
 )
+from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
+from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
 from sfumato.runs.figures import published
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.conclusion import audit_results
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
 
@@ -102,7 +104,7 @@ def _guarantee_facts(
         "total_cost": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
         "plan": remarks.figures(plan),
         "public_test": facts.test_public,
-        "audit": audit_results.audit_of(run),
+        "audit": audit_of(run),
         "published": None if promised.circumstances.figures is None else published.read(run),
         **(_person_epsilons(record, plan) if promised.promises and single and not facts.data_public else {}),
     }
@@ -205,3 +207,71 @@ def backbone_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     """The backbone whose features a run was trained on, for its report."""
     name = record["data"].get("backbone")
     return {} if name is None else {"features of": name}
+
+
+def audit_of(run: RunDirectory) -> Audit | None:
+    """The audit of a run, for its report."""
+    found = audit_outcomes.read(run)
+    if found is None:
+        return None
+    observed = found.details["histograms"]
+    return Audit(
+        lines=_describe(found),
+        rows=[
+            (one.assumption or "nothing", one.epsilon, one.at_most or math.inf, one.smallest_fault, one.confidence)
+            for one in found.bounds
+        ],
+        refuted=found.exceeds,
+        faults=[] if found.noise is None else found.noise.faults,
+        edges=observed["edges"],
+        within=observed["in"],
+        without=observed["out"],
+    )
+
+
+def _describe(found: AuditOutcome) -> Sequence[str]:
+    """Sentences about how an audit was made."""
+    details = found.details
+    merged, steps = details["merged_steps"], details["steps"]
+    whole = f"all {steps:,} steps of the run" if merged == steps else f"{merged:,} of its {steps:,} steps"
+    noise = f"each time with the total noise of {whole}"
+    if not found.bounds:
+        noise = (
+            "each time as the first step of its own run: noise is correlated between steps, and single steps prove no "
+            "epsilon"
+        )
+    return [
+        f"The software's own step was taken {details['observations']:,} times with a canary and as often without it, "
+        f"on synthetic inputs, {noise}. None of the run's data were read.",
+        *([] if details["reach"] == 1 else [f"The canary's gradient has {details['reach']:.0%} of the clipping norm."]),
+        *_chance_note(found),
+        *([] if found.noise is None else found.noise.sentences),
+    ]
+
+
+def _chance_note(found: AuditOutcome) -> list[str]:
+    """A sentence about a bound above the nominal epsilon that may be due to chance."""
+    if not found.doubtful:
+        return []
+    share = next(1 - bound.confidence for bound in found.bounds if bound.refutes(found.nominal))
+    return [
+        f"A bound exceeds the guarantee, which happens in up to {share:.0%} of audits of correct code; at confidence "
+        "99.9999%, which decides on alarms, none does."
+    ]
+
+
+def terminal_lines(found: AuditOutcome) -> list[str]:
+    """The sentences, bounds and alarms of an audit, for the terminal."""
+    alarms = [
+        *(
+            ["ALARM: this audit proves more than the guaranteed epsilon. Do not rely on the guarantee."]
+            if found.exceeds
+            else []
+        ),
+        *(
+            ["ALARM: the noise is not the plan's. Do not rely on the guarantee."]
+            if found.noise and found.noise.has_fault
+            else []
+        ),
+    ]
+    return [*_describe(found), *(f"  {bound.sentence}" for bound in found.bounds), *alarms]

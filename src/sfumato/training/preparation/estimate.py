@@ -13,9 +13,9 @@ from sfumato import _devices
 from sfumato.gradients import GridSum
 from sfumato.randomness import RunKey
 from sfumato.training import launch
-from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, stored_variants
 from sfumato.training.job import Job, PrivateJob
+from sfumato.training.loop import average_for, trained_bytes, training_over
 from sfumato.training.preparation.building import noise_of
 
 

@@ -27,9 +27,9 @@ from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.custom.code import CustomCode, Loss
-from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
+from sfumato.training.loop import check_choices
 from sfumato.training.parts.part import Part, RunKind, RunRequest
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import (

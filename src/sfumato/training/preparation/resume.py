@@ -21,9 +21,8 @@ from sfumato.runs.figures import published
 from sfumato.runs.openings import open_run
 from sfumato.runs.owner import codes, uses
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
-from sfumato.training.loop import Outcome, take_steps
+from sfumato.training.loop import Outcome, beginning_of_average, optimizer_of, take_steps
 from sfumato.training.workers import ALONE, Workers
 
 PINNED = {
