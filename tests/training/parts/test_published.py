@@ -346,7 +346,7 @@ def of_persons(source) -> PrivacyPlan:
         participation=Poisson(batch_size=4),
         steps=2,
         delta=1e-5,
-        unit=User(at_most=None, drawn="users"),
+        unit=User(),
     )
 
 
