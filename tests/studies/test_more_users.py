@@ -18,7 +18,7 @@ SIMULATED = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=0.62),
     steps=200,
     delta=1e-4,
-    unit=User(drawn="clients"),
+    unit=User(clients=True),
 )
 
 
@@ -53,7 +53,7 @@ def test_without_sampling_gaps_grow_with_the_users(mechanism):
         mechanism=mechanism,
         steps=200,
         delta=1e-4,
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     rows = extrapolate(order, epsilons=(2.0, 8.0), populations=(1_000_000, 10_000_000), delta=1e-8)
     for row in rows:
@@ -90,7 +90,7 @@ def test_rounds_that_cannot_be_are_refused():
         )
 
 
-RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 5 --noise-multiplier 1"
+RUN = "more_users --users 300 --clients --batch-size 60 --steps 5 --noise-multiplier 1"
 
 
 def test_a_budget_among_more_users(study, tmp_path, once):
