@@ -21,7 +21,7 @@ from sfumato.experiment import users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedOrder, TruncatedPoisson, User
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.training import steps
 from sfumato.training.preparation.prepare import prepare

@@ -104,7 +104,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
         Errors: `SfumatoError` for impossible options, before anything is spent.
         """
-        from sfumato.privacy.statements.curve import rounded_up
+        from sfumato.privacy.statements.display import rounded_up
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:

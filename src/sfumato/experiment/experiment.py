@@ -134,7 +134,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def _target_reasons(self, plan: PrivacyPlan, target: Epsilon | None, *, bounded: bool) -> list[str]:
         """Lines on how the plan meets its target. Refuses a plan that was given in full and exceeds it."""
-        from sfumato.privacy.statements.curve import rounded_up
+        from sfumato.privacy.statements.display import rounded_up
 
         by = {None: "", "pld": "", "rdp": " by Renyi DP"}[self.accountant]
         if target is None:

@@ -10,7 +10,7 @@ import numpy as np
 from sfumato._cards import Detail
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.privacy import Example, FixedOrder, PrivacyPlan, User
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.privacy.unit import shown_by_plan
 

@@ -19,7 +19,7 @@ from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
 from sfumato.privacy.planning.by_name import OptimalToeplitz
 from sfumato.privacy.planning.target import Epsilon, Target, target_of
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from sfumato._cards import card
 from sfumato.privacy import Statement
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import NoisyFigures
 from sfumato.runs import directory as names

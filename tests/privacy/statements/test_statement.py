@@ -24,7 +24,7 @@ from sfumato.privacy import (
     User,
     true_positive_rates,
 )
-from sfumato.privacy.statements.curve import percent_up, rounded_up
+from sfumato.privacy.statements.display import percent_up, rounded_up
 
 PLAN = PrivacyPlan(
     population=1000,

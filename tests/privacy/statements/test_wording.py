@@ -10,7 +10,7 @@ import pytest
 from sfumato import Gaussian, Ledger, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import Circumstances, User, group_epsilon
 from sfumato.privacy.ledger import Entry, Record, read
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ENTRY, ProcessCounts
 
 UNITS = {
