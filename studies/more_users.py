@@ -121,7 +121,7 @@ class MoreUsers(PrintsJson, Pair):
         among: dict[str, Any] = {"populations": list(self.populations or ()), "delta": delta}
         among["accountants"] = plan.loss.accountants
         if self.round_sizes is not None:
-            counted = [plan, replace(plan, unit=User())] if self.drawn == "clients" else [plan]
+            counted = [plan, replace(plan, unit=User())] if self.clients else [plan]
             rows = [row for one in counted for row in epsilon_of_rounds(one, batch_sizes=self.round_sizes, **among)]
         else:
             epsilons = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon or 0.0,)

@@ -126,7 +126,7 @@ def test_what_rounds_of_a_size_come_to_among_more_users(study, tmp_path):
 
 
 def test_a_person_who_is_drawn_with_an_own_update_counts_for_one_norm(study):
-    found = json.loads(study(f"{RUN.replace('clients', 'users')} --populations 2e3 --round-sizes 600 --json"))["rows"]
+    found = json.loads(study(f"{RUN.replace('--clients ', '')} --populations 2e3 --round-sizes 600 --json"))["rows"]
     assert [row["norms"] for row in found] == [1, 1]
 
 
