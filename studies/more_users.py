@@ -1,6 +1,6 @@
 """What a promise would take among more users: the simulated run's signal-to-noise kept, with more users in a round.
 
-For instance: python studies/more_users.py --users 10000 --drawn clients --batch-size 1024 --steps 200
+For instance: python studies/more_users.py --users 10000 --clients --batch-size 1024 --steps 200
 --noise-multiplier 0.62 --epsilon 2,8 --populations 1e6,1e7
 
 Source: Xu et al. 2022 (arXiv 2211.10844), section 4.1. With --round-sizes and users in virtual clients, each row is
@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `studies`
 
-from sfumato._checks import one_of, positive_integer
+from sfumato._checks import positive_integer
 from sfumato._files import write
 from sfumato.cli.options import spellings
 from sfumato.cli.options.run_options import PrintsJson
@@ -27,8 +27,7 @@ from sfumato.cli.output import console
 from sfumato.experiment.settings import Pair
 from sfumato.privacy import PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.statements.curve import rounded_up
-from sfumato.privacy.unit import DRAWN
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import plot, svg
 from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.style import SERIES
@@ -46,7 +45,7 @@ class MoreUsers(PrintsJson, Pair):
     populations: command.WholeNumbers
     """Larger numbers of users."""
     batch_size: int
-    """Expected number of examples in a step, or of users if users are sampled."""
+    """Expected number of users in a step."""
     steps: int
     """Number of training steps."""
     noise_multiplier: float
@@ -55,12 +54,10 @@ class MoreUsers(PrintsJson, Pair):
     """Privacy budget of the larger runs, or several separated by commas: gives the size of their steps."""
     round_sizes: command.WholeNumbers = None
     """Sizes of a step, instead of --epsilon: gives their epsilon."""
-    drawn: str = "users"
-    """What is sampled in each step: examples, users, or users in virtual clients."""
+    clients: bool = False
+    """Users share virtual clients, as in DP-FedEmb."""
     per_user: spellings.Whole = None
     """Largest number of records kept of each user."""
-    examples: spellings.Whole = None
-    """If examples are sampled: number of records kept. (default: --per-user of each user)"""
     delta: spellings.Delta = None
     """Probability with which the epsilon bound may fail."""
     momentum: spellings.MomentumByDefault = None
@@ -91,12 +88,12 @@ class MoreUsers(PrintsJson, Pair):
             return
         head = ("users", "epsilon", "accountant", "counted", "in a step", "noise", "zCDP", "")
         console.table(head, [_cells(row, by_size=by_size) for row in rows])
-        how, what = "so many" if by_size else "the fewest", "examples" if self.drawn == "examples" else "users"
-        console.note(f"in a step: {how} {what}, the noise in the mean that of the simulated run")
+        how = "so many" if by_size else "the fewest"
+        console.note(f"in a step: {how} users, the noise in the mean that of the simulated run")
         console.note(
             f"(noise {plan.noise_multiplier:g} over {plan.expected_batch_size}, {plan.steps} steps), delta {delta:g}"
         )
-        if any(row["norms"] == 1 for row in rows) and self.drawn == "clients":
+        if any(row["norms"] == 1 for row in rows) and self.clients:
             console.note(
                 "counted with C: as Xu et al. 2022 count, for a whole client; it guarantees nothing to a person"
             )
@@ -109,38 +106,32 @@ class MoreUsers(PrintsJson, Pair):
 
     def _simulated(self) -> PrivacyPlan:
         """The plan of the simulated run."""
-        one_of("drawn", self.drawn, DRAWN)
-        among = {"users": self.users} if self.drawn == "examples" else {}
-        unit, population = User(drawn=self.drawn, at_most=self.per_user, **among), self.users  # type: ignore
-        if self.drawn == "examples":  # the population then counts examples
-            population = self.users * unit.max_vectors if self.examples is None else self.examples
         return PrivacyPlan.calibrate(
-            examples=population,
+            examples=self.users,
             delta=self._delta_among(self.users),
             batch_size=self.batch_size,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
-            unit=unit,
-            **self.request(population)._asdict(),
+            unit=User(clients=self.clients, at_most=self.per_user),
+            **self.request(self.users)._asdict(),
         )
 
     def _rows(self, plan: PrivacyPlan, delta: float) -> list[dict[str, Any]]:
         """The rows of all populations, as plain data."""
-        each = max(1, plan.population // self.users)  # keep the number of records per user
-        among: dict[str, Any] = {"populations": [each * count for count in self.populations or ()], "delta": delta}
+        among: dict[str, Any] = {"populations": list(self.populations or ()), "delta": delta}
         among["accountants"] = plan.loss.accountants
         if self.round_sizes is not None:
-            counted = [plan, replace(plan, unit=User(drawn="users"))] if self.drawn == "clients" else [plan]
+            counted = [plan, replace(plan, unit=User())] if self.clients else [plan]
             rows = [row for one in counted for row in epsilon_of_rounds(one, batch_sizes=self.round_sizes, **among)]
         else:
             epsilons = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon or 0.0,)
             rows = extrapolate(plan, epsilons=epsilons, **among)
         return [
             {
-                "users": row.population // each,
+                "users": row.population,
                 "epsilon": row.epsilon if math.isfinite(row.epsilon) else None,
                 "accountant": row.accountant,
-                "norms": int((row.plan or plan).unit.shift_per_vector),
+                "norms": int((row.plan or plan).unit.sensitivity),
                 "batch_size": row.batch_size,
                 "noise_multiplier": row.noise_multiplier,
                 "zcdp": row.zcdp,

@@ -25,7 +25,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning import by_name
 from sfumato.privacy.planning.by_name import GROUPS, MECHANISM_OPTIONS, PARTICIPATION_OPTIONS
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
 from sfumato.report.style import MUTED, SERIES
 from studies import command

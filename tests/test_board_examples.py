@@ -120,7 +120,7 @@ def test_a_path_that_is_none_of_chexpert_is_refused(chexpert: Path):
 def test_chexpert_from_its_files_to_a_run(chexpert: Path, call):
     table = convert("chexpert", chexpert)
     labels = " ".join(f"'{name}'" for name in LABELS)
-    call(f"train 'csv:{table}' --label-columns {labels} --unit user --drawn users --size 16 --channels 1 {QUICK}")
+    call(f"train 'csv:{table}' --label-columns {labels} --unit user --size 16 --channels 1 {QUICK}")
     measured = json.loads(call(f"evaluate run 'csv:{table}' --json"))
     assert [one["name"] for one in measured["labels"]] == list(LABELS)
     assert measured["images"] == 24
@@ -131,7 +131,7 @@ def test_chexpert_from_its_files_to_a_run(chexpert: Path, call):
 def test_eyepacs_from_its_files_to_a_run(eyepacs: Path, call):
     table = convert("eyepacs", eyepacs)
     assert rows_of(table)[1] == {"path": "train/0_right.jpeg", "label": "0", "user": "0", "split": "train"}
-    call(f"train csv:{table} --unit user --drawn users --size 16 --channels 1 {QUICK}")
+    call(f"train csv:{table} --unit user --size 16 --channels 1 {QUICK}")
     measured = json.loads(call(f"evaluate run csv:{table} --json"))
     assert measured["images"] == 30
     call("verify run")

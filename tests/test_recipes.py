@@ -94,7 +94,7 @@ def plan(options: dict[str, Any]) -> PrivacyPlan:
     given = {name: options[name] for name in PLANNED if name in options}
     pair = PairOfRecords(**{one.name: options[one.name] for one in fields(PairOfRecords) if one.name in options})
     if (users := given.pop("users", None)) is not None:
-        given |= {"examples": users, "unit": User(drawn=options["drawn"], at_most=options["per_user"])}
+        given |= {"examples": users, "unit": User(at_most=options["per_user"])}
     given |= pair.request(given["examples"], momentum=options.get("momentum", 0.9))._asdict()
     return PrivacyPlan.calibrate(**(given | {"epsilon": None} if "noise_multiplier" in given else given))
 

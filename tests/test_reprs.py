@@ -9,7 +9,7 @@ from pathlib import Path
 import sfumato
 from sfumato import search
 from sfumato.privacy import Search
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.runs import Run
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import read

@@ -69,7 +69,7 @@ BUDGET: dict[str, Any] = {
     "drift_size": 30,
     "unit": "user",
     "per_user": 2,
-    "drawn": "users",
+    "per_step": 1,
 }
 """The same of what only a private training has."""
 

@@ -222,7 +222,7 @@ def rounds_of(held: Set, parts: list[np.ndarray], epsilon: float, seed: int) -> 
                     torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM),
                     (held.features[part][known], held.labels[part][known]),
                     users=known.nonzero()[:, 0].numpy(),
-                    drawn="users",
+                    per_step=10,
                     rounds=STEPS_FULL_BATCH,
                     epsilon=epsilon,
                     delta=DELTA,

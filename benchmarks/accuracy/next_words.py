@@ -104,7 +104,7 @@ def measure(data: str, noise: str, epsilon: float | None, seed: int, folder: Pat
         shown = replace(source, public=True)
         run: Any = sfumato.pretrain(model, shown, steps=900, batch_size=64, learning_rate=0.2, **how)
     elif data == "people":
-        users = {"unit": "user", "drawn": "users", "batch_size": BATCH, "participation": "fixed-order"}
+        users = {"unit": "user", "per_step": 256, "batch_size": BATCH, "participation": "fixed-order"}
         how |= {"steps": STEPS, "learning_rate": 0.5, "ema": 0.9, "delta": 1e-5, "seed": seed, "keep": 0}
         run = sfumato.train(model, source, epsilon=epsilon, **users, **NOISES[noise], **how)
     else:

@@ -4,8 +4,7 @@ Photographs of hands that show the digits 0 to 9, about ten of each of 218 stude
 its labels.csv), at 32 pixels, at most ten kept of each, split by person, the same for all. Each way has the rules'
 model, batch size, steps and rate, and the least noise for (epsilon, delta) of a person with ten images:
 
-    users               each person drawn as a whole, their gradient clipped (what the rule takes)
-    examples            each image drawn and clipped by itself, accounted by the mixture of Gaussians
+    users               each person drawn, with the mean gradient of all their images clipped
     group privacy       a promise for single images so strict that group privacy makes it epsilon for ten of them
 
 at epsilon 3 and 8 with five seeds, with the full batch of the rules and with a quarter of it, by Poisson sampling. A
@@ -37,7 +36,7 @@ from sfumato.privacy.statements.other_units import group_privacy
 
 EPSILONS, SEEDS, AT_MOST, DELTA = (3, 8), range(5), 10, 1e-5
 BATCHES = {"full batch": 1.0, "a quarter": 0.25}
-WAYS = ("users", "examples", "group privacy")
+WAYS = ("users", "group privacy")
 RESULT = RESULTS / "users.json"
 
 
@@ -85,8 +84,8 @@ def accuracy(source: Source, way: str, epsilon: float, share: float, seed: int, 
     if way == "group privacy":
         asked = least_noise(source.examples, epsilon, share)
     else:
-        size = (source.users or 0) if way == "users" else source.examples
-        asked = {"unit": "user", "per_user": AT_MOST, "drawn": way, "epsilon": epsilon, "batch_size": part(size, share)}
+        size = part(source.users or 0, share)
+        asked = {"unit": "user", "per_user": AT_MOST, "epsilon": epsilon, "batch_size": size}
     try:
         return train(None, source, directory=directory, seed=seed, delta=DELTA, **asked).accuracy
     finally:

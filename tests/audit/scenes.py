@@ -207,7 +207,7 @@ def the_realised_batch_as_divisor(patch: pytest.MonkeyPatch | None) -> Observed:
 
 
 def a_user_cut_in_two(patch: pytest.MonkeyPatch | None) -> Observed:
-    plan = replace(PLAN, unit=User(drawn="users"))
+    plan = replace(PLAN, unit=User())
     gradient = UserGradient(linear(), mean, max_norm=NORM)
     inputs, targets = examples(9.0, 9.0)
     whole = (inputs[None], targets[None].long(), torch.full((1, 2), 0.5))

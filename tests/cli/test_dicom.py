@@ -12,7 +12,7 @@ from PIL import Image
 NAMES = ("Qvortrup", "ZX-731")
 """What only the tags hold: a patient's name, and the beginning of each identifier."""
 
-OF_USERS = "--model head --steps 3 --noise-multiplier 8 --batch-size 9 --device cpu --unit user --drawn users"
+OF_USERS = "--model head --steps 3 --noise-multiplier 8 --batch-size 9 --device cpu --unit user"
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_no_byte_that_is_left_or_printed_names_a_patient(call, scans, shown, qui
     home = Path("home")
     monkeypatch.setenv("SFUMATO_HOME", str(home.resolve()))
     printed = [
-        call(f"train {scans} {quick} --user-from dicom --unit user --drawn examples --keep 2 --output run"),
+        call(f"train {scans} {quick} --user-from dicom --unit user --batch-size 9 --keep 2 --output run"),
         call("report run --public"),
         call("predict run scans/thin/0 --json"),
         call(f"evaluate run {scans} --user-from dicom --json"),

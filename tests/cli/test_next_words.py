@@ -7,7 +7,7 @@ import json
 import pytest
 
 QUICK = "--model lstm,embedding=4,hidden=6 --threads 1 --device cpu"
-USERS = "--unit user --drawn users --batch-size 6 --participation fixed-order --mechanism tree --noise-multiplier 1"
+USERS = "--unit user --batch-size 6 --participation fixed-order --mechanism tree --noise-multiplier 1"
 WORDS = ("the", "cat", "dog", "sees", "a")
 
 

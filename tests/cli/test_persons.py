@@ -15,7 +15,7 @@ from sfumato.training import loop
 
 # As in `quick`, for users: 30 of them.
 USERS = "--model linear --steps 6 --noise-multiplier 4 --learning-rate 0.5 --threads 1 --device cpu --unit user"
-AS_WHOLES = f"{USERS} --drawn users --batch-size 8"
+AS_WHOLES = f"{USERS} --batch-size 8"
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def say(capsys):
     ("options", "sentence"),
     [
         (f"{AS_WHOLES} --per-user 4", "each single person, with up to 4 images, under add-or-remove adjacency"),
-        (f"{USERS} --drawn examples --per-user 3 --batch-size 9", "examples of 30 persons"),
+        (f"{AS_WHOLES} --per-step 2", "each single person, with all of their images, under"),
     ],
 )
 def test_a_promise_for_persons_from_end_to_end(call, people, options, sentence):
@@ -68,7 +68,7 @@ def test_a_promise_for_persons_from_end_to_end(call, people, options, sentence):
 
 
 def test_a_run_for_persons_goes_on_with_the_same_bytes(call, say, people, monkeypatch):
-    for name, options in (("users", AS_WHOLES), ("examples", f"{USERS} --drawn examples --per-user 3 --batch-size 9")):
+    for name, options in (("users", AS_WHOLES), ("shown", f"{AS_WHOLES} --per-step 1")):
         seeded = f"{options} --seed 4"
         call(f"train {people} {seeded} --output whole-{name}")
         with monkeypatch.context() as patch:
@@ -144,7 +144,8 @@ def test_an_uncovered_search_is_by_persons(call, people):
     ("options", "words"),
     [
         ("--per-user 3", "--per-user 3 applies to users, but the unit is an example; give --unit user"),
-        (f"{USERS} --drawn examples --batch-size 8 --participation cyclic", "they lie in different groups"),
+        ("--per-step 1", "--per-step 1 applies to users, but the unit is an example; give --unit user"),
+        (f"{AS_WHOLES} --per-step 0", "--per-step must be at least 1"),
     ],
 )
 def test_refusals(call, people, options, words):

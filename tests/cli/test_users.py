@@ -94,7 +94,7 @@ def by_patient(patients) -> str:
 
 
 def test_folders_of_patients_are_asked_about_and_each_patient_is_promised_to(call, by_patient, quick, capsys):
-    for further in ("", "--user-from folder", "--unit user --drawn users"):
+    for further in ("", "--user-from folder", "--unit user"):
         told = call(f"train {by_patient} {quick} {further} --output run --dry-run", status=1)
         assert told.splitlines()[-1].endswith(
             "hold folders of the same names ('dense', 'thin'), so either level may be the classes; if these names are "
@@ -103,7 +103,7 @@ def test_folders_of_patients_are_asked_about_and_each_patient_is_promised_to(cal
         )
     levels = "--class-from folder:2 --user-from folder"
     told = call(
-        f"train {by_patient} {levels} --unit user --drawn users --batch-size 8 --steps 2 --noise-multiplier 4 "
+        f"train {by_patient} {levels} --unit user --batch-size 8 --steps 2 --noise-multiplier 4 "
         "--model linear --threads 1 --device cpu --output run"
     )
     assert "-differentially private for each single person" in told

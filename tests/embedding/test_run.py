@@ -281,7 +281,7 @@ def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source):
     asked = EmbeddingExperiment(**{**ALONE, **even})
     job, _ = job_of(asked, source)
     assert job.plan.adjacency == "zero-out"
-    assert job.plan.unit.shift_per_vector == 2
+    assert job.plan.unit.sensitivity == 2
     rounds = RoundClients(job, RunKey.from_seed(0))._rounds
     for step in range(3):
         drawn = Sampler(job.plan, RunKey.from_seed(0), records=USERS).draw(step)

@@ -12,19 +12,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sfumato import EMA, PrivacyPlan, RunKey, SfumatoError, Source, open_source, train
-from sfumato.cli import main
-from sfumato.data import cap_per_user
-from sfumato.experiment import defaults, users
+from sfumato.data import by_user, cap_per_user
+from sfumato.experiment import users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import FixedOrder, TruncatedPoisson, User, user_rule
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy import FixedOrder, TruncatedPoisson, User
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.training import steps
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.steps import UserInputs, pieces_of_users
+from sfumato.training.steps import UserInputs
+from sfumato.training.user_records import UserRecords
 
 PEOPLE = 24
 COUNTS = [*(1 + number % 7 for number in range(PEOPLE - 1)), 9]  # of images of each person; nine are padded to ten
@@ -80,11 +82,8 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     assert "a private figure" not in told
 
 
-def plan_for(source: Source, drawn: str, *, at_most: int | None = 5, **other) -> PrivacyPlan:
-    unit = User(drawn="users", at_most=at_most)
-    if drawn == "examples":
-        unit = User(drawn="examples", at_most=at_most, users=source.users)
-    count = source.examples if drawn == "examples" else source.users or 0
+def plan_for(source: Source, *, at_most: int | None = 5, per_step: int | None = None, **other) -> PrivacyPlan:
+    unit, count = User(at_most=at_most, per_step=per_step), source.users or 0
     named = {"batch_size": max(1, count // 3), "steps": 4, "noise_multiplier": 2.0, "delta": 1e-5, **other}
     return PrivacyPlan.calibrate(examples=count, unit=unit, **named)
 
@@ -111,7 +110,7 @@ def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, own=None, **
 def test_one_person_drawn_as_a_whole_moves_the_sum_by_no_more_than_the_norm(people, micro_batch):
     """Also where micro-batches are smaller than what the person has: a part clipped by itself would count again."""
     source = cap_per_user(people, bytes(32), 5)
-    plan = plan_for(source, "users", max_norm=0.1)
+    plan = plan_for(source, max_norm=0.1)
     names = sorted(set(source.train.users.tolist()))
     whole = raw_sum(source, plan, np.arange(PEOPLE), micro_batch=micro_batch)
     for user in ("person 6", "person 13"):  # of seven records, five are kept
@@ -121,19 +120,67 @@ def test_one_person_drawn_as_a_whole_moves_the_sum_by_no_more_than_the_norm(peop
         assert 0.09 < moved <= 0.1
 
 
-def test_one_person_whose_records_are_drawn_moves_the_sum_by_as_many_norms_as_are_kept(people):
-    source = cap_per_user(people, bytes(32), 5)
-    # alike, so that what they move adds up
-    same = replace(source.train, images=source.train.images.copy(), labels=source.train.labels.copy())
-    own = same.users == "person 6"
-    same.images[own], same.labels[own] = same.images[own][0], same.labels[own][0]
-    source = replace(source, train=same)
-    plan = plan_for(source, "examples", max_norm=0.1)
-    rest = without(source, "person 6")
-    moved = (
-        raw_sum(source, plan, np.arange(len(source.train))) - raw_sum(rest, plan, np.arange(len(rest.train)))
-    ).norm()
-    assert 0.49 < float(moved) <= 0.5
+@pytest.mark.parametrize("micro_batch", [4, 100])
+@pytest.mark.parametrize("per_step", [1, 3])
+def test_nobody_s_records_move_what_another_shows(people, per_step, micro_batch):
+    """In each step the sums with and without a person differ by that person's own vector alone."""
+    plan = plan_for(people, at_most=None, per_step=per_step, max_norm=0.1)
+    for user in ("person 6", "person 23", "person 0"):
+        place = sorted(set(people.train.users.tolist())).index(user)
+        whole = raw_sum(people, plan, np.arange(PEOPLE), micro_batch=micro_batch)
+        rest = raw_sum(without(people, user), plan, np.arange(PEOPLE - 1), micro_batch=micro_batch)
+        own = raw_sum(people, plan, np.array([place]), micro_batch=micro_batch)
+        assert 0.05 < float((whole - rest).norm()) <= 0.1
+        torch.testing.assert_close(whole - rest, own, atol=1e-7, rtol=1e-5)
+
+
+@settings(max_examples=30)
+@given(
+    counts=st.lists(st.integers(1, 30), min_size=2, max_size=9),
+    per_step=st.integers(1, 8),
+    size=st.sampled_from([1, 4, 64, 512]),
+    step=st.integers(0, 99),
+    random=st.randoms(use_true_random=False),
+)
+def test_what_a_person_shows_is_a_function_of_that_person_alone(counts, per_step, size, step, random):
+    """Whoever else is in the data or takes part, in whatever order, and however the step is cut."""
+    key = RunKey.from_seed(0)
+    of = np.repeat(np.arange(len(counts)), counts)
+    places = np.concatenate([np.arange(count) for count in counts])  # a record's place among its user's
+    mixed = np.array(random.sample(range(len(of)), len(of)))
+    mixed = mixed[np.argsort(places[mixed], kind="stable")]  # each user's own records keep their order
+    of, places = of[mixed], places[mixed]
+
+    def shown(users: list[int], who: np.ndarray, size: int) -> dict[int, list[int]]:
+        kept = np.flatnonzero(np.isin(of, users))
+        numbers, names = by_user(SimpleNamespace(users=np.array([f"p{user}" for user in of[kept]])))  # type: ignore
+        records = UserRecords.from_numbers(numbers, names, per_step)
+        found = {}
+        for chosen, rows, own in records.pieces(who, size, key, step):
+            for user, some, mine in zip(chosen.tolist(), rows, own, strict=True):
+                found[int(names[user][1:])] = places[kept[some[mine]]].tolist()
+        return found
+
+    everybody = list(range(len(counts)))
+    whole = shown(everybody, np.arange(len(counts)), size)
+    for user, count in enumerate(counts):
+        assert whole[user] == sorted(set(whole[user]))
+        assert len(whole[user]) == min(count, per_step)
+    gone = random.choice(everybody)
+    rest = [user for user in everybody if user != gone]
+    assert shown(rest, np.arange(len(rest)), random.choice([1, 32, 1000])) == {u: whole[u] for u in rest}
+    alone = random.choice(everybody)
+    assert shown(everybody, np.array([alone]), size) == {alone: whole[alone]}
+
+
+def test_each_record_is_shown_as_often_and_steps_and_persons_are_apart():
+    records, key = UserRecords.from_numbers(np.repeat([0, 1], 5), np.array(["a", "b"]), 2), RunKey.from_seed(1)
+    shown = [[tuple(records.shown(user, key, step) - 5 * user) for step in range(500)] for user in (0, 1)]
+    for own in shown:
+        often = np.bincount(np.array(own).ravel(), minlength=5)
+        assert abs(often - 200).max() < 5 * math.sqrt(200)
+        assert len(set(own)) == 10
+    assert shown[0] != shown[1]
 
 
 class Standardised(torch.nn.Module):
@@ -150,7 +197,7 @@ class Standardised(torch.nn.Module):
 
 
 def test_nobody_drops_out_of_a_sum_because_their_records_are_padded(people):
-    plan, module = plan_for(people, "users", at_most=None, max_norm=0.1), Standardised()
+    plan, module = plan_for(people, at_most=None, max_norm=0.1), Standardised()
     nine = np.array([16])  # person 23
     alone = raw_sum(people, plan, nine, module)
     assert 0.05 < float(alone.norm()) <= 0.1
@@ -161,7 +208,7 @@ def test_nobody_drops_out_of_a_sum_because_their_records_are_padded(people):
 
 def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):
     source = cap_per_user(people, bytes(32), 5)
-    plan = plan_for(source, "users", batch_size=6)
+    plan = plan_for(source, batch_size=6)
     job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1)
     whole = steps.PrivateTrainingSteps(job, job.key)
     drawn = [whole._sampler.draw(step) for step in range(400)]
@@ -177,14 +224,14 @@ def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):
 
 @pytest.mark.parametrize(("views", "micro_batch"), [(1, 1), (2, 3), (2, 64)])
 def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_batch):
-    settings = replace(SETTINGS, views=views, shift=views - 1)
-    plan = plan_for(people, "users", at_most=None)
-    job = prepare(None, people, plan, settings, device="cpu", threads=1, micro_batch=micro_batch)
+    chosen = replace(SETTINGS, views=views, shift=views - 1)
+    plan = plan_for(people, at_most=None)
+    job = prepare(None, people, plan, chosen, device="cpu", threads=1, micro_batch=micro_batch)
     inputs, key = UserInputs(job), RunKey.from_seed(0)
     present = np.array([0, 3, 4, 9, 16, 20])  # person 23, who has nine, is number 16
     names = np.unique(people.train.users)
     rows = {user: [] for user in present.tolist()}
-    for chosen, places, own in pieces_of_users(inputs._order, inputs._ends, present, micro_batch):
+    for chosen, places, own in inputs._users.pieces(present, micro_batch, key, 0):
         assert places.shape == own.shape
         assert places.size <= max(micro_batch, places.shape[1])
         for user, place, mine in zip(chosen.tolist(), places, own, strict=True):
@@ -200,7 +247,7 @@ def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_ba
 
 def test_a_users_input_does_not_depend_on_who_else_is_there(people):
     """Nor on how the step is cut: one record's place among the draws is another one's, but no pixel is."""
-    plan = plan_for(people, "users", at_most=None)
+    plan = plan_for(people, at_most=None)
     job = prepare(None, people, plan, SETTINGS, device="cpu", threads=1, micro_batch=64)
     inputs, key = UserInputs(job), RunKey.from_seed(0)
     alone = [batch for batch, *_ in inputs.micro_batches(key, 0, np.array([6]))]
@@ -209,48 +256,63 @@ def test_a_users_input_does_not_depend_on_who_else_is_there(people):
     assert any((one.shape == wanted.shape and bool((one == wanted).all())) for batch in among for one in batch)
 
 
+@pytest.mark.parametrize("micro_batch", [1, 64])
+def test_a_users_views_do_not_depend_on_who_else_is_there(people, micro_batch):
+    plan, chosen = plan_for(people, at_most=None, per_step=2), replace(SETTINGS, views=2, shift=2)
+    job = prepare(None, people, plan, chosen, device="cpu", threads=1, micro_batch=micro_batch)
+    inputs, key = UserInputs(job), RunKey.from_seed(0)
+    alone = next(batch for batch, *_ in inputs.micro_batches(key, 0, np.array([9])))[0]
+    among = [batch for batch, *_ in inputs.micro_batches(key, 0, np.arange(PEOPLE))]
+    assert any(
+        bool((one[:, : len(alone)] == alone).flatten(1).all(1).any()) for one in among if one.shape[1] >= len(alone)
+    )
+
+
 def test_what_follows_by_rule_is_said(people):
     asked = Experiment(unit="user", epsilon=8.0)
-    source = asked.select_records(people)
-    assert source.at_most == 4  # 96 records of 24 people
-    assert np.unique(source.train.users, return_counts=True)[1].max() == 4
-    plan, _, reasons = asked.decide(source)
-    told = "\n".join(reasons)
-    assert "per user 4 (by rule: the average of 24 users, rounded up)" in told
-    assert "drawn users (by rule: less noise over signal)" in told
-    assert told.count(": noise over signal") == 2
-    assert plan.unit == User(drawn="users", at_most=4)
+    assert asked.select_records(people) is people
+    plan, _, reasons = asked.decide(people)
+    assert "per step all kept records (by rule: their features are computed once)" in "\n".join(reasons)
+    assert plan.unit == User()
     assert (plan.population, plan.users, plan.expected_batch_size) == (24, 24, 24)
-    by_records = Experiment(unit="user", drawn="examples", epsilon=8.0).decide(source).plan
-    assert (by_records.population, by_records.users) == (len(source.train), 24)
-    assert by_records.delta == plan.delta == 1e-5
-    everything = Experiment(unit="user", drawn="users", epsilon=8.0)
-    assert everything.select_records(people) is people
-    assert everything.decide(people).plan.unit == User(drawn="users", at_most=None)
+    capped = replace(asked, per_user=4, model="cnn")
+    source = capped.select_records(people)
+    assert (source.at_most, np.unique(source.train.users, return_counts=True)[1].max()) == (4, 4)
+    plan, _, reasons = capped.decide(source)
+    assert "per step 1 (by rule: gradients of different users say more)" in "\n".join(reasons)
+    assert plan.unit == User(at_most=4, per_step=1)
+    for per_step, shown in ((1, 1), (3, 3), (4, None), (100, None)):
+        assert replace(capped, per_step=per_step).decide(source).plan.unit == User(at_most=4, per_step=shown)
+    frozen = replace(capped, model="cnn", trainable=("classifier",))
+    assert frozen.decide(source).plan.unit == User(at_most=4)
+    assert replace(frozen, shift=1, views=2).decide(source).plan.unit == User(at_most=4, per_step=1)
 
 
-def test_a_batch_size_counts_gradients_until_it_is_said_what_is_drawn(people, monkeypatch):
-    source = cap_per_user(people, bytes(32), 4)
-    shared = {"unit": "user", "noise_multiplier": 2.0, "steps": 5, "batch_size": 12}
-    assert Experiment(**shared, drawn="users").decide(source).plan.expected_batch_size == 12
-    assert Experiment(**shared, drawn="examples").decide(source).plan.expected_batch_size == 12
-    monkeypatch.setattr(users, "choose_drawn", lambda *_, **__: ("users", []))
-    assert Experiment(**shared).decide(source).plan.expected_batch_size == round(12 * 24 / len(source.train))
+def test_a_batch_size_counts_users(people):
+    asked = Experiment(unit="user", noise_multiplier=2.0, steps=5, batch_size=12)
+    for per_step in (None, 1, 3):
+        plan = replace(asked, per_step=per_step).decide(people).plan
+        assert (plan.expected_batch_size, plan.population) == (12, 24)
 
 
-@pytest.mark.parametrize(("drawn", "population"), [("users", 200_000), ("examples", 2_000_000)])
-def test_delta_is_small_against_the_number_of_users(people, drawn, population):
+@pytest.mark.parametrize(("per_step", "users"), [(None, 4096 // 10), (1, 4096), (3, 1365)])
+def test_by_rule_as_many_users_take_part_as_show_the_images_of_a_large_batch(people, per_step, users):
+    source = replace(people, users=200_000, examples=2_000_000)
+    plan = Experiment(unit="user", per_step=per_step, noise_multiplier=4.0).decide(source).plan
+    assert plan.expected_batch_size == pytest.approx(users, abs=1)
+
+
+def test_delta_is_small_against_the_number_of_users(people):
     source = replace(people, users=200_000, examples=2_000_000, at_most=10)
-    asked = Experiment(unit="user", drawn=drawn, noise_multiplier=4.0, steps=5)
-    plan = asked.decide(source).plan
-    assert (plan.population, plan.users, plan.delta) == (population, 200_000, 1e-7)
+    plan = Experiment(unit="user", noise_multiplier=4.0, steps=5).decide(source).plan
+    assert (plan.population, plan.users, plan.delta) == (200_000, 200_000, 1e-7)
 
 
 def test_noise_that_remembers_draws_users(people, tmp_path):
     asked = {"unit": "user", "mechanism": "tree", "epsilon": 30.0, "steps": 6, "learning_rate": 0.5}
     run = train("linear", people, directory=tmp_path / "run", threads=1, **asked)
     plan = run.statement.plan
-    assert plan.unit.drawn == "users"
+    assert plan.unit == User()
     assert isinstance(plan.participation, FixedOrder)
     assert "each single person" in run.statement.sentence
 
@@ -276,7 +338,7 @@ def decided(asked: Experiment, source: Source):
 
 
 def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
-    plan = plan_for(cap_per_user(people, bytes(32), 3), "users", at_most=3)
+    plan = plan_for(cap_per_user(people, bytes(32), 3), at_most=3)
     run = train("linear", spec, plan, directory=tmp_path / "run", learning_rate=1.0, averaging=EMA(0.9), threads=1)
     request = json.loads((tmp_path / "run" / "settings.json").read_text())["request"]["source"]
     assert request["users"] == 24
@@ -286,21 +348,21 @@ def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda source: plan_for(source, "users", at_most=2), "keeps at most 2 records of each user, but a user"),
-        (lambda source: replace(plan_for(source, "users"), population=30), "is for 30 users, but the source has 24"),
+        (lambda source: plan_for(source, at_most=2), "keeps at most 2 records of each user, but a user"),
+        (lambda source: replace(plan_for(source), population=30), "is for 30 users, but the source has 24"),
         (
-            lambda source: plan_for(source, "users", participation=TruncatedPoisson(batch_size=6, largest=9),
+            lambda source: plan_for(source, participation=TruncatedPoisson(batch_size=6, largest=9),
                                     adjacency="zero-out"),
             "users have different numbers of records; use Poisson sampling",
         ),
         (
-            lambda source: plan_for(source, "users", adjacency="zero-out",
+            lambda source: plan_for(source, adjacency="zero-out",
                                     participation=FixedOrder(batch_size=6, assignment="position")),
             "order position is for records, but users are sampled",
         ),
         (
-            lambda source: replace(plan_for(source, "users"), unit=User(drawn="clients")),
-            "train classifiers on examples or users; clients are for embeddings",
+            lambda source: replace(plan_for(source), unit=User(clients=True)),
+            "virtual clients, which are for embeddings; make the plan without clients",
         ),
     ],
 )  # fmt: skip
@@ -313,7 +375,7 @@ def test_a_plan_that_is_not_for_the_source_is_refused(people, change, words):
 def test_persons_in_both_parts_are_refused(tmp_path):
     source = open_source(archive(tmp_path, shared=True), owner_key=bytes(32))
     with pytest.raises(SfumatoError, match="8 of the 24 training users also have test records"):
-        users.check(source, plan_for(source, "users", at_most=None))
+        users.check(source, plan_for(source, at_most=None))
 
 
 @pytest.fixture
@@ -334,12 +396,12 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
     known = {"owner_key": bytes(32), "user_from": "class"}
     source = open_source(named, **known)
     with pytest.raises(SfumatoError, match=r"with user_from=class each class is one user, .* declare the classes"):
-        users.check(source, plan_for(source, "users", at_most=None))
+        users.check(source, plan_for(source, at_most=None))
     by_image = PrivacyPlan.calibrate(examples=48, batch_size=48, steps=2, epsilon=8, delta=1e-5)
     users.check(source, by_image)
     assert users.class_users_note(source, by_image) is None
     declared = open_source(named, classes=[f"p{number}" for number in range(12)], **known)
-    plan = plan_for(declared, "users", at_most=None)
+    plan = plan_for(declared, at_most=None)
     users.check(declared, plan)
     assert "each class is one user" in users.class_users_note(declared, plan)
     assert users.class_users_note(replace(declared, open_set=True), plan) is None
@@ -352,50 +414,10 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
     [
         ({"per_user": 3}, "per_user=3 applies to users, but the unit is an example; give unit=user"),
         ({"unit": "person"}, "unit must be one of example, user; got 'person'"),
-        ({"unit": "user", "noise_multiplier": 2.0}, "noise_multiplier 2 is given without drawn"),
-        (
-            {"unit": "user", "drawn": "examples", "participation": "cyclic"},
-            "they lie in different groups, so the user has a turn in many steps",
-        ),
-        ({"unit": "user", "drawn": "examples", "mechanism": "tree"}, "use gaussian noise with poisson"),
+        ({"per_step": 3}, "per_step=3 applies to users, but the unit is an example; give unit=user"),
+        ({"unit": "user", "per_step": 0}, "per_step must be"),
     ],
 )
 def test_what_cannot_be_asked_for(people, asked, words):
     with pytest.raises(SfumatoError, match=words):
         Experiment(**asked).decide(people)
-
-
-@pytest.mark.parametrize(
-    ("count", "of_each", "share"),
-    [(2, 2.5, 0.4), (30, 1, 1.5), (117, 3.4, 0.999), (1200, 10, 0.02), (40_001, 2.5, 1.0)],
-)
-def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
-    """For the same gradients in a step, whatever rounding would make of records that do not divide evenly."""
-    monkeypatch.setattr(
-        "sfumato.privacy.plan.calibration.least_within", lambda *_, **__: 1.0
-    )  # the noise is of no concern
-    kept, per_user = round(count * of_each), math.ceil(of_each)
-    size = max(math.ceil(of_each), round(share * kept))
-    sizes = {"users": count, "records": per_user, "population": kept}
-    rule = user_rule(gradients=size, steps=1, epsilon=8.0, delta=1e-5, **sizes)
-    drawn = rule.users.plan.expected_batch_size
-    assert drawn == defaults.users_for_batch(size, kept, count)
-    by_rule = defaults.user_rules({"batch_size": defaults.Rule(size, "")}, kept, count)
-    assert drawn == by_rule["batch_size"].value
-    assert (drawn == count) == (size >= kept or count == 1), "all of them only where that is all"
-
-
-def test_plan_recommends_what_train_takes(people, capsys, monkeypatch):
-    """The same batch for the output of sfumato plan compares and sfumato train then decides."""
-    size = 61
-    monkeypatch.setattr(
-        "sfumato.privacy.plan.calibration.least_within", lambda *_, **__: 2.0
-    )  # the noise is of no concern
-    asked = Experiment(unit="user", per_user=4, batch_size=size, steps=3, epsilon=8.0, delta=1e-4)
-    plan = asked.decide(asked.select_records(people)).plan
-    kept = asked.select_records(people)
-    facts = f"--users {kept.users} --examples {kept.examples} --per-user 4 --batch-size {size}"
-    assert main(f"plan --unit user {facts} --steps 3 --epsilon 8 --delta 1e-4 --json".split()) == 0
-    told = json.loads(capsys.readouterr().out)
-    taken = next(row for row in told["ways"] if row["taken"])
-    assert (taken["drawn"], taken["batch_size"]) == (plan.unit.drawn, plan.expected_batch_size)

@@ -194,9 +194,9 @@ def test_users_who_are_clipped_as_a_whole_are_refused(spots):
     whose = np.array([str(number // 4) for number in range(200)])
     source = replace(spots, train=replace(spots.train, users=whose), users=50)
     plan = PrivacyPlan.calibrate(
-        examples=50, unit=User(drawn="users", at_most=4), batch_size=10, steps=3, noise_multiplier=4.0, delta=1e-3
+        examples=50, unit=User(at_most=4), batch_size=10, steps=3, noise_multiplier=4.0, delta=1e-3
     )
-    with pytest.raises(SfumatoError, match="who are clipped as a whole; leave it out, or give drawn=examples"):
+    with pytest.raises(SfumatoError, match="who are clipped as a whole; leave it out"):
         prepare(None, source, plan, Settings(model="linear", **SETTINGS))
 
 

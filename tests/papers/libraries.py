@@ -199,20 +199,23 @@ FINE = 1e-4
 
 def several_vectors(rng):
     at_most = int(rng.integers(2, 9))
-    drawn = ("examples", "users", "clients")[int(rng.integers(3))]
-    return {"drawn": drawn, "at_most": at_most, "sigma": float(rng.uniform(5, 30)), "steps": int(rng.integers(1, 9))}
+    clients = bool(rng.integers(2))
+    return {
+        "clients": clients,
+        "at_most": at_most,
+        "sigma": float(rng.uniform(5, 30)),
+        "steps": int(rng.integers(1, 9)),
+    }
 
 
 def of_users(case):
-    examples = case["drawn"] == "examples"
-    count = 100 * case["at_most"] if examples else 100
     return PrivacyPlan.calibrate(
-        examples=count,
-        batch_size=count,
+        examples=100,
+        batch_size=100,
         noise_multiplier=case["sigma"],
         steps=case["steps"],
         delta=1e-3,
-        unit=User(drawn=case["drawn"], at_most=case["at_most"], users=100 if examples else None),
+        unit=User(clients=case["clients"], at_most=case["at_most"]),
     ).epsilon()
 
 
@@ -221,7 +224,7 @@ def sensitive(case, sensitivity):
 
 
 def moved_by(case):
-    return {"examples": case["at_most"], "users": 1, "clients": 2}[case["drawn"]]
+    return 2 if case["clients"] else 1
 
 
 FORMULAS = [

@@ -23,7 +23,7 @@ from sfumato.privacy.mechanism import BandedToeplitz, Tree
 from sfumato.privacy.theorems.composed_gaussian import squared_sensitivity, squared_tree_sensitivity
 from sfumato.randomness.noise import NOISES
 from sfumato.training.step import descend
-from sfumato.training.steps import record_shares
+from sfumato.training.user_records import record_shares
 
 from .formula import Formula
 from .formulas import shejwalkar2022 as formulas

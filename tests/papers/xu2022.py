@@ -19,7 +19,9 @@ from sfumato.evaluation.similarity import similarity
 from sfumato.models import create_embedding, losses
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import FixedClipping, FixedOrder, Gaussian, Poisson, QuantileClipping, User
+from sfumato.privacy.loss import Loss
 from sfumato.privacy.mechanism import Tree
+from sfumato.privacy.theorems.mixture_of_gaussians import MixedGaussians
 from sfumato.randomness import NoiseState
 from sfumato.training.step import COUNT, NORM, AdaptiveStep, descend
 from studies.extrapolation import extrapolate, zcdp
@@ -164,7 +166,7 @@ def rounds_case(rng):
         steps=ROUNDS,
         delta=1e-3,
         clipping=FixedClipping(float(rng.uniform(0.02, 0.3))),
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     sampler, weight = Sampler(plan, key, records=USERS), rng.normal(size=(3, 4))
 
@@ -228,7 +230,7 @@ def moves(bound):
     found = query(records, torch.tensor([0, 0, 1, 1, 2, 2]), rng).gradients["layer.weight"]
     nobody = query(records[:0], torch.tensor([], dtype=torch.int64), rng).gradients["layer.weight"]
     promised = [query.sensitivity(adjacency) for adjacency in ADJACENCIES[:2]]
-    return [*promised, bound * User(drawn="clients").shift_per_vector, (found - nobody).norm()]
+    return [*promised, bound * User(clients=True).sensitivity, (found - nobody).norm()]
 
 
 # -- losses on embeddings ----------------------------------------------------------------------------------------------
@@ -290,7 +292,7 @@ def adaptive_case(rng):
         steps=30,
         delta=1e-5,
         clipping=clipping,
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     return {
         "plan": plan,
@@ -354,7 +356,7 @@ def sampled_plan(rng):
         mechanism=Gaussian(noise_multiplier=float(rng.uniform(1.6, 4.0))),
         steps=int(rng.integers(50, 400)),
         delta=1e-4,
-        unit=User(drawn="users"),
+        unit=User(),
     )
 
 
@@ -369,16 +371,23 @@ EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 
 
 def capped_plan(rng):
-    """Users of at most G records, each of which is drawn by itself."""
+    """A plan for examples, and the number G of one user's records, each of which is drawn by itself."""
     most = int(rng.integers(2, 5))
-    return PrivacyPlan(
+    plan = PrivacyPlan(
         population=1000,
         participation=Poisson(batch_size=int(rng.integers(20, 100))),
         mechanism=Gaussian(noise_multiplier=float(rng.uniform(1.5, 3.0))),
         steps=int(rng.integers(20, 200)),
         delta=1e-4,
-        unit=User(drawn="examples", at_most=most, users=1000),
     )
+    return plan, most
+
+
+def loss_of_capped(case):
+    plan, most = case
+    q, sigma = plan.sampling_probability, plan.noise_multiplier
+    part = MixedGaussians(sigma=sigma, probability=q, records=most, steps=plan.steps)
+    return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(part,)).deltas(EPSILONS)
 
 
 def deltas_of_sampled(plan, *, times=0, moves=1.0):
@@ -386,8 +395,9 @@ def deltas_of_sampled(plan, *, times=0, moves=1.0):
     return formulas.delta_of_mixture([1 - q, q], plan.noise_multiplier / moves, plan.steps + times, EPSILONS)
 
 
-def deltas_of_capped(plan, *, records=0, together=False):
-    q, most = plan.expected_batch_size / plan.population, plan.unit.at_most + records
+def deltas_of_capped(case, *, records=0, together=False):
+    plan, most = case
+    q, most = plan.expected_batch_size / plan.population, most + records
     weights = formulas.binomial(most, q)
     if together:  # one coin for all of them
         weights = np.array([1 - q, *np.zeros(most - 1), q])
@@ -401,7 +411,7 @@ def tree_plan(rng):
         mechanism=Tree(noise_multiplier=float(rng.uniform(4.0, 20.0))),
         steps=int(rng.integers(2, 40)),
         delta=1e-6,
-        unit=User(drawn="users"),
+        unit=User(),
     )
 
 
@@ -436,7 +446,7 @@ def extrapolated_case(rng):
         mechanism=Gaussian(noise_multiplier=float(rng.uniform(0.4, 1.0))),
         steps=int(rng.integers(200, 800)),
         delta=1e-4,
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     return plan, int(rng.choice([1_000_000, 3_000_000])), float(rng.uniform(0.5, 1.0))
 
@@ -696,11 +706,11 @@ FORMULAS = [
         says="the same of sum_k Binomial(G, q)(k) N(k, z^2)",
         code="privacy/theorems/mixture_of_gaussians.py: MixedGaussians",
         draw=capped_plan,
-        runs=lambda plan: plan.loss.deltas(EPSILONS),
+        runs=loss_of_capped,
         formula=deltas_of_capped,
         mistakes={
-            "one record less": lambda plan: deltas_of_capped(plan, records=-1),
-            "one coin for all records of a user": lambda plan: deltas_of_capped(plan, together=True),
+            "one record less": lambda case: deltas_of_capped(case, records=-1),
+            "one coin for all records of a user": lambda case: deltas_of_capped(case, together=True),
         },
         within=1e-3,
         cases=2,  # of eight points each

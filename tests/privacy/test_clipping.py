@@ -58,7 +58,7 @@ def test_one_user_of_a_client_moves_both_parts_twice_as_far():
     clipping = QuantileClipping(count_noise=1.6)
     before, after = np.array([0.6, 0.8, 0.5]), np.array([-0.6, -0.8, -0.5])
     moved = np.linalg.norm((before - after) * [1.0, 1.0, 0.63 / 1.6])
-    twice = plan(unit=User(drawn="clients"))
+    twice = plan(unit=User(clients=True))
     bound = twice.theorem.sensitivity(twice) * 0.63 / clipping.joint_noise(0.63)
     assert moved == pytest.approx(bound, rel=1e-12)
 

@@ -10,18 +10,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.privacy import NoisyTable, PrivateChoice
 
 TABLE = NoisyTable(epsilon=0.1, classes=3)
-
-
-@given(epsilon=st.floats(1e-3, 50))
-def test_the_noise_has_epsilon_exactly(epsilon):
-    assert replace(TABLE, epsilon=epsilon).noise_epsilon == Fraction(epsilon)
 
 
 def test_the_variance_is_that_of_the_law():

@@ -29,14 +29,14 @@ def plan(unit=None, **changes) -> PrivacyPlan:
         "mechanism": Gaussian(noise_multiplier=0.62),
         "steps": 200,
         "delta": 1e-4,
-        "unit": User(drawn="users") if unit is None else unit,
+        "unit": User() if unit is None else unit,
     }
     return PrivacyPlan(**(known | changes))
 
 
-BY_RECORDS = User(drawn="examples", at_most=10, users=3400)
-CLIENTS = User(drawn="clients", at_most=None)
-GROUPED = User(drawn="clients", users=54_400, grouped=True)
+SHOWN = User(at_most=10, per_step=2)
+CLIENTS = User(clients=True, at_most=None)
+GROUPED = User(clients=True, users=54_400, grouped=True)
 
 
 def test_emnist_by_users_and_by_clients():
@@ -64,7 +64,7 @@ def test_every_pair_that_has_a_theorem_for_examples_has_it_for_users(participati
     """A user drawn as a whole costs what an example costs; in a virtual client, what it costs at half the noise."""
     for adjacency in participation.adjacencies:
         example = plan(Example(), participation=participation, mechanism=mechanism, adjacency=adjacency, steps=40)
-        users = replace(example, unit=User(drawn="users"))
+        users = replace(example, unit=User())
         assert users.epsilon() == example.epsilon()
         for unit in (CLIENTS, GROUPED):
             assert replace(example, unit=unit).epsilon() == example.with_noise(mechanism.noise_multiplier / 2).epsilon()
@@ -73,19 +73,19 @@ def test_every_pair_that_has_a_theorem_for_examples_has_it_for_users(participati
             plan(participation=participation, mechanism=mechanism, adjacency="add-or-remove", steps=40)
 
 
-@pytest.mark.parametrize("unit", [User(drawn="users"), User(drawn="users", at_most=3), BY_RECORDS, CLIENTS, GROUPED])
+@pytest.mark.parametrize("unit", [User(), User(at_most=3), SHOWN, CLIENTS, GROUPED])
 def test_a_plan_writes_and_reads_its_unit(unit):
     written = plan(unit, mechanism=Gaussian(noise_multiplier=5.0))
     data = json.loads(json.dumps(written.to_dict()))
     assert data["unit"] == "user"
     assert PrivacyPlan.from_dict(data) == written
     assert PrivacyPlan.from_dict(data).fingerprint == written.fingerprint
-    for odd in ({"drawn": "clients" if unit.drawn != "clients" else "users"}, {"users": 4000}, {"at_most": 7}):
+    for odd in ({"clients": not unit.clients}, {"users": 4000}, {"at_most": 7}, {"per_step": 5}):
         if odd.items() <= data.items():
             continue
         with contextlib.suppress(SfumatoError):
             assert PrivacyPlan.from_dict(data | odd).fingerprint != written.fingerprint
-    for name in ("drawn", "users", "at_most", "grouped"):
+    for name in ("clients", "users", "at_most", "per_step", "grouped"):
         with pytest.raises(SfumatoError, match="exactly its own fields"):
             PrivacyPlan.from_dict({key: value for key, value in data.items() if key != name})
     with pytest.raises(SfumatoError, match="grouped must be true or false"):
@@ -95,7 +95,7 @@ def test_a_plan_writes_and_reads_its_unit(unit):
 def test_a_plan_for_examples_has_no_field_of_users():
     data = plan(Example()).to_dict()
     assert data["unit"] == "example"
-    assert not {"drawn", "users", "at_most", "grouped"} & set(data)
+    assert not {"clients", "users", "at_most", "per_step", "grouped"} & set(data)
     with pytest.raises(SfumatoError, match="difference in"):
         PrivacyPlan.from_dict(data | {"users": 3400})
 
@@ -103,12 +103,29 @@ def test_a_plan_for_examples_has_no_field_of_users():
 def test_units_are_counted_by_users_and_delta_goes_by_them():
     assert plan(Example()).users is None
     assert plan(Example()).units == plan().units == plan().users == 6800
-    assert plan(BY_RECORDS).users == plan(BY_RECORDS).units == 3400
     assert plan(GROUPED).users == 54_400
-    assert default_delta(plan(BY_RECORDS, population=34_000).units) == 1e-5
-    assert large_delta_note(plan(BY_RECORDS, delta=2e-4, mechanism=Gaussian(noise_multiplier=5.0))) is None
-    remark = large_delta_note(plan(BY_RECORDS, delta=3e-4, mechanism=Gaussian(noise_multiplier=5.0)))
-    assert "above 1 over 3400 users" in (remark or "")
+    assert default_delta(plan(GROUPED).units) == 1e-6
+    groups = {"unit": GROUPED, "mechanism": Gaussian(noise_multiplier=5.0)}
+    assert large_delta_note(plan(**groups, delta=1.8e-5)) is None
+    remark = large_delta_note(plan(**groups, delta=1.9e-5))
+    assert "above 1 over 54400 users" in (remark or "")
+
+
+def test_how_many_records_are_shown_in_a_step_costs_nothing():
+    """The vector is clipped whatever is shown."""
+    assert plan(SHOWN).epsilon() == plan(User(at_most=10)).epsilon() == plan().epsilon()
+    assert plan(SHOWN).fingerprint != plan(User(at_most=10)).fingerprint
+
+
+def test_a_plan_that_draws_records_of_users_is_refused_by_name():
+    data = plan().to_dict() | {"drawn": "examples", "at_most": 10, "users": 3400}
+    for written in (data, {name: value for name, value in data.items() if name not in ("clients", "per_step")}):
+        with pytest.raises(
+            SfumatoError, match=r"draws single records of its users \(drawn examples\), which no theorem"
+        ):
+            PrivacyPlan.from_dict(written)
+    with pytest.raises(SfumatoError, match="difference in"):
+        PrivacyPlan.from_dict(plan().to_dict() | {"drawn": "users"})
 
 
 @pytest.mark.parametrize(("batch", "noise"), [(20_000, 2.231), (2_000, 1.359)])
@@ -124,7 +141,7 @@ def test_calibration_takes_the_unit():
     found = PrivacyPlan.calibrate(**known, steps=200)
     assert found.unit == CLIENTS
     assert found.epsilon() <= 2.0
-    alone = PrivacyPlan.calibrate(**(known | {"unit": User(drawn="users")}), steps=200)
+    alone = PrivacyPlan.calibrate(**(known | {"unit": User()}), steps=200)
     assert found.noise_multiplier == pytest.approx(2 * alone.noise_multiplier, abs=3e-4)
     assert PrivacyPlan.calibrate(**known, noise_multiplier=found.noise_multiplier).steps == 200
 
@@ -143,17 +160,15 @@ def test_losses_of_users_compose_however_they_are_drawn_and_not_with_those_of_ex
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: User(drawn="examples", users=10), "at_most must be given if examples are sampled"),
-        (lambda: User(drawn="examples", at_most=3), "users must be a whole number"),
-        (lambda: User(drawn="users", users=10), "users must be left out if users are sampled"),
-        (lambda: User(drawn="users", grouped=True), "grouped is for virtual clients"),
-        (lambda: User(drawn="clients", grouped=1, users=9), "grouped must be true or false"),
-        (lambda: plan(User(drawn="examples", at_most=2, users=6801)), "users must not outnumber their examples"),
-        (
-            lambda: plan(User(drawn="examples", at_most=2, users=3399)),
-            "examples must be at most 2 for each of 3399",
-        ),
-        (lambda: plan(User(drawn="clients", users=6799, grouped=True)), "users must be at least as many as the groups"),
+        (lambda: User(at_most=0), "at_most must be"),
+        (lambda: User(per_step=0), "per_step must be"),
+        (lambda: User(clients=True, per_step=1), "users of virtual clients show all of their kept records"),
+        (lambda: User(clients=1), "clients must be true or false"),
+        (lambda: User(clients=True, grouped=True), "users must be a whole number"),
+        (lambda: User(users=10), "users must be left out if users are sampled"),
+        (lambda: User(grouped=True), "grouped is for virtual clients"),
+        (lambda: User(clients=True, grouped=1, users=9), "grouped must be true or false"),
+        (lambda: plan(User(clients=True, users=6799, grouped=True)), "users must be at least as many as the groups"),
     ],
 )
 def test_bad_values_are_refused(make, words):

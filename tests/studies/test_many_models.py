@@ -188,6 +188,6 @@ def test_models_that_are_trained_in_several_blocks_differ(monkeypatch):
 )
 def test_what_these_steps_do_not_do_is_refused(given, words):
     if given.get("plan") == "users":
-        given = {"plan": a_plan(batch_size=EXAMPLES, unit=User(drawn="users"))}
+        given = {"plan": a_plan(batch_size=EXAMPLES, unit=User())}
     with pytest.raises(SfumatoError, match=words):
         Training(**{"plan": a_plan(), "descent": SGD, "averages": Averages(ema=0.0)} | given)

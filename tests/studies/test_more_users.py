@@ -18,7 +18,7 @@ SIMULATED = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=0.62),
     steps=200,
     delta=1e-4,
-    unit=User(drawn="clients"),
+    unit=User(clients=True),
 )
 
 
@@ -53,7 +53,7 @@ def test_without_sampling_gaps_grow_with_the_users(mechanism):
         mechanism=mechanism,
         steps=200,
         delta=1e-4,
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     rows = extrapolate(order, epsilons=(2.0, 8.0), populations=(1_000_000, 10_000_000), delta=1e-8)
     for row in rows:
@@ -90,7 +90,7 @@ def test_rounds_that_cannot_be_are_refused():
         )
 
 
-RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 5 --noise-multiplier 1"
+RUN = "more_users --users 300 --clients --batch-size 60 --steps 5 --noise-multiplier 1"
 
 
 def test_a_budget_among_more_users(study, tmp_path, once):
@@ -126,7 +126,7 @@ def test_what_rounds_of_a_size_come_to_among_more_users(study, tmp_path):
 
 
 def test_a_person_who_is_drawn_with_an_own_update_counts_for_one_norm(study):
-    found = json.loads(study(f"{RUN.replace('clients', 'users')} --populations 2e3 --round-sizes 600 --json"))["rows"]
+    found = json.loads(study(f"{RUN.replace('--clients ', '')} --populations 2e3 --round-sizes 600 --json"))["rows"]
     assert [row["norms"] for row in found] == [1, 1]
 
 

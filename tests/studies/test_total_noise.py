@@ -67,7 +67,7 @@ def test_a_full_batch_becomes_a_poisson_sample():
 
 def test_of_users_the_same_holds():
     users = PrivacyPlan.calibrate(
-        examples=2000, batch_size=400, steps=50, noise_multiplier=12.0, delta=1e-5, unit=User(drawn="users", at_most=5)
+        examples=2000, batch_size=400, steps=50, noise_multiplier=12.0, delta=1e-5, unit=User(at_most=5)
     )
     small = scaled_plan(users, 4)
     assert (small.unit, small.expected_batch_size, small.noise_multiplier) == (users.unit, 100, 3.0)

@@ -150,7 +150,7 @@ def adaptive_step_is_the_same(workers: Workers) -> bool:
         steps=STEPS,
         delta=1e-5,
         clipping=QuantileClipping(max_norm=1.0, count_noise=2.0),
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
     steps = [

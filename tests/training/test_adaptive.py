@@ -51,7 +51,7 @@ def plan(noise: float, steps: int = 60, **clipping) -> PrivacyPlan:
         steps=steps,
         delta=1e-5,
         clipping=QuantileClipping(**{"max_norm": 1.0, "count_noise": VECTORS / 20, **clipping}),
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
 
 

@@ -59,7 +59,7 @@ def test_the_inputs_are_those_of_records_that_are_read(spots, plan, model, on_a_
 def test_so_they_are_of_whole_users(spots, on_a_device):
     people = np.array([f"person {number % 23}" for number in range(200)])
     source = replace(spots, train=replace(spots.train, users=people), users=23)
-    of_users = {"examples": 23, "unit": User(drawn="users")}
+    of_users = {"examples": 23, "unit": User()}
     plan = PrivacyPlan.calibrate(batch_size=20, steps=2, noise_multiplier=2.0, delta=1e-3, **of_users)
     job = prepare(None, source, plan, Settings(**MODELS["views"], **OPTIONS), threads=1, micro_batch=30)
     read = list(UserInputs(job).micro_batches(KEY, 1, np.arange(3, 20)))

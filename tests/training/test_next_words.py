@@ -15,13 +15,13 @@ from sfumato.data import open_source
 from sfumato.evaluation import next_words
 from sfumato.runs import directory as names
 from sfumato.runs.figures.prediction_intervals import intervals
-from sfumato.training.steps import record_shares
+from sfumato.training.user_records import record_shares
 
 NOUNS, VERBS = ("cat", "dog", "hat", "tree"), ("sees", "likes", "finds")
 WORDS = ("the", "a", *NOUNS, *VERBS)
 MODEL = "lstm,embedding=6,hidden=12"
 QUICK = {"threads": 1, "device": "cpu", "seed": 3}
-OF_USERS = {"unit": "user", "drawn": "users", "batch_size": 8, "participation": "fixed-order"}
+OF_USERS = {"unit": "user", "batch_size": 8, "participation": "fixed-order"}
 
 
 def written(path, users=40):
@@ -152,8 +152,8 @@ def test_a_users_texts_weigh_by_their_words():
     "choices",
     [
         {**OF_USERS, "mechanism": "banded", "bands": 3, "noise_multiplier": 2.0},
-        {"unit": "user", "drawn": "users", "batch_size": 8, "noise_multiplier": 2.0},
-        {"unit": "user", "drawn": "examples", "per_user": 2, "batch_size": 8, "noise_multiplier": 4.0},
+        {"unit": "user", "batch_size": 8, "noise_multiplier": 2.0},
+        {"unit": "user", "per_user": 4, "per_step": 2, "batch_size": 8, "noise_multiplier": 4.0},
         {"noise_multiplier": 4.0, "batch_size": 20, "participation": "truncated"},
         {"noise_multiplier": 4.0, "batch_size": 20, "model": f"{MODEL},tied=1", "aggregate": "ema", "ema": 0.5},
     ],

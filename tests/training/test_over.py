@@ -200,7 +200,7 @@ def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spo
         plan = example_plan(mechanism=Tree(noise_multiplier=1.0), participation=FixedOrder(batch_size=40))
     elif what == "users":
         source = of_users(arrays, tmp_path)
-        plan = example_plan(examples=40, batch_size=10, unit=User(drawn="users"))
+        plan = example_plan(examples=40, batch_size=10, unit=User())
     elif what == "fixed beginning":
         chosen = replace(chosen, trainable=("classifier",), views=1, shift=0)
     if what == "public":

@@ -139,11 +139,10 @@ def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
 
 
 def test_vectors_of_what_the_plan_s_unit_is_not_are_refused():
-    by_users = replace(PLAN, unit=User(drawn="users"))
+    by_users = replace(PLAN, unit=User())
     with pytest.raises(SfumatoError, match="the gradient sums over examples, but the plan's unit is User") as error:
         step_of(by_users)
     assert "needs a sum over users" in error.value.problem
-    step_of(replace(PLAN, unit=User(drawn="examples", at_most=3, users=100)))
 
 
 def test_a_sum_over_clients_moves_by_twice_the_norm_and_its_noise_is_in_norms():
@@ -153,7 +152,7 @@ def test_a_sum_over_clients_moves_by_twice_the_norm_and_its_noise_is_in_norms():
         def sensitivity(self, adjacency):
             return 2 * super().sensitivity(adjacency)
 
-    plan = replace(PLAN, unit=User(drawn="clients"))
+    plan = replace(PLAN, unit=User(clients=True))
     noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=RunKey.from_seed(0))
     step = PrivateStep(plan=plan, gradient=Clients(model(), functional.cross_entropy, max_norm=0.3), noise=noise)
     assert np.array_equal(flat(step(0, [])), flat(step_of()(0, [])))

@@ -121,7 +121,7 @@ def test_padded_steps_and_users(source, tmp_path):
     for number, further in enumerate(
         (
             {"participation": "truncated", "batch_size": 20, "steps": 1},
-            {"unit": "user", "drawn": "users", "batch_size": 5},
+            {"unit": "user", "batch_size": 5},
         )
     ):
         run = sfumato.train(

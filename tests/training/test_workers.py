@@ -108,7 +108,7 @@ def test_the_workers_have_the_micro_batches_of_one(spots, unit, views):
     people = np.array([f"person {number % 23}" for number in range(200)])
     of_people = replace(spots, train=replace(spots.train, users=people), users=23)
     source = of_people if unit == "user" else spots
-    known = {"examples": 23, "unit": User(drawn="users")} if unit == "user" else {"examples": 200}
+    known = {"examples": 23, "unit": User()} if unit == "user" else {"examples": 200}
     plan = PrivacyPlan.calibrate(batch_size=20, steps=2, noise_multiplier=2.0, delta=1e-3, **known)
     settings = Settings(model="linear", learning_rate=1.0, views=views, shift=1)
     job = prepare(None, source, plan, settings, threads=1, micro_batch=7)

@@ -97,14 +97,14 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             if self.quantile is not None:  # the real count noise depends on the number of clients
                 clipping = QuantileClipping(max_norm=norm, quantile=self.quantile, count_noise=1e6)
             refuse_noise(self.noise, request.mechanism, clipping)
-            early_checks.try_plan(self, request, User(drawn="clients", at_most=self.per_user), clipping=clipping)
+            early_checks.try_plan(self, request, User(clients=True, at_most=self.per_user), clipping=clipping)
 
     def decide(self, source: Source) -> EmbeddingDecision:
         """Plan, settings and clients for this source.
 
         Errors: `SfumatoError` for impossible options, before anything is spent.
         """
-        from sfumato.privacy.statements.curve import rounded_up
+        from sfumato.privacy.statements.display import rounded_up
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
@@ -281,7 +281,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             reasons.append(f"steps {ROUNDS} (by rule: rounds, as in Xu et al. 2022 for EMNIST)")
         if given["batch"] is None:
             given["batch"] = self.size_of_round(population, reasons)
-        unit = User(drawn="clients", at_most=self.per_user, users=users if grouped else None, grouped=grouped)
+        unit = User(clients=True, at_most=self.per_user, users=users if grouped else None, grouped=grouped)
         norm = 1.0 if self.max_norm is None else self.max_norm
         m = self.clients or max(1, given["batch"] // (1 if grouped else USERS_PER_CLIENT))
         adaptive = (

@@ -35,6 +35,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Budget, Pair
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
+from sfumato.privacy.unit import ALL
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
@@ -97,12 +98,12 @@ def prepare(
     elif clients.method == UNTRAINED:
         _refuse_cache(source)
         check_scored(source)
-        check_users(source, User(drawn="users"))
+        check_users(source, User())
     else:
         refuse_private(source, clients.method)
         if isinstance(decided, NoiselessRounds):
             _refuse_cache(source)
-            check_users(source, User(drawn="clients", at_most=decided.per_user))
+            check_users(source, User(clients=True, at_most=decided.per_user))
         check_scored(source)
 
     def built(key: RunKey) -> nn.Module:
@@ -199,7 +200,7 @@ def _decide_dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingD
     names = {one.name for kind in (Budget, Pair) for one in fields(kind)}
     names |= {*choices_of(Descent), *choices_of(Averages), "seed", "noise"}
     given = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
-    asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
+    asked = Experiment(**given, unit="user", per_user=experiment.per_user, per_step=ALL, views=1, model="cnn")
     plan, settings, reasons = asked.decide(source)
     model = experiment.settings(source)
     settings = replace(
@@ -226,8 +227,8 @@ def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
         )
     _refuse_cache(source)
     unit = plan.unit
-    if not isinstance(unit, User) or unit.drawn != "clients":
-        raise SfumatoError(f"the plan's unit is {unit}", 'give a plan whose unit is User(drawn="clients")')
+    if not (isinstance(unit, User) and unit.clients):
+        raise SfumatoError(f"the plan's unit is {unit}", "give a plan whose unit is User(clients=True)")
     if source.users is None or plan.users != source.users:
         raise SfumatoError(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",

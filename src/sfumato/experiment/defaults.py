@@ -165,12 +165,16 @@ def plan_rules(
 
 
 def user_rules(rules: Mapping[str, Rule], examples: int, users: int, request: Request | None = None) -> dict[str, Rule]:
-    """The rules if users are sampled: enough users for the same number of gradients in a step."""
+    """The rules if users are sampled: enough users for the same number of gradients in a step.
+
+    Args:
+        examples: the number of records that all users show in a step.
+    """
     size = rules["batch_size"]
     drawn = users_for_batch(size.value, examples, users, request)
     what = f"all {users} users"
     if drawn < users:
-        what = f"these users have about {drawn * examples / users:.0f} examples"
+        what = f"these users show about {drawn * examples / users:.0f} examples"
     return {**rules, "batch_size": Rule(drawn, f"{what}; {size.reason}")}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,7 +71,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         """The source to train on. If the unit is a user, it has at most `per_user` records of each."""
         from sfumato.experiment import users
 
-        return users.cap_records(source, users.user_cap(source, self.unit, self.per_user, self.drawn))
+        return users.cap_records(source, users.user_cap(source, self.unit, self.per_user, self.per_step))
 
     def decide(self, source: Source) -> Decision:
         """Plan and settings for this source.
@@ -115,16 +114,11 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         }
         request = self._sized(source).request(source.examples)
         sizes = self.sizes_by_rule(source, request)
-        unit, why = self._unit(source, request, sizes)
-        population, units = source.examples, source.examples
+        (unit, why), population = self._unit(source), source.examples
         if isinstance(unit, User):
-            units = source.users or 0
-        if unit.drawn == "users":
-            population, sizes = units, defaults.user_rules(sizes, source.examples, units, request)
-            if self.drawn is None and batch_size is not None:
-                batch_size = defaults.users_for_batch(batch_size, source.examples, units, request)
-        elif self.unit == "user" and self.drawn is None and batch_size is not None:
-            batch_size = min(batch_size, population)  # at most one gradient per example
+            population = source.users or 0
+            shown = min(source.examples, population * (unit.per_step or source.examples))
+            sizes = defaults.user_rules(sizes, shown, population, request)
         plan = make_plan(
             self,
             population,
@@ -140,7 +134,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def _target_reasons(self, plan: PrivacyPlan, target: Epsilon | None, *, bounded: bool) -> list[str]:
         """Lines on how the plan meets its target. Refuses a plan that was given in full and exceeds it."""
-        from sfumato.privacy.statements.curve import rounded_up
+        from sfumato.privacy.statements.display import rounded_up
 
         by = {None: "", "pld": "", "rdp": " by Renyi DP"}[self.accountant]
         if target is None:
@@ -192,30 +186,18 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             return self
         return replace(self, drift_size=drift.counted_size(source, self.drift_groups or ()))
 
-    def _unit(self, source: Source, request: Request, sizes: Mapping[str, Any]) -> tuple[Example | User, list[str]]:
-        """The unit, with the reason for sampling examples or users."""
-        from sfumato.experiment import defaults, users
+    def _unit(self, source: Source) -> tuple[Example | User, list[str]]:
+        """The unit, with the reason for the number of records that a user shows in a step."""
+        from sfumato.experiment import users
         from sfumato.privacy import Example, User
 
         if self.unit != "user":
             return Example(), []
-        drawn, why = self.drawn, []
-        if drawn is None:
-            drawn, why = users.choose_drawn(
-                source,
-                request,
-                gradients=self.batch_size or sizes["batch_size"].value,
-                steps=self.steps or sizes["steps"].value,
-                delta=self.delta,
-                noise_multiplier=self.noise_multiplier,
-                epsilon=defaults.EPSILON if self.epsilon is None else self.epsilon,
-            )
-        if self.per_user is None and source.at_most is not None:
-            average = f"the average of {source.users} users, rounded up"
-            why = [Detail(f"per user {source.at_most} (by rule: {average})"), *why]
-        if drawn == "examples":
-            return User(drawn="examples", at_most=source.at_most, users=source.users), why
-        return User(drawn="users", at_most=source.at_most), why
+        still = (self.views or 1, self.shift or 0, self.zoom or 1, self.crop_area or 1) == (1, 0, 1, 1)
+        frozen = still and (self.model == "linear" or set(self.trainable or ()) == {"classifier"})
+        fixed = frozen or source.cache is not None or self._features(source) is not None
+        per_step, why = users.records_of_a_step(self.per_step, source.at_most, fixed=fixed)
+        return User(at_most=source.at_most, per_step=per_step), why
 
     def forecast(self, plan: PrivacyPlan, source: Source) -> str | None:
         """The accuracy to expect of a linear head on fixed features of images; None for other models and records."""

@@ -65,7 +65,7 @@ class Budget:
     """Accountant that finds noise, steps or batch size: privacy loss distributions (pld), or Renyi DP (rdp), as in most
     papers, which takes more noise."""
     batch_size: int | None = optional_choice("B")
-    """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps."""
+    """B, the expected number of examples in a step, or of users with --unit user. N means full-batch steps."""
     steps: int | None = optional_choice("T")
     """Number of training steps."""
     max_norm: float | None = optional_choice(by_default="1")
@@ -112,10 +112,11 @@ class Units:
 
     unit: str | None = optional_choice("example|user", "example")
     """What one promise covers: each record (example), or each person with all of their records (user)."""
-    per_user: int | None = optional_choice("G", "as many as a user has on average, rounded up; all, with --drawn users")
+    per_user: int | None = optional_choice("G", "all")
     """G, for --unit user: the most records kept of each user."""
-    drawn: str | None = optional_choice("examples|users", "whichever has less noise relative to the signal")
-    """For --unit user: what is sampled in each step, single records (examples) or whole users."""
+    per_step: int | None = optional_choice("K", "all if their features are computed once, else 1")
+    """For --unit user: the most of these records that a user shows in a step, drawn anew each time. It changes no
+    epsilon."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,56 +9,41 @@ import numpy as np
 
 from sfumato._cards import Detail
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
-from sfumato.privacy.planning.by_name import Request
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy import Example, FixedOrder, PrivacyPlan, User
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
+from sfumato.privacy.unit import shown_by_plan
 
 if TYPE_CHECKING:
     from sfumato.data import Source
 
 SEVERAL = (2, 5)
 """Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
-TRAINED = ("examples", "users")
-"""Allowed values of `drawn` for classifiers. Virtual clients are for embeddings."""
 
 
-def user_cap(source: Source, unit: str | None, per_user: int | None, drawn: str | None) -> int | None:
-    """G, the number of records kept of each user; None for all records, and if the unit is an example.
-
-    The default is the average number of records per user, from the declared numbers. It is a public constant if both
-    numbers are.
-    """
+def user_cap(source: Source, unit: str | None, per_user: int | None, per_step: int | None) -> int | None:
+    """G, the number of records kept of each user; None for all records, and if the unit is an example."""
     from sfumato.data import by_user
 
-    check_choices(unit, per_user, drawn)
+    check_choices(unit, per_user, per_step)
     if unit != "user":
         return None
     if source.users is None:
         by_user(source.train)  # refuses a source without users
-    if per_user is not None:
-        return per_user
-    if drawn == "users" or source.at_most:
-        return source.at_most
-    return max(1, math.ceil(source.examples / (source.users or 1)))
+    return source.at_most if per_user is None else per_user
 
 
-def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> None:
-    """Refuses values of unit, per_user and drawn that are invalid for every source."""
+def check_choices(unit: str | None, per_user: int | None, per_step: int | None) -> None:
+    """Refuses values of unit, per_user and per_step that are invalid for every source."""
     if unit is not None:
         one_of("unit", unit, ("example", "user"))
-    if unit != "user":
-        for name, value in (("per_user", per_user), ("drawn", drawn)):
-            if value is not None:
-                raise SfumatoError(
-                    f"`{name}={value}` applies to users, but the unit is an example",
-                    "give `unit=user`, or leave it out",
-                )
-        return
-    if drawn is not None:
-        one_of("drawn", drawn, TRAINED)
-    if per_user is not None:
-        positive_integer("per_user", per_user, remedy="give the number of records kept of each user, such as 10")
+    for name, value in (("per_user", per_user), ("per_step", per_step)):
+        if value is not None and unit != "user":
+            raise SfumatoError(
+                f"`{name}={value}` applies to users, but the unit is an example", "give `unit=user`, or leave it out"
+            )
+        if value is not None:
+            positive_integer(name, value, remedy="give a number of records of each user, such as 10")
 
 
 def person_note(source: Source, plan: PrivacyPlan) -> str | None:
@@ -101,7 +85,7 @@ def cap_records(source: Source, at_most: int | None) -> Source:
 
 def declared_numbers(plan: PrivacyPlan) -> tuple[int | None, int | None]:
     """The numbers of examples and of users that a plan declares."""
-    return None if plan.unit.drawn == "users" else plan.population, plan.users
+    return plan.population if plan.users is None else None, plan.users
 
 
 def cap_for_plan(source: Source, plan: PrivacyPlan) -> Source:
@@ -109,60 +93,27 @@ def cap_for_plan(source: Source, plan: PrivacyPlan) -> Source:
     return cap_records(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
 
 
-def _both_have_theorems(request: Request) -> bool:
-    """Whether both sampling of examples and sampling of users have a theorem."""
-    one_by_one = request.participation is None or isinstance(request.participation, (Poisson, FullBatch))
-    return one_by_one and isinstance(request.mechanism, Gaussian)
+def records_of_a_step(per_step: int | None, at_most: int | None, *, fixed: bool) -> tuple[int | None, list[str]]:
+    """The `per_step` of the plan, with its reason if it follows from the rule.
 
+    By rule a user shows all kept records if their features are computed once, and a single one otherwise: a record more
+    costs one gradient more, which a record of another user uses better.
 
-def check_rule(request: Request, noise_multiplier: float | None) -> None:
-    """Refuses a noise multiplier if `choose_drawn` has to compare the noise at equal epsilon."""
-    if noise_multiplier is not None and _both_have_theorems(request):
-        raise SfumatoError(
-            f"noise_multiplier {noise_multiplier:g} is given without drawn: the rule for drawn compares the noise at a "
-            "given epsilon",
-            "give `drawn=users` or `drawn=examples`",
-        )
-
-
-def choose_drawn(
-    source: Source,
-    request: Request,
-    *,
-    gradients: int,
-    steps: int,
-    delta: float | None,
-    noise_multiplier: float | None,
-    epsilon: float,
-) -> tuple[str, list[str]]:
-    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients."""
-    check_rule(request, noise_multiplier)
-    if not _both_have_theorems(request):
-        return "users", [Detail("drawn users (by rule: for this participation and noise, only users have a theorem)")]
-    users = source.users or 1
-    rule = user_rule(
-        users=users,
-        records=source.at_most or 1,
-        gradients=min(gradients, source.examples),
-        steps=steps,
-        delta=delta,
-        population=source.examples,
-        epsilon=epsilon,
-    )
-    comparison = [
-        Detail(
-            f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} if a user's gradients are orthogonal, "
-            f"{row.parallel:.3g} if they are parallel"
-        )
-        for row in (rule.examples, rule.users)
-    ]
-    drawn = rule.better.drawn
-    return drawn, [Detail(f"drawn {drawn} (by rule: less noise over signal)"), *comparison]
+    Args:
+        per_step: as requested.
+        at_most: G.
+        fixed: whether the features of the records are fixed.
+    """
+    if per_step is not None:
+        return shown_by_plan(per_step, at_most), []
+    if fixed:
+        return None, [Detail("per step all kept records (by rule: their features are computed once)")]
+    return shown_by_plan(1, at_most), [Detail("per step 1 (by rule: gradients of different users say more)")]
 
 
 def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
     """The sampling candidates of a plan, examples or users, and their number in the data."""
-    if plan.unit.drawn == "examples":
+    if not isinstance(plan.unit, User):
         return "examples", len(source.train)
     from sfumato.data import by_user
 
@@ -184,8 +135,6 @@ def check(source: Source, plan: PrivacyPlan) -> None:
     if isinstance(plan.unit, User):
         _check_users(source, plan, plan.unit)
         declared = plan.users, source.users, "users"
-        if plan.unit.drawn == "examples" and plan.population != source.examples:
-            declared = plan.population, source.examples, "examples"
     planned, of_source, what = declared
     if planned != of_source:
         raise SfumatoError(
@@ -251,18 +200,17 @@ def check_cap(users: np.ndarray, unit: User) -> None:
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
     from sfumato.data import BY_CLASS, by_user
 
-    one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers on examples or users; clients are for embeddings")
+    if unit.clients:
+        raise SfumatoError("the plan has virtual clients, which are for embeddings", "make the plan without clients")
     check_cap(by_user(source.train)[0], unit)
     check_classes(source)
     if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)
-    if unit.drawn != "users":
-        return
     rule = plan.participation
     if rule.padded_size is not None:
         raise SfumatoError(
             "truncated participation pads every step to one shape, but users have different numbers of records",
-            "use Poisson sampling, or give `drawn=examples`",
+            "use Poisson sampling",
         )
     if isinstance(rule, FixedOrder) and rule.assignment != "random":
         raise SfumatoError(

@@ -31,6 +31,7 @@ from .weights.backbone import ExpectedInput as ExpectedInput
 from .weights.backbone import build_backbone as build_backbone
 from .weights.backbone import limited_size as limited_size
 from .weights.backbone import load_backbone as load_backbone
+from .weights.backbone import whitened as whitened
 from .weights.description import FORMAT as FORMAT
 from .weights.description import METADATA as METADATA
 from .weights.description import parse_description as parse_description
@@ -50,4 +51,3 @@ from .weights.pretrained import select_trainable as select_trainable
 from .weights.pretrained import weights_file as weights_file
 from .weights.trunk import Trunk as Trunk
 from .weights.trunk import trunk_of as trunk_of
-from .weights.whitening import whitened as whitened

@@ -172,5 +172,5 @@ def refuse_for_users() -> None:
     """Refuses class shares in runs that sample users."""
     raise SfumatoError(
         "`class_prevalence` weights single examples, but a step samples users, who are clipped as a whole",
-        "leave it out, or give `drawn=examples`",
+        "leave it out",
     )

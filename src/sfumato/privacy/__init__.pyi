@@ -18,8 +18,6 @@ from .participation import Participation as Participation
 from .participation import Poisson as Poisson
 from .participation import TruncatedPoisson as TruncatedPoisson
 from .plan import PrivacyPlan as PrivacyPlan
-from .planning.user_rule import UserRule as UserRule
-from .planning.user_rule import user_rule as user_rule
 from .statements.circumstances import Circumstances as Circumstances
 from .statements.circumstances import Search as Search
 from .statements.curve import gaussian_true_positive_rates as gaussian_true_positive_rates

@@ -12,7 +12,7 @@ from typing import Any
 from sfumato._checks import SfumatoError, fraction, one_of, positive
 from sfumato.privacy import calibration
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency
 

@@ -62,11 +62,6 @@ class NoisyTable:
         return math.prod(self.shape)
 
     @property
-    def noise_epsilon(self) -> Fraction:
-        """The epsilon of the noise, exactly."""
-        return Fraction(self.epsilon)
-
-    @property
     def variance(self) -> float:
         """The variance of the noise in one count: 2 q / (1 - q)^2 with q = e^-epsilon."""
         return 2 * math.exp(-self.epsilon) / math.expm1(-self.epsilon) ** 2

@@ -19,7 +19,7 @@ from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
 from sfumato.privacy.planning.by_name import OptimalToeplitz
 from sfumato.privacy.planning.target import Epsilon, Target, target_of
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
@@ -308,6 +308,7 @@ class PrivacyPlan:
             raise SfumatoError(f"a plan must be a mapping, got {type(data).__name__}", remedy)
         try:
             refuse_unproven(data["sampling"])
+            _refuse_drawn_records(data)
             participation = PARTICIPATIONS[one_of("sampling", data["sampling"], PARTICIPATIONS, remedy=remedy)]
             mechanism = MECHANISMS[one_of("mechanism", data["mechanism"], MECHANISMS, remedy=remedy)]
             plan = cls(
@@ -334,6 +335,15 @@ class PrivacyPlan:
         """SHA-256 of the plan's canonical JSON: two plans share it only if every field agrees."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _refuse_drawn_records(data: Mapping[str, Any]) -> None:
+    """Refuses a plan whose steps draw single records of users: no theorem here covers it."""
+    if data["unit"] == User.name and data.get("drawn") == "examples":
+        raise SfumatoError(
+            "the plan draws single records of its users (drawn examples), which no theorem here covers",
+            "make a plan that draws users: each shows `per_step` of their records in a step",
+        )
 
 
 def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, positive_integer
 
 Adjacency = Literal["add-or-remove", "zero-out"]
 Drawn = Literal["examples", "users", "clients"]
-DRAWN = ("examples", "users", "clients")
 
 
 class Neighbours(NamedTuple):
@@ -60,8 +59,8 @@ class Example:
 
     name: ClassVar[str] = "example"
     drawn: ClassVar[Drawn] = "examples"
-    max_vectors: ClassVar[int] = 1
-    shift_per_vector: ClassVar[float] = 1.0
+    per_step: ClassVar[None] = None
+    sensitivity: ClassVar[float] = 1.0
     drawn_one: ClassVar[str] = "example"
     neighbours: ClassVar[dict[str, Neighbours]] = ADJACENCIES
 
@@ -79,53 +78,50 @@ class User:
 
     Args:
         at_most: G, the number of records kept of each user; None for all of them.
-        drawn: what is sampled, and what each clipped vector belongs to.
-            "examples": records are sampled, and each record's gradient is clipped to C. Needs `at_most`.
-            "users": users are sampled, and each user's update from all kept records is clipped to C as a whole.
-            "clients": users are sampled, and each user of a step is assigned independently to one of the step's
-            virtual clients. The users of a client share one update, which is clipped to C.
-        users: the declared number of users. None if users are sampled: then it is the plan's population.
-        grouped: with "clients": the groups of users are fixed and public, and each group is sampled as a whole. Then
-            the plan's population is the number of groups, and `users` must be given.
+        per_step: k, the number of kept records that a user shows in a step, drawn anew for each step; None for all.
+        clients: users are assigned independently to the step's virtual clients, and the update of each client, which
+            its users share, is clipped to C. Otherwise the update of each user is clipped to C as a whole.
+        users: with `grouped`, the declared number of users. Otherwise None: it is the plan's population.
+        grouped: with `clients`: the groups of users are fixed and public, and each group is sampled as a whole. Then
+            the plan's population is the number of groups.
 
     **Guarantee.** The L2 distance, in units of C, by which one user moves a step's sum, whatever the others do, is at
-    most `max_vectors` times `shift_per_vector`:
+    most `sensitivity`:
 
-    - "users": 1, the user's own vector.
-    - "clients": 2. One user's absence, or zero contribution, replaces one client's clipped vector by another. No other
-      client changes, because users are assigned independently (or, under zero-out adjacency, by who is sampled, which
-      does not depend on anybody's contribution).
-    - "examples": the number of the user's records that are sampled, at most G. Which records of a user are kept must
-      depend on that user's records alone; then another user's absence does not change it. The absence of one *record*
-      may let another one in, so a guarantee for users implies none for records at the same noise.
+    - 1 without clients: the user's own vector. Which records a user shows must depend on that user alone, so that no
+      other vector changes. The vector is clipped whatever is shown, so `per_step` changes no epsilon.
+    - 2 with clients. One user's absence, or zero contribution, replaces one client's clipped vector by another. No
+      other client changes, because users are assigned independently (or, under zero-out adjacency, by who is sampled,
+      which does not depend on anybody's contribution).
 
-    >>> User(drawn="examples", at_most=10, users=3400).max_vectors, User(drawn="clients").shift_per_vector
-    (10, 2.0)
+    >>> User(at_most=10, per_step=1).sensitivity, User(clients=True).sensitivity
+    (1.0, 2.0)
     """
 
-    drawn: Drawn
     at_most: int | None = None
+    per_step: int | None = None
+    clients: bool = False
     users: int | None = None
     grouped: bool = False
     name: ClassVar[str] = "user"
     neighbours: ClassVar[dict[str, Neighbours]] = PERSON_ADJACENCIES
 
     def __post_init__(self) -> None:
-        one_of("drawn", self.drawn, DRAWN)
         if self.at_most is not None:
             positive_integer("at_most", self.at_most, remedy="give how many records of each user are kept")
-        elif self.drawn == "examples":
+        if self.per_step is not None:
+            positive_integer("per_step", self.per_step, remedy="give how many records a user shows in a step")
+        for name, value in (("clients", self.clients), ("grouped", self.grouped)):
+            if not isinstance(value, bool):
+                raise SfumatoError(f"{name} must be true or false, got {value!r}", "give True or False")
+        if self.clients and self.per_step is not None:
             raise SfumatoError(
-                "at_most must be given if examples are sampled, got None: all records of a user count",
-                "give the number of records to keep of each user, such as 10",
+                f"per_step is {self.per_step}, but users of virtual clients show all of their kept records",
+                "leave it out",
             )
-        if not isinstance(self.grouped, bool):
-            raise SfumatoError(f"grouped must be true or false, got {self.grouped!r}", "give True or False")
-        if self.grouped and self.drawn != "clients":
-            raise SfumatoError(
-                f"grouped is for virtual clients, but drawn is {self.drawn}", 'leave it out, or use drawn="clients"'
-            )
-        if self.grouped or self.drawn == "examples":  # the population does not count users
+        if self.grouped and not self.clients:
+            raise SfumatoError("grouped is for virtual clients", "leave it out, or give clients=True")
+        if self.grouped:  # the population does not count users
             positive_integer("users", self.users, remedy="give the declared number of users")
         elif self.users is not None:
             raise SfumatoError(
@@ -134,40 +130,26 @@ class User:
             )
 
     @property
-    def max_vectors(self) -> int:
-        """The largest number of clipped vectors of one unit in a step's sum."""
-        return self.at_most if self.drawn == "examples" and self.at_most else 1
+    def drawn(self) -> Drawn:
+        """The units of a step's sum: users, or their virtual clients."""
+        return "clients" if self.clients else "users"
 
     @property
-    def shift_per_vector(self) -> float:
-        """By how much, in units of C, one unit moves the sum through each vector that it contributes to."""
-        return 2.0 if self.drawn == "clients" else 1.0
+    def sensitivity(self) -> float:
+        """The largest L2 distance, in units of C, by which one user moves a step's sum."""
+        return 2.0 if self.clients else 1.0
 
     @property
     def drawn_one(self) -> str:
         """The name of what is sampled, as statements write it."""
-        return "example" if self.drawn == "examples" else "group" if self.grouped else "person"
+        return "group" if self.grouped else "person"
 
     def check(self, population: int) -> None:
-        """Refuse a population that these users cannot make up."""
-        if self.users is None:
-            return
-        if self.grouped:
-            if self.users < population:
-                raise SfumatoError(
-                    f"users must be at least as many as the groups, got {self.users} users in {population} groups",
-                    "give the number of users, and the number of groups as the population",
-                )
-            return
-        if self.users > population:
+        """Refuses more groups than users."""
+        if self.users is not None and self.users < population:
             raise SfumatoError(
-                f"users must not outnumber their examples, got {self.users} users of {population} examples",
-                "give the number of users who have an example",
-            )
-        if self.max_vectors * self.users < population:
-            raise SfumatoError(
-                f"examples must be at most {self.max_vectors} for each of {self.users} users, got {population}",
-                "give the number of examples that are kept",
+                f"users must be at least as many as the groups, got {self.users} users in {population} groups",
+                "give the number of users, and the number of groups as the population",
             )
 
     def count(self, population: int) -> int:
@@ -177,6 +159,19 @@ class User:
 
 Unit = Example | User
 UNITS: dict[str, type[Example] | type[User]] = {Example.name: Example, User.name: User}
+
+
+ALL = 2**31
+"""A number of records that no user exceeds."""
+
+
+def shown_by_plan(per_step: int, at_most: int | None) -> int | None:
+    """The `per_step` of a plan for a requested one: None, for all, if it is no less than the most records of a user.
+
+    >>> shown_by_plan(1, None), shown_by_plan(10, 10), shown_by_plan(ALL, None)
+    (1, None, None)
+    """
+    return None if per_step >= (ALL if at_most is None else at_most) else per_step
 
 
 def users_for_gradients(gradients: int, *, records: int, users: int, most: int | None = None) -> int:

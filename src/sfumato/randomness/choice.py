@@ -97,7 +97,7 @@ def noisy_counts(table: NoisyTable, counts: Sequence[int], key: RunKey) -> list[
                 f"a count must be a number of records, got {each!r}", "count records; a mean is no count"
             )
     bits = Bits(key)
-    return [each + two_sided_geometric(bits, table.noise_epsilon) for each in counts]
+    return [each + two_sided_geometric(bits, Fraction(table.epsilon)) for each in counts]
 
 
 def two_sided_geometric(bits: Bits, epsilon: Fraction) -> int:

@@ -20,10 +20,10 @@ from .sections.embedding import NeighbourQuery as NeighbourQuery
 from .sections.embedding import neighbours as neighbours
 from .sections.facts import Evaluation as Evaluation
 from .sections.facts import Facts as Facts
-from .sections.facts import Published as Published
 from .sections.facts import Sample as Sample
 from .sections.facts import StepSpread as StepSpread
 from .sections.multilabel import FigureInterval as FigureInterval
 from .sections.multilabel import LabelScore as LabelScore
 from .sections.multilabel import MultilabelEvaluation as MultilabelEvaluation
 from .sections.multilabel import WordEvaluation as WordEvaluation
+from .sections.published import NoisyFigures as NoisyFigures

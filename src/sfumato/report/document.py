@@ -9,7 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statements.curve import rounded_up, up_to_digits
+from sfumato.privacy.statements.curve import up_to_digits
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import render
 from sfumato.report.plots.lines import Attack
 from sfumato.report.sections.audit import audit

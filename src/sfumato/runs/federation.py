@@ -11,7 +11,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
-from sfumato.privacy.statements.curve import ceiling, rounded_up
+from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.budgets import joint_cost

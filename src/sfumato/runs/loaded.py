@@ -32,7 +32,7 @@ from sfumato.data import (
 from sfumato.gradients.checks.external_models import unwrap
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.privacy import NoGuarantee, Statement, statement_of
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID

@@ -11,12 +11,12 @@ from torch import nn
 
 from sfumato._cards import card
 from sfumato.privacy import Statement
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
+from sfumato.report import NoisyFigures
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
-from sfumato.runs.figures.published import NoisyFigures
 from sfumato.runs.loaded import Loaded, load
 from sfumato.runs.owner.budgets import JointCost
 

@@ -16,7 +16,7 @@ from sfumato._files import write, write_errors
 from sfumato.data import Source
 from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan, Search
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
 from sfumato.report import figure_of, sweep_panels

@@ -16,7 +16,7 @@ from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato._files import write
 from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.curve import ceiling, rounded_up
+from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import Evaluation, curve_of_budgets, figure_of
 from sfumato.runs import directory as names

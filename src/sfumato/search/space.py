@@ -24,7 +24,7 @@ MOST_DRAWS = 20
 VARIED = tuple(
     one.name
     for one in fields(Experiment)
-    if one.name not in ("zoom", "seed", "unit", "per_user", "drawn", "drift_groups", "drift_size")
+    if one.name not in ("zoom", "seed", "unit", "per_user", "per_step", "drift_groups", "drift_size")
     and one.name not in ("class_prevalence", "noise")
 )
 

@@ -10,7 +10,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.data.source import own_codes
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs.owner import budgets
 

@@ -140,6 +140,7 @@ class PrivateJob(Job):
         if self.plan.unit.drawn != "users":
             return expected, None
         each = max(1, round(len(self.source.train) / self.plan.population))
+        each = min(each, self.plan.unit.per_step or each)
         return expected * each, each
 
     @property

@@ -5,7 +5,7 @@ Where the plan draws users, all records of a user are in one micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,11 @@ from sfumato.training.parts.part import RunKind
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.scorers import scorer_of
 from sfumato.training.step import PrivateStep
+from sfumato.training.user_records import UserRecords, record_shares
 from sfumato.training.workers import ALONE, Workers
 
 # The arguments of `UserGradient`: inputs, targets, shares, keys.
 UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
-
-USERS_AT_ONCE = 32
-"""Users are padded to up to 8 records where this many of them fit into a micro-batch: each micro-batch costs time."""
 
 
 class UserInputs(Inputs):
@@ -42,21 +40,19 @@ class UserInputs(Inputs):
     All records of a user have equal shares; for next-word prediction shares are proportional to the number of words, so
     that a user's loss is the mean over their words.
 
-    **Guarantee.** All records of a user are in one micro-batch, each once, with shares that sum to 1. Each record's
-    input is a function of that record, of public constants and of random draws that do not depend on the data. The
-    number of a user's records, padding included, is a function of that user (`pieces_of_users`).
+    **Guarantee.** All records that a user shows in a step are in one micro-batch, each once, with shares that sum to 1.
+    Which these are, how they are padded, their views and the user's dropout masks are functions of that user, of public
+    constants and of draws by (key, step, the user's name): `UserRecords`.
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         super().__init__(job, progress)
-        users, names = by_user(job.source.train)
-        self._order = np.argsort(users, kind="stable")
-        self._ends = np.searchsorted(users[self._order], np.arange(len(names) + 1))
+        self._users = UserRecords.from_numbers(*by_user(job.source.train), job.plan.unit.per_step)
 
     @property
     def units(self) -> int:
         """The number of users."""
-        return len(self._ends) - 1
+        return len(self._users)
 
     def micro_batches(  # type: ignore[override]
         self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
@@ -64,85 +60,30 @@ class UserInputs(Inputs):
         """Yields the step's users (ascending numbers) in micro-batches: inputs (b, R, ...) or (b, R, K, ...), targets
         and shares (b, R), and dropout keys (b, 4)."""
         job = self._job
-        pieces = list(pieces_of_users(self._order, self._ends, participants, job.performance.micro_batch))
-        generator = key.generator("views", step)
+        pieces = list(self._users.pieces(participants, job.performance.micro_batch, key, step))
         records = job.source.images_for(job.views)
-        drawn = [job.views.draw(generator, rows.size, size=job.source.size) for _, rows, _ in pieces]
         dealt = workers.deal(step, participants, [rows.size for _, rows, _ in pieces])
         pieces = [pieces[place] for place in dealt]
         stored = self._read(records, [rows.reshape(-1) for _, rows, _ in pieces])
-        for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
-            draws = drawn[place]
+        for (users, rows, own), taken in zip(pieces, stored, strict=True):
+            names = [f"user {self._users.names[user]}" for user in users]
+            draws = self._draw_views(key, step, names, rows.shape[1])
             found = self._compute(rows.reshape(-1), draws, taken)
             inputs, targets = (flat.unflatten(0, rows.shape) for flat in found)
             mask = _devices.to_device(own, job.device)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None
             if job.gradient.uses_keys:
-                keys = dropout_keys(key, step, (f"user {user}" for user in users))
+                keys = dropout_keys(key, step, names)
             yield inputs, targets, record_shares(mask, targets, next_words=job.source.next_words), keys
 
-
-def pieces_of_users(
-    order: np.ndarray, ends: np.ndarray, users: np.ndarray, size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields micro-batches of whole users (b,), the rows of their records (b, R), and a mask (b, R), False for padding.
-
-    A user is padded with their first record to R records: their number rounded up (`round_up_records`).
-
-    Args:
-        order: int64 (N,), the rows of all records, user by user.
-        ends: int64 (all users + 1,): the rows of user u are `order[ends[u] : ends[u + 1]]`.
-        users: int64 (n,), the numbers of the users who take part.
-        size: the most records of a micro-batch, unless it has a single user.
-
-    **Guarantee.** R is a function of the user's own number of records and of `size`, whoever else takes part (unit: one
-    user; adjacency: any).
-
-    >>> order, ends = np.arange(8), np.array([0, 2, 6, 8])
-    >>> [(users.tolist(), rows.tolist()) for users, rows, _ in pieces_of_users(order, ends, np.arange(3), 4)]
-    [([0, 2], [[0, 1], [6, 7]]), ([1], [[2, 3, 4, 5]])]
-    """
-    counts, least = ends[users + 1] - ends[users], min(8, size // USERS_AT_ONCE)
-    widths = np.array([round_up_records(int(count), least) for count in counts], dtype=np.int64)
-    for width in np.unique(widths).tolist():
-        alike, together = users[widths == width], max(1, size // width)
-        for start in range(0, len(alike), together):
-            some = alike[start : start + together]
-            places = ends[some, None] + np.arange(width)
-            own = places < ends[some + 1, None]
-            yield some, order[np.where(own, places, ends[some, None])], own
-
-
-def record_shares(mask: Tensor, targets: Tensor, *, next_words: bool) -> Tensor:
-    """The share of each record in its user's loss, float (b, R): equal, or for next words by their number.
-
-    Args:
-        mask: bool (b, R), False for padding.
-        targets: (b, R, ...), of next words (b, R, T).
-
-    **Guarantee.** A user's shares are a function of their own records, and sum to 1 (unit: one user; adjacency: any).
-
-    >>> words = torch.tensor([[[2, 3, 4], [5, 0, 0], [0, 0, 0]]])
-    >>> record_shares(torch.tensor([[True, True, False]]), words, next_words=True)
-    tensor([[0.7500, 0.2500, 0.0000]])
-    """
-    weights = mask * (targets > 0).sum(2) if next_words else mask
-    return weights / weights.sum(1, keepdim=True)
-
-
-def round_up_records(records: int, least: int = 1) -> int:
-    """Rounds a number of records up to the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...
-
-    So at most a fifth of the computation is padding, except up to 8 records, for which multiples of `least` are taken.
-
-    >>> [round_up_records(records) for records in (1, 7, 9, 17, 100)]
-    [1, 7, 10, 20, 112]
-    >>> [round_up_records(records, 4) for records in (1, 7, 9, 17, 100)]
-    [4, 8, 10, 20, 112]
-    """
-    step = max(1, least) if records <= 8 else 1 << (records - 1).bit_length() - 3
-    return -(-records // step) * step
+    def _draw_views(self, key: RunKey, step: int, names: Sequence[str], records: int) -> ViewDraws:
+        """The views of so many records of each of these users, in their order."""
+        views, size = self._job.views, self._job.source.size
+        if not (views.moves or views.flip):  # nothing is drawn
+            return views.draw(key.generator("views", step), len(names) * records, size=size)
+        first, *others = (views.draw(key.generator("views", step, name), records, size=size) for name in names)
+        return first.followed_by(*others)
 
 
 class PlanSteps:

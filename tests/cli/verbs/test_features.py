@@ -17,7 +17,7 @@ from sfumato.cli import main
 from sfumato.data import Records
 from sfumato.evaluation import label_sets
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.training import computing, run
 
 BACKBONE = "--backbone runs/wrn"

@@ -61,44 +61,22 @@ def test_what_cannot_be_planned_is_refused(options, words, capsys, tmp_path, mon
     assert not list(Path().iterdir())
 
 
-BOTH = "plan --unit user --users 340 --per-user 4 --batch-size 136 --steps 20 --epsilon 3"
-
-
-def test_both_ways_of_drawing_are_compared_for_users(call, capsys, once):
-    once("sfumato.privacy.user_rule")
-    from sfumato.privacy import user_rule
-
-    found = json.loads(call(f"{BOTH} --json"))
-    rule = user_rule(users=340, records=4, gradients=136, steps=20, epsilon=3.0, delta=1e-5)
-    assert (found["ways"], found["take"]) == (rule.rows(), rule.better.drawn)
-    told = call(BOTH)
-    (taken,) = [line for line in told.splitlines() if line.endswith("<- take")]
-    assert taken.split()[0] == rule.better.drawn
-
-
-@pytest.mark.parametrize(
-    ("options", "population", "users"),
-    [
-        ("--drawn users --batch-size 30", 340, 340),
-        ("--drawn examples --per-user 4 --batch-size 30", 1360, 340),
-        ("--drawn examples --per-user 4 --examples 900 --batch-size 30", 900, 340),
-    ],
-)
-def test_a_plan_for_users(call, options, population, users):
-    command = f"plan --unit user --users 340 {options} --steps 20 --noise-multiplier 4"
+@pytest.mark.parametrize("options", ["", "--per-user 4", "--per-user 4 --per-step 1"])
+def test_a_plan_for_users(call, options):
+    command = f"plan --unit user --users 340 {options} --batch-size 30 --steps 20 --noise-multiplier 4"
     found = json.loads(call(f"{command} --json"))
-    assert found["examples" if "examples" in options else "users"] == (population if "examples" in options else users)
     assert (found["unit"], found["users"]) == ("user", 340)
+    assert found["per_step"] == (1 if "per-step" in options else "all")
+    assert "examples" not in found
     told = dict(line.split(maxsplit=1) for line in call(command).splitlines() if len(line.split()) == 2)
     assert told["users"] == "340"
-    assert told.get("examples", "340") == str(population)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ("--unit user --batch-size 3 --steps 3 --epsilon 3", "--users is missing"),
-        ("--unit user --users 9 --batch-size 3 --steps 3 --epsilon 3", "--per-user must be given to compare both ways"),
+        ("--unit user --users 9 --batch-size 3 --steps 3", "three of --batch-size, --steps, --noise-multiplier and"),
         ("--examples 9 --per-user 3", "--per-user is for users, but the unit is an example; give --unit user"),
     ],
 )

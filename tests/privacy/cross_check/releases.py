@@ -40,15 +40,14 @@ def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | None:
     them.
     """
     sampling, mechanism, steps = plan["sampling"], plan["mechanism"], plan["steps"]
-    vectors = plan["at_most"] if plan["unit"] == "user" and plan["drawn"] == "examples" else 1
     noise = plan["noise_multiplier"]
     if plan.get("count_noise") is not None:  # one more coordinate: 1 / z^2 + 1 / (2 sigma_b)^2
         noise = (noise**-2 + (2 * plan["count_noise"]) ** -2) ** -0.5
-    if plan["unit"] == "user" and plan["drawn"] == "clients":
+    if plan.get("clients"):
         noise /= 2  # one user turns a client's vector into a different one
     if sampling == "Poisson" and mechanism == "Gaussian":
-        return Steps(noise, _binomial(vectors, plan["batch_size"] / plan["examples"]), steps)
-    if sampling == "CyclicPoisson" and mechanism in ("Gaussian", "BandedToeplitz") and vectors == 1:
+        return Steps(noise, _binomial(1, plan["batch_size"] / plan["examples"]), steps)
+    if sampling == "CyclicPoisson" and mechanism in ("Gaussian", "BandedToeplitz"):
         column, groups = plan.get("coefficients", [1.0]), plan["groups"]
         if len(column) > groups:
             return None
@@ -56,10 +55,10 @@ def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | None:
         return Steps(
             noise / math.sqrt(sum(c * c for c in column)), _binomial(1, probability), math.ceil(steps / groups)
         )
-    if sampling == "FullBatch" or (sampling == "FixedOrder" and vectors == 1):
+    if sampling == "FullBatch" or sampling == "FixedOrder":
         gap = 1 if sampling == "FullBatch" else math.ceil(plan["examples"] / plan["batch_size"])
         squared = _squared_sensitivity(plan, steps, gap)
-        return None if squared is None else OneRelease(vectors * math.sqrt(squared) / noise)
+        return None if squared is None else OneRelease(math.sqrt(squared) / noise)
     return None
 
 

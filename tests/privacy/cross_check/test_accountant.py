@@ -43,19 +43,9 @@ PUBLISHED = {
             steps=200,
             mechanism=sigma(0.62),
             delta=1e-4,
-            unit=User(drawn="clients"),
+            unit=User(clients=True),
         ),
         62.18,
-    ),
-    "4 records of one user": (
-        plan(
-            population=100_000,
-            participation=Poisson(batch_size=1000),
-            steps=500,
-            mechanism=sigma(4.0),
-            unit=User(drawn="examples", at_most=4, users=25_000),
-        ),
-        0.85253,
     ),
     "amplified bands": (
         plan(population=1600, participation=CyclicPoisson(batch_size=1, groups=16), steps=128, mechanism=sigma(1.0)),
@@ -65,12 +55,6 @@ PUBLISHED = {
 """Plans with the epsilon that dp-accounting has for them, or their papers."""
 OTHERS = {
     "full batches": plan(participation=FullBatch(), steps=60, mechanism=sigma(15.0)),
-    "full batches of a user's records": plan(
-        participation=FullBatch(),
-        steps=4,
-        mechanism=sigma(15.0),
-        unit=User(drawn="examples", at_most=3, users=20_000),
-    ),
     "a fixed order": plan(population=1000, participation=ORDER, steps=9, mechanism=sigma(3.0)),
     "a tree": plan(population=1000, participation=ORDER, steps=9, mechanism=Tree(noise_multiplier=3.0)),
     "completed trees": plan(
@@ -129,10 +113,10 @@ def test_what_the_steps_come_to_is_counted_and_not_taken_over():
             mechanism=Tree(noise_multiplier=1.0),
         )
         assert releases(one.to_dict()) == OneRelease(math.sqrt(square))
-    found = releases(plan(unit=User(drawn="examples", at_most=2, users=25_000)).to_dict())
+    found = releases(plan().to_dict())
     assert isinstance(found, Steps)
     q = 4096 / 50_000
-    assert found.weights == pytest.approx([(1 - q) ** 2, 2 * q * (1 - q), q * q])
+    assert found.weights == pytest.approx([1 - q, q])
 
 
 def test_many_steps_or_a_tiny_delta_never_give_a_bound_that_is_not_one():

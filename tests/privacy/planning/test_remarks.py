@@ -114,7 +114,7 @@ def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
         participation=Poisson(batch_size=64),
         steps=100,
         delta=1e-5,
-        unit=User(drawn="clients"),
+        unit=User(clients=True),
     )
     told = remarks.drowned_updates_note(plan, clients=8, parameters=2500)
     assert told is not None

@@ -10,7 +10,7 @@ from scipy.special import ndtr, ndtri
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import FixedOrder, User, true_positive_rates
-from sfumato.privacy.planning.target import AttackRisk, Epsilon, Mu, options_of, target_of
+from sfumato.privacy.planning.target import AttackRisk, Epsilon, Mu
 from sfumato.privacy.statements.curve import curve_fields
 
 PLAN = {"examples": 50_000, "batch_size": 4096, "steps": 875, "delta": 1e-5}
@@ -45,11 +45,11 @@ def poisson(sigma: float, batch_size: int, examples: int, steps: int) -> Privacy
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize(
     "change",
-    [{}, {"batch_size": 50_000}, {"unit": User(drawn="users")}, {"participation": FixedOrder(batch_size=4096)}],
+    [{}, {"batch_size": 50_000}, {"unit": User()}, {"participation": FixedOrder(batch_size=4096)}],
     ids=["sampled", "full batch", "users", "fixed order"],
 )
 def test_the_noise_meets_the_target_and_a_little_less_does_not(change, target):
-    plan = PrivacyPlan.calibrate(**PLAN | change, **options_of(target))
+    plan = PrivacyPlan.calibrate(**PLAN | change, **{target.name: target.value})
     assert target.cost(plan) <= target.limit
     assert target.cost(plan.with_noise(0.998 * plan.noise_multiplier)) > target.limit
 
@@ -58,7 +58,7 @@ def test_the_noise_meets_the_target_and_a_little_less_does_not(change, target):
 @pytest.mark.parametrize("missing", ["steps", "batch_size"])
 def test_steps_and_batches_meet_it_too(missing, target):
     known = PLAN | {"noise_multiplier": 6.0, missing: None}
-    plan = PrivacyPlan.calibrate(**known, **options_of(target))
+    plan = PrivacyPlan.calibrate(**known, **{target.name: target.value})
     assert target.cost(plan) <= target.limit
     found = plan.steps if missing == "steps" else plan.expected_batch_size
     more = PrivacyPlan.calibrate(**known | {missing: found + 1 + found // 500})
@@ -153,12 +153,6 @@ def test_what_no_noise_or_no_step_reaches_is_refused_with_its_name():
     with pytest.raises(SfumatoError, match=r"mu 0\.001 is already exceeded by one step") as refused:
         PrivacyPlan.calibrate(**known, mu=0.001)
     assert "larger mu" in refused.value.remedy
-
-
-def test_the_options_of_a_target_give_it_back():
-    for target in TARGETS:
-        assert target_of(**options_of(target)) == target
-    assert target_of(**options_of(None)) is None
 
 
 def test_a_plan_by_hand_has_the_costs_of_its_curve():

@@ -87,8 +87,8 @@ PLANS = {
     "a cut": plan(participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out"),
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
     "a quantile": plan(clipping=QuantileClipping(count_noise=5.0)),
-    "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
-    "persons in clients": plan(unit=User(drawn="clients")),
+    "persons": plan(unit=User(at_most=4, per_step=2)),
+    "persons in clients": plan(unit=User(clients=True)),
 }
 STATEMENTS = {
     **{name: Statement(plan=one, circumstances=Circumstances()) for name, one in PLANS.items()},

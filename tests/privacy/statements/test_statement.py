@@ -24,7 +24,7 @@ from sfumato.privacy import (
     User,
     true_positive_rates,
 )
-from sfumato.privacy.statements.curve import percent_up, rounded_up
+from sfumato.privacy.statements.display import percent_up, rounded_up
 
 PLAN = PrivacyPlan(
     population=1000,
@@ -267,7 +267,7 @@ def test_unknown_facts_are_refused():
 
 
 def test_figures_are_promised_for_the_unit_of_the_plan():
-    persons = replace(PLAN, unit=User(at_most=None, drawn="users"))
+    persons = replace(PLAN, unit=User())
     found = Statement(plan=persons, circumstances=Circumstances(figures=FIGURES))
     assert "(4.0, 0)-differentially private for each single person under add-or-remove adjacency" in found.sentence
     assert "from one test record of each person. A person is in the training part or in the test part" in found.sentence

@@ -10,15 +10,15 @@ import pytest
 from sfumato import Gaussian, Ledger, Poisson, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import Circumstances, User, group_epsilon
 from sfumato.privacy.ledger import Entry, Record, read
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ENTRY, ProcessCounts
 
 UNITS = {
-    "examples": User(drawn="examples", at_most=10, users=3400),
-    "users": User(drawn="users"),
-    "capped": User(drawn="users", at_most=1),
-    "clients": User(drawn="clients", at_most=10),
-    "groups": User(drawn="clients", users=54_400, grouped=True),
+    "shown": User(at_most=10, per_step=2),
+    "users": User(),
+    "capped": User(at_most=1),
+    "clients": User(clients=True, at_most=10),
+    "groups": User(clients=True, users=54_400, grouped=True),
 }
 PLAN = PrivacyPlan(
     population=6800,
@@ -34,10 +34,10 @@ def said(name: str, **changes) -> Statement:
 
 
 SENTENCES = {
-    "examples": (
+    "shown": (
         "for each single person, with up to 10 images, under add-or-remove adjacency: 20 steps of the",
-        "each example drawn into each step with probability",
-        "with N = 6800 examples of 3400 persons;",
+        "each person drawn into each step with probability",
+        "with N = 6800 persons;",
     ),
     "users": ("person, with all of their images, under", "each person drawn into each step", "with N = 6800 persons;"),
     "capped": ("person, with one image, under",),
@@ -67,7 +67,8 @@ def test_plain_words_and_what_is_not_covered_speak_of_persons(name):
     assert "One person under two names" in uncovered
     assert "Identity: sfumato trusts the names in your data." in uncovered
     assert "Several records of one person" not in uncovered
-    assert ("another one may take its place" in uncovered) == (name == "examples")
+    shown = "In each step a person's contribution comes from at most 2 of these images, drawn by chance."
+    assert (shown in "\n".join(plain)) == (name == "shown")
     data = json.loads(json.dumps(said(name).to_dict()))
     again = Statement(
         plan=PrivacyPlan.from_dict(data["plan"]), circumstances=Circumstances.from_dict(data["circumstances"])
@@ -86,8 +87,8 @@ def test_two_clipping_norms_are_counted_in_plain_words_and_a_group_s_figure_stan
 
 
 def test_a_delta_above_one_over_the_persons_is_named():
-    for delta, named in ((1 / 3000, True), (1 / 3500, False)):
-        assert ("Delta is above one over the number of persons" in said("examples", delta=delta).sentence) == named
+    for delta, named in ((1 / 6700, True), (1 / 6900, False)):
+        assert ("Delta is above one over the number of persons" in said("users", delta=delta).sentence) == named
 
 
 # -- who has seen sums before their noise ------------------------------------------------------------------------------

@@ -1,42 +1,27 @@
-"""Users of several records under Poisson sampling: published figures, brute force, samples, and what is refused."""
+"""A person with several records under Poisson sampling: published figures, brute force and samples."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
-from sfumato import SfumatoError
-from sfumato.privacy import (
-    BandedToeplitz,
-    CyclicPoisson,
-    Example,
-    FixedOrder,
-    FullBatch,
-    Gaussian,
-    Poisson,
-    PrivacyPlan,
-    Tree,
-    TruncatedPoisson,
-    User,
-)
-from sfumato.privacy.loss import COARSE_GRID
+from sfumato import PrivacyPlan
+from sfumato.privacy.loss import Loss
 from sfumato.privacy.theorems.mixture_of_gaussians import NEGLIGIBLE, MixedGaussians, _weights
 
 
-def plan(q: float, sigma: float, steps: int, records: int, population: int = 100_000) -> PrivacyPlan:
-    return PrivacyPlan(
-        population=population,
-        participation=Poisson(batch_size=round(q * population)),
-        mechanism=Gaussian(noise_multiplier=sigma),
-        steps=steps,
-        delta=1e-5,
-        unit=User(drawn="examples", at_most=records, users=population),
-    )
+def loss(q: float, sigma: float, steps: int, records: int) -> Loss:
+    mixed = MixedGaussians(sigma=sigma, probability=q, records=records, steps=steps)
+    return Loss(unit=example(q, sigma, steps).unit, adjacency="add-or-remove", parts=(mixed,))
+
+
+def example(q: float, sigma: float, steps: int) -> PrivacyPlan:
+    size = round(q * 100_000)
+    return PrivacyPlan.calibrate(examples=100_000, batch_size=size, steps=steps, noise_multiplier=sigma, delta=1e-5)
 
 
 # (q, sigma, T, G, epsilon, to how much) at delta 1e-5, by dp-accounting 0.6.0; those of sigma 1 on a coarser grid.
@@ -49,19 +34,17 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("q", "sigma", "steps", "records", "epsilon", "tolerance"), VECTORS)
-def test_rows_of_users_with_several_records(q, sigma, steps, records, epsilon, tolerance):
-    assert plan(q, sigma, steps, records).epsilon() == pytest.approx(epsilon, abs=tolerance)
+def test_a_person_with_several_records(q, sigma, steps, records, epsilon, tolerance):
+    assert loss(q, sigma, steps, records).epsilon(1e-5) == pytest.approx(epsilon, abs=tolerance)
 
 
 @pytest.mark.parametrize(("q", "sigma", "steps", "epsilon"), [(0.01, 4.0, 500, 0.18758), (0.02, 1.0, 200, 1.8529)])
 def test_one_record_is_an_example(q, sigma, steps, epsilon):
-    alone = replace(plan(q, sigma, steps, 2), unit=User(drawn="examples", at_most=1, users=100_000))
-    as_example = replace(alone, unit=Example())
-    assert alone.epsilon() == as_example.epsilon() == pytest.approx(epsilon, abs=2e-4)
-    assert alone.epsilon_rdp == as_example.epsilon_rdp
-    mixed = MixedGaussians(sigma=sigma, probability=q, records=1, steps=steps)
-    assert replace(alone.loss, parts=(mixed,)).epsilon(1e-5) == pytest.approx(alone.epsilon(), rel=2e-4)
-    assert mixed.equivalent_steps(0.3) == pytest.approx(as_example.theorem.equivalent_steps(as_example, 0.3), rel=1e-9)
+    plan = example(q, sigma, steps)
+    assert plan.epsilon() == pytest.approx(epsilon, abs=2e-4)
+    assert loss(q, sigma, steps, 1).epsilon(1e-5) == pytest.approx(plan.epsilon(), rel=2e-4)
+    (mixed,) = loss(q, sigma, steps, 1).parts
+    assert mixed.equivalent_steps(0.3) == pytest.approx(plan.theorem.equivalent_steps(plan, 0.3), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -107,59 +90,6 @@ def test_tails_never_move_to_fewer_records():
     assert len(_weights(5000, 0.3).counts) < 700
 
 
-@pytest.mark.parametrize(("records", "steps"), [(4, 100), (64, 500)])
-def test_calibration_meets_the_budget_and_a_little_less_would_not(records, steps):
-    unit = User(drawn="examples", at_most=records, users=50_000)
-    found = PrivacyPlan.calibrate(examples=100_000, batch_size=2000, steps=steps, epsilon=4.0, delta=1e-5, unit=unit)
-    assert found.unit == unit
-    assert 3.99 < found.epsilon() <= 4.0
-    assert found.with_noise(found.noise_multiplier * 0.998).epsilon(grid=COARSE_GRID) > 4.0
-    assert found.loss.accountants == ("pld",)
-    assert found.epsilon_rdp is None
-    with pytest.raises(SfumatoError, match="no Renyi divergence is known"):
-        found.epsilon(accountant="rdp")
-
-
-def test_the_most_steps_are_found_and_steps_add_up():
-    known = plan(0.01, 4.0, 500, 4)
-    assert known.most_steps(0.86) == pytest.approx(508, abs=6)
-    halves = known.theorem.loss(known, 200).composed_with(known.theorem.loss(known, 300))
-    assert halves == known.loss
-    other = plan(0.01, 4.0, 500, 5).loss
-    assert len(known.loss.composed_with(other).parts) == 2
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        Gaussian(noise_multiplier=20.0),
-        Tree(noise_multiplier=20.0),
-        BandedToeplitz(noise_multiplier=20.0, coefficients=(1.0, 0.5)),
-    ],
-)
-def test_in_full_batches_all_records_of_a_user_are_one_vector_of_that_length(mechanism):
-    user = replace(plan(0.5, 20.0, 6, 5), participation=FullBatch(), mechanism=mechanism)
-    example = replace(user, unit=Example()).with_noise(20.0 / 5)
-    assert user.epsilon() == pytest.approx(example.epsilon(), rel=1e-12)
-    assert user.most_steps(2.0) == example.most_steps(2.0)
-
-
-@pytest.mark.parametrize(
-    ("participation", "mechanism", "why"),
-    [
-        (FixedOrder(batch_size=100), Gaussian(noise_multiplier=1.0), "they lie in different steps of an epoch"),
-        (FixedOrder(batch_size=100), Tree(noise_multiplier=1.0), "they lie in different steps of an epoch"),
-        (CyclicPoisson(batch_size=100, groups=4), Gaussian(noise_multiplier=1.0), "they lie in different groups"),
-        (
-            TruncatedPoisson(batch_size=100, largest=150),
-            Gaussian(noise_multiplier=1.0),
-            "several other records may take the places",
-        ),
-        (Poisson(batch_size=100), Tree(noise_multiplier=1.0), "may lie close together"),
-    ],
-)
-def test_where_records_of_a_user_are_in_different_steps_nothing_is_proven(participation, mechanism, why):
-    with pytest.raises(SfumatoError, match="for a user with 4 records that are sampled independently") as error:
-        replace(plan(0.01, 1.0, 5, 4), participation=participation, mechanism=mechanism, adjacency="zero-out")
-    assert why in error.value.problem
-    assert "poisson or full-batch participation, or sample users" in error.value.remedy
+def test_steps_add_up():
+    assert loss(0.01, 4.0, 200, 4).composed_with(loss(0.01, 4.0, 300, 4)) == loss(0.01, 4.0, 500, 4)
+    assert len(loss(0.01, 4.0, 500, 4).composed_with(loss(0.01, 4.0, 500, 5)).parts) == 2

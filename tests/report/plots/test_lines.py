@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.privacy import gaussian_true_positive_rates
-from sfumato.privacy.statements.curve import ceiling, percent_up
+from sfumato.privacy.statements.display import ceiling, percent_up
 from sfumato.report import RATES, Attack
 
 

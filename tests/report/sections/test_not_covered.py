@@ -23,7 +23,7 @@ from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.report.sections.not_covered import FURTHER, HEADINGS, grouped
 
 PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=5, noise_multiplier=4.0, delta=1e-6)
-PERSONS = replace(PLAN, unit=User(drawn="users", at_most=4))
+PERSONS = replace(PLAN, unit=User(at_most=4))
 EVERYTHING = Circumstances(
     read=tuple(FACT_NAMES),
     origins=tuple(ORIGINS),

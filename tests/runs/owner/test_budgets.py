@@ -134,7 +134,7 @@ def test_a_run_is_counted_once_however_often_it_goes_on_on_its_own_records(faces
     with pytest.raises(SfumatoError, match="the run runs/a was reserved in the budget faces with other records"):
         use("a", "others", budget=faces)
     set_budget("persons", epsilon=3, delta=1e-5, unit="user")
-    known = {"use": whole(unit=User(drawn="users")), "budget": "persons"}
+    known = {"use": whole(unit=User()), "budget": "persons"}
     use("b", users="one way", **known)
     with pytest.raises(SfumatoError, match="or other users"):
         use("b", users="another way", **known)
@@ -166,7 +166,7 @@ def test_eight_processes_at_once_do_not_exceed_the_total(faces, use, whole):
 
 def test_a_plan_of_another_unit_is_refused_with_the_budgets_name(faces, use, whole):
     with pytest.raises(SfumatoError, match="the budget faces is for each single example, but the plan for each single"):
-        use("a", use=whole(unit=User(drawn="users")), budget=faces)
+        use("a", use=whole(unit=User()), budget=faces)
 
 
 def test_of_a_planned_budget_each_plan_is_for_one_run(use, whole):
@@ -180,7 +180,7 @@ def test_of_a_planned_budget_each_plan_is_for_one_run(use, whole):
 
 def test_users_who_were_told_apart_otherwise_do_not_add_up(use, whole):
     set_budget("people", epsilon=8, delta=1e-5, unit="user")
-    known = {"use": whole(unit=User(drawn="users")), "budget": "people"}
+    known = {"use": whole(unit=User()), "budget": "people"}
     use("a", users="by folder", **known)
     with pytest.raises(SfumatoError, match="with another assignment to users"):
         use("b", users="by file", **known)

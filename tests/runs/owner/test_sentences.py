@@ -130,9 +130,7 @@ def of_users(path, users: int):
     return open_source(f"npz:{path}", owner_key=bytes(32))
 
 
-FOR_USERS = PrivacyPlan.calibrate(
-    examples=10, batch_size=5, steps=2, noise_multiplier=1.0, delta=1e-3, unit=User(drawn="users")
-)
+FOR_USERS = PrivacyPlan.calibrate(examples=10, batch_size=5, steps=2, noise_multiplier=1.0, delta=1e-3, unit=User())
 
 
 def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_silence(tmp_path):

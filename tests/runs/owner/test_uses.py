@@ -95,7 +95,7 @@ def test_figures_of_images_and_of_persons_are_not_added_up():
 
 
 def test_users_who_were_told_apart_otherwise_are_in_the_total_and_named(plan):
-    of_users = replace(plan(), unit=User(drawn="users"))
+    of_users = replace(plan(), unit=User())
     one, other = DataIdentity(("a",), ("folder:/a",), users="one"), DataIdentity(("a",), ("folder:/a",), users="other")
     uses.record(one, of_users, run="x", seeded=True)
     assert (uses.earlier_uses(one).runs, uses.earlier_uses(one).seeded) == ({"x": of_users}, 1)
@@ -153,7 +153,7 @@ def of_patients(images, tmp_path, scan):
 
 
 def test_the_same_patients_by_several_routes_are_one_total(of_patients, plan):
-    of_users = replace(plan(), unit=User(drawn="users"))
+    of_users = replace(plan(), unit=User())
     sfumato.set_budget("patients", epsilon=80, delta=1e-5, unit="user")
     for name, source in of_patients.items():
         uses.record(DataIdentity.from_source(source), of_users, run=name, budget="patients")
@@ -166,7 +166,7 @@ def test_the_same_patients_by_several_routes_are_one_total(of_patients, plan):
 
 
 def test_patients_who_are_halved_are_named_and_refused_by_their_budget(of_patients, images, tmp_path, plan):
-    of_users = replace(plan(), unit=User(drawn="users"))
+    of_users = replace(plan(), unit=User())
     sfumato.set_budget("patients", epsilon=80, delta=1e-5, unit="user")
     uses.record(DataIdentity.from_source(of_patients["table"]), of_users, run="whole", budget="patients")
     halves = np.array([f"{number // 3} {number % 2}" for number in range(60)])

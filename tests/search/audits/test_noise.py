@@ -84,7 +84,7 @@ def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
 def test_secure_noise_users_and_models_that_draw_are_audited_as_what_they_are(choice):
     secure = Settings(model="linear", learning_rate=0.1, noise="secure")
     people = PrivacyPlan.calibrate(
-        examples=50, batch_size=10, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5, unit=User(drawn="users")
+        examples=50, batch_size=10, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5, unit=User()
     )
     its = {
         "secure": {"noise": partial(noise_of, secure)},

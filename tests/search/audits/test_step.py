@@ -80,7 +80,7 @@ def test_what_is_proven_of_steps_with_the_canary_alone_is_no_alarm_where_it_need
 
 @pytest.mark.parametrize("of_users", [False, True])
 def test_observations_are_standard_normal_with_and_without_the_canary(of_users):
-    plan = full(3.0, unit=User(drawn="users")) if of_users else full(3.0)
+    plan = full(3.0, unit=User()) if of_users else full(3.0)
     box = WhiteBox(subject=subject(plan, views=3), merged=plan.steps)
     seen = np.array([[box.observe(2 * i + side, canary=bool(side)) for i in range(600)] for side in (0, 1)])
     mu = math.sqrt(plan.steps) / plan.noise_multiplier

@@ -58,7 +58,7 @@ def test_every_rule_has_an_attacker(participation: Participation):
 
 def test_users_of_many_records_have_an_attacker():
     known = {"examples": 200, "batch_size": 20, "steps": 4, "noise_multiplier": 8.0, "delta": 1e-5}
-    plan = PrivacyPlan.calibrate(**known, unit=User(drawn="examples", at_most=4, users=60))
+    plan = PrivacyPlan.calibrate(**known, unit=User(at_most=4))
     found = _attack(Statement(plan=plan, circumstances=Circumstances()))
     assert found.subject.startswith("person, with up to 4")
     assert found.detections == sorted(found.detections)

@@ -22,7 +22,7 @@ KNOWN = {"noise_multiplier": 2.0, "steps": STEPS}
 TREE = request_by_names(examples=200, momentum=0.9, mechanism="tree")._asdict()
 KINDS: dict[str, dict[str, Any]] = {
     "records": {"batch_size": 60, **KNOWN},
-    "users": {"users": [f"person {number % 60}" for number in range(200)], "drawn": "users", "batch_size": 30, **KNOWN},
+    "users": {"users": [f"person {number % 60}" for number in range(200)], "per_step": 2, "batch_size": 30, **KNOWN},
     "tree": {"plan": PrivacyPlan.calibrate(examples=200, batch_size=50, delta=1e-4, **KNOWN, **TREE)},
 }
 

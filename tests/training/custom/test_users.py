@@ -20,7 +20,7 @@ from sfumato.privacy.unit import User
 from sfumato.runs.owner.uses import earlier_uses, uses_report
 from sfumato.training.custom.bookkeeping import _data
 from sfumato.training.custom.records import own_records
-from sfumato.training.custom.users import by_user, gradient_of
+from sfumato.training.custom.users import gradient_of, group_by_user
 from sfumato.training.preparation.building import noise_named
 from sfumato.training.step import PrivateStep
 
@@ -28,13 +28,19 @@ KEY = bytes(32)
 OWNERS = st.lists(st.integers(0, 4), min_size=2, max_size=12)
 
 
+def grouped(values, owners, at_most=None, per_step=100):
+    """The users of records that hold these numbers."""
+    inputs = torch.tensor(values, dtype=torch.float32)[:, None]
+    return group_by_user(own_records((inputs, torch.zeros(len(values)).long()), KEY), owners, at_most, per_step)
+
+
 def kept(owners, values, at_most):
     """The values that are kept of each owner."""
-    inputs = torch.tensor(values, dtype=torch.float32)[:, None]
-    records, unit = by_user(own_records((inputs, torch.zeros(len(values)).long()), KEY), owners, at_most, "examples")
-    found = [int(value) for value in records.take(np.arange(records.count))[0][:, 0]]
-    assert records.examples == records.count == len(records.codes) == len(records.identifiers) == len(found)
-    assert unit == User(drawn="examples", at_most=at_most, users=len(set(owners)))
+    records, unit = grouped(values, owners, at_most)
+    assert records.examples == records.count == len(set(owners))
+    assert len(records.codes) == len(records.identifiers) == len(records.by_user.order)
+    assert unit == User(at_most=at_most)
+    found = [int(value) for value in records.take(records.by_user.order)[0][:, 0]]
     return {owner: {value for value in found if owners[values.index(value)] == owner} for owner in set(owners)}
 
 
@@ -58,22 +64,17 @@ def steps(directory, users, **choices):
     model = nn.Linear(6, 3)
     data = torch.randn(60, 6, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    choices = {"noise_multiplier": 4.0, "batch_size": 20, "steps": 3, "threads": 1, "per_user": 2, **choices}
+    choices = {"noise_multiplier": 4.0, "batch_size": 8, "steps": 3, "threads": 1, "per_user": 2, **choices}
     return sfumato.private_steps(model, optimizer, data, directory=directory, users=users, **choices)
 
 
 def test_the_guarantee_is_for_each_user(tmp_path):
     names = [f"patient {record // 5}" for record in range(60)]
-    run = steps(tmp_path, names)
+    run = steps(tmp_path, names, batch_size=7)
     for _ in run:
         pass
     expected = PrivacyPlan.calibrate(
-        examples=24,
-        batch_size=20,
-        steps=3,
-        noise_multiplier=4.0,
-        delta=1e-5,
-        unit=User(drawn="examples", at_most=2, users=12),
+        examples=12, batch_size=7, steps=3, noise_multiplier=4.0, delta=1e-5, unit=User(at_most=2, per_step=1)
     )
     assert run.plan == expected
     assert "for each single person" in run.statement.sentence
@@ -91,20 +92,23 @@ def test_a_federation_takes_users_too(tmp_path):
         data,
         rounds=2,
         steps=2,
-        batch_size=20,
+        batch_size=8,
         noise_multiplier=4.0,
         users=np.arange(60) // 3,
-        per_user=1,
+        per_step=2,
         directory=tmp_path,
     )
     for _ in range(2):
         run.train(model.state_dict())
-    assert run.statement.plan.unit == User(drawn="examples", at_most=1, users=20)
+    assert run.statement.plan.unit == User(per_step=2)
 
 
 def sum_over(gradient, records, drawn, *, size):
     """The clipped sum over these users, in micro-batches of `size` records."""
-    return reduce(ClippedSum.merge, (gradient(*records.batch(*one)) for one in records.pieces(np.array(drawn), size)))
+    return reduce(
+        ClippedSum.merge,
+        (gradient(*records.batch(*one)) for one in records.pieces(np.array(drawn), size, RunKey.from_seed(0), 0)),
+    )
 
 
 @settings(max_examples=25)
@@ -114,8 +118,8 @@ def test_a_users_mean_gradient_is_clipped_as_a_whole(owners, per_user, max_norm,
     inputs, targets = torch.randn(len(owners), 1, 5, 5, generator=generator), torch.arange(len(owners)) % 3
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)).double()
     records = own_records((inputs.double(), targets), KEY)
-    grouped, unit = by_user(records, owners, per_user, "users")
-    assert unit == User(drawn="users", at_most=per_user)
+    grouped, unit = group_by_user(records, owners, per_user, 12)
+    assert unit == User(at_most=per_user, per_step=None if per_user else 12)
     assert grouped.count == grouped.examples == len(set(owners))
     drawn = sorted(data.draw(st.sets(st.integers(0, grouped.count - 1), min_size=1)))
     options = {"template": None, "capture": False, "max_norm": max_norm, "methods": None}
@@ -125,8 +129,7 @@ def test_a_users_mean_gradient_is_clipped_as_a_whole(owners, per_user, max_norm,
         drawn,
         size=data.draw(st.sampled_from([8, 512])),
     )
-    single, _ = by_user(records, owners, per_user or 12, "examples")
-    kept = {record.numpy().tobytes() for record in single.take(np.arange(single.count))[0]}
+    kept = {record.numpy().tobytes() for record in grouped.take(grouped.by_user.order)[0]}
     expected = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     for name in np.unique(owners)[drawn]:
         of_user = [
@@ -178,9 +181,12 @@ class Adverse(nn.Module):
     micro_batch=st.sampled_from([1, 4, 64, 512]),
     at_once=st.sampled_from([3, 64]),
     noise=st.sampled_from(["standard", "secure"]),
+    per_step=st.sampled_from([1, 3, 100]),
     seed=st.integers(0, 2**16),
 )
-def test_no_user_moves_a_release_by_more_than_the_norm(kind, counts, special, micro_batch, at_once, noise, seed):
+def test_no_user_moves_a_release_by_more_than_the_norm(
+    kind, counts, special, micro_batch, at_once, noise, per_step, seed
+):
     """The noise of a key is the same with and without one user: releases differ by that user alone."""
     generator, norm = torch.Generator().manual_seed(seed), 0.5
     inputs = 0.5 + 0.5 * torch.rand(sum(counts), 4, generator=generator)
@@ -188,14 +194,16 @@ def test_no_user_moves_a_release_by_more_than_the_norm(kind, counts, special, mi
     users = np.repeat(np.arange(len(counts)), counts)
     if special is not None:
         inputs[int(torch.randint(len(inputs), (), generator=generator))] = special
-    unit, size = User(drawn="users"), {"examples": 8, "batch_size": 8, "steps": 1}
+    unit, size = User(), {"examples": 8, "batch_size": 8, "steps": 1}
     plan = PrivacyPlan.calibrate(**size, noise_multiplier=1e-3, delta=1e-5, max_norm=norm, unit=unit)
     gradient = UserGradient(Adverse(kind), functional.cross_entropy, max_norm=norm, at_once=at_once)
 
     def release(kept):
-        records, _ = by_user(own_records((inputs[kept], targets[kept]), KEY), users[kept], None, "users")
+        own = own_records((inputs[kept], targets[kept]), KEY)
+        records, _ = group_by_user(own, users[kept], None, per_step)
         step = PrivateStep(plan=plan, gradient=gradient, noise=noise_named(noise, plan, RunKey.from_seed(0)))
-        found = step(0, (records.batch(*one) for one in records.pieces(np.arange(records.count), micro_batch)))
+        pieces = records.pieces(np.arange(records.count), micro_batch, RunKey.from_seed(1), 0)
+        found = step(0, (records.batch(*one) for one in pieces))
         return torch.cat([value.double().flatten() for value in found.values()]) * plan.expected_batch_size
 
     whole = release(users >= 0)  # in units of the norm
@@ -203,7 +211,7 @@ def test_no_user_moves_a_release_by_more_than_the_norm(kind, counts, special, mi
         assert float((whole - release(users != user)).norm()) <= 1 + 1e-4
 
 
-@pytest.mark.parametrize("more", [{}, {"users": np.arange(60) // 7, "drawn": "users", "batch_size": 5}])
+@pytest.mark.parametrize("more", [{}, {"users": np.arange(60) // 7, "batch_size": 5}])
 def test_a_model_that_is_not_finite_on_an_empty_text_passes_the_self_check(tmp_path, more):
     class Mean(nn.Module):
         """The mean over words; the word 0 is padding."""
@@ -226,18 +234,18 @@ def test_a_model_that_is_not_finite_on_an_empty_text_passes_the_self_check(tmp_p
     )
 
 
-def test_users_may_be_drawn_with_all_of_their_records(tmp_path):
+def test_users_may_show_all_of_their_records(tmp_path):
     names = [f"patient {record // 5}" for record in range(57)] + ["alone", "two", "two"]
-    run = steps(tmp_path, names, drawn="users", per_user=None, batch_size=7)
+    run = steps(tmp_path, names, per_step=5, per_user=None, batch_size=7)
     for _ in run:
         pass
     known = {"batch_size": 7, "steps": 3, "noise_multiplier": 4.0, "delta": 1e-5}
-    assert run.plan == PrivacyPlan.calibrate(examples=14, unit=User(drawn="users"), **known)
+    assert run.plan == PrivacyPlan.calibrate(examples=14, unit=User(per_step=5), **known)
     assert "for each single person, with all of their images" in run.statement.sentence
     assert {"examples", "users"} <= set(run.statement.circumstances.read)
     assert sfumato.verify(tmp_path).holds
     with pytest.raises(SfumatoError, match="several tensors"):
-        by_user(own_records(((torch.rand(4, 2), torch.rand(4, 2)), torch.arange(4)), KEY), [1, 1, 2, 2], None, "users")
+        group_by_user(own_records(((torch.rand(4, 2), torch.rand(4, 2)), torch.arange(4)), KEY), [1, 1, 2, 2], None, 1)
 
 
 @pytest.mark.parametrize("noise", ["standard", "secure"])
@@ -249,7 +257,7 @@ def test_users_are_resumed_and_their_records_must_not_change(tmp_path, noise):
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-        users = {"users": np.arange(60) % 11, "drawn": "users", "per_user": 4, "noise": noise}
+        users = {"users": np.arange(60) % 11, "per_step": 2, "per_user": 4, "noise": noise}
         length = {"rounds": 3, "steps": 6, "batch_size": 5, "noise_multiplier": 2.0}
         known = {"directory": directory, "seed": 1, "threads": 1, "micro_batch": 8 if noise == "standard" else None}
         return sfumato.private_rounds(model, optimizer, (inputs, targets), **users, **length, **known)
@@ -291,13 +299,12 @@ def test_users_are_resumed_and_their_records_must_not_change(tmp_path, noise):
         ({"users": ["a", "\ud800"] * 30}, r"user '\\ud800' is not UTF-8; rename it"),
         ({"users": ["ann", "ann;bob"] * 30}, "record 1 has several users: .ann., .bob."),
         ({"users": np.ma.masked_equal(np.arange(60), 5)}, "all strings or all integers, got masked values"),
-        ({"users": ["a"] * 60, "per_user": None}, "per_user must be"),
         ({"users": None}, "per_user is 2, but there are no users"),
-        ({"users": None, "per_user": None, "drawn": "users"}, "drawn is users, but there are no users"),
-        ({"users": ["a"] * 60, "drawn": "clients"}, "drawn must be"),
-        ({"users": ["a"] * 60, "drawn": "users", "per_user": 0}, "per_user must be"),
+        ({"users": None, "per_user": None, "per_step": 2}, "per_step is 2, but there are no users"),
+        ({"users": ["a"] * 60, "per_step": 0}, "per_step must be"),
+        ({"users": ["a"] * 60, "per_user": 0}, "per_user must be"),
         (
-            {"users": ["a"] * 30 + ["b"] * 30, "drawn": "users", "batch_size": 2, "capture": True},
+            {"users": ["a"] * 30 + ["b"] * 30, "batch_size": 2, "capture": True},
             "template and capture",
         ),
         ({"users": None, "per_user": None, "plan": "users"}, "the plan's unit is User"),
@@ -305,8 +312,7 @@ def test_users_are_resumed_and_their_records_must_not_change(tmp_path, noise):
 )
 def test_users_that_do_not_fit_are_refused(tmp_path, choices, refusal):
     if choices.get("plan"):
-        unit = User(drawn="examples", at_most=2, users=30)
-        plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=3, noise_multiplier=4.0, delta=1e-5, unit=unit)
+        plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=3, noise_multiplier=4.0, delta=1e-5, unit=User())
         choices |= {"plan": plan, "noise_multiplier": None, "batch_size": None, "steps": None}
     with pytest.raises(SfumatoError, match=refusal):
         steps(tmp_path, **choices)
@@ -317,10 +323,9 @@ def test_users_that_do_not_fit_are_refused(tmp_path, choices, refusal):
 )
 def test_other_names_are_other_users(users):
     records = own_records((torch.arange(3.0)[:, None], torch.zeros(3).long()), KEY)
-    assert by_user(records, users, 1, "examples")[1].users == 3
+    assert group_by_user(records, users, 1, 1)[0].count == 3
 
 
-@pytest.mark.parametrize("drawn", ["examples", "users"])
 @pytest.mark.parametrize(
     "users",
     [
@@ -331,14 +336,13 @@ def test_other_names_are_other_users(users):
     ],
     ids=ascii,
 )
-def test_one_person_in_two_spellings_is_one_user(users, drawn):
+def test_one_person_in_two_spellings_is_one_user(users):
     """By the rule that readers of files have: composed, without spaces around the name."""
     records = own_records((torch.arange(3.0)[:, None], torch.zeros(3).long()), KEY)
-    found, unit = by_user(records, users, 1 if drawn == "examples" else None, drawn)
+    found, _ = group_by_user(records, users, None, 1)
     assert found.count == 2
-    assert unit.count(2) == 2
-    same = by_user(records, ["Zoë", "Zoë", "Bob"], 1, "examples")[0].users
-    assert drawn == "users" or len(users[0]) == 1 or by_user(records, users, 1, drawn)[0].users == same
+    same, _ = group_by_user(records, ["Zoë", "Zoë", "Bob"], None, 1)
+    assert len(users[0]) == 1 or found.users == same.users
 
 
 def test_runs_with_other_users_are_named(tmp_path):

@@ -175,6 +175,18 @@ def test_a_file_that_no_ledger_records_is_no_release(tmp_path):
     assert (released(tmp_path / "run", key=RunKey.from_seed(2)).counts != first.counts).any()
 
 
+def test_counts_are_read_back_and_refused_when_damaged(tmp_path):
+    own = released(tmp_path)
+    run, again = RunDirectory(tmp_path), records.read(RunDirectory(tmp_path))
+    assert (again.table, again.classes) == (own.table, own.classes)
+    assert (again.counts == own.counts).all()
+    good = run.read_json(names.FIGURES)
+    for odd in ({"counts": [[1, 2]]}, {"classes": ["a"]}, {"table": {"epsilon": 1.0}}, {"counts": [["a", 1], [1, 1]]}):
+        run.write_json(names.FIGURES, good | odd)
+        with pytest.raises(SfumatoError):
+            records.read(run)
+
+
 def test_of_other_counts_the_noise_is_another(tmp_path):
     one, other = (COUNTS, COUNTS + np.array([[1, -1], [0, 0]]))
     noise = [released(tmp_path / f"{place}", counts=given).counts - given for place, given in enumerate((one, other))]
@@ -334,7 +346,7 @@ def of_persons(source) -> PrivacyPlan:
         participation=Poisson(batch_size=4),
         steps=2,
         delta=1e-5,
-        unit=User(at_most=None, drawn="users"),
+        unit=User(),
     )
 
 

@@ -47,8 +47,8 @@ TOGETHER = [
     ({"participation": "truncated", "adjacency": "add-or-remove"}, "adjacency must be zero-out"),
     ({"shift": 2, "zoom": 1.2}, "give shift for small images"),
     ({"aggregate": "uta", "ema": 0.9}, "aggregate is uta"),
-    ({"unit": "user", "drawn": "users", "class_prevalence": ("a=0.5", "b=0.5")}, "weights single examples"),
-    ({"unit": "user", "noise_multiplier": 2.0}, "noise_multiplier 2 is given without drawn"),
+    ({"unit": "user", "class_prevalence": ("a=0.5", "b=0.5")}, "weights single examples"),
+    ({"unit": "user", "per_step": 0}, "per_step must be"),
     ({"pretrained": "nowhere.safetensors", "model": "cnn"}, "nowhere.safetensors does not exist"),
     ({"normalisation": "public-batch", "public_data": "folder:nowhere"}, "does not exist"),
 ]
@@ -103,8 +103,6 @@ def test_from_python(folder, unread, choices, words, capsys):
         with pytest.raises(unread):
             train(None, folder, directory="run", **choices)
         return
-    if {"unit": "user", "noise_multiplier": 2.0}.items() <= choices.items():
-        folder = folder.replace("folder:", "npz:")
     with pytest.raises(SfumatoError) as error:
         train(choices.pop("model", None), folder, directory="run", **choices)
     assert words in str(error.value)
@@ -185,12 +183,12 @@ def test_a_plan_is_refused_beforehand_as_it_is_for_the_data(mechanism, participa
     if participation == "drifting":
         asked |= {"drift": 4, "drift_groups": ("a",), "drift_size": 20}
     if users:
-        asked |= {"unit": "user", "drawn": "users"}
+        asked |= {"unit": "user"}
     experiment = Experiment(noise_multiplier=8.0, delta=1e-4, steps=3, **asked)
 
     def planned() -> None:
         size = 300 if participation == "full-batch" else 20
-        unit = User(drawn="users") if users else Example()
+        unit = User() if users else Example()
         numbers = {"examples": 300, "batch_size": size, "steps": 3, "noise_multiplier": 8.0, "delta": 1e-4}
         PrivacyPlan.calibrate(**numbers, unit=unit, **experiment.request(300)._asdict())
 

@@ -10,7 +10,7 @@ GROUPS = {
     for group, names in {
         "budget": (
             "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs "
-            "report_epsilon unit per_user drawn adjacency participation mechanism order groups "
+            "report_epsilon unit per_user per_step adjacency participation mechanism order groups "
             "largest_batch bands buffers steps_per_tree complete_trees drift drift_shape drift_groups "
             "drift_size"
         ),

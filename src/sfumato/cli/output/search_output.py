@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
 from sfumato.privacy import Statement
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.report import figure_of
 from sfumato.search.space import line_of, plain
 

@@ -11,7 +11,7 @@ from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
 from sfumato.observers.progress import duration
 from sfumato.privacy.planning.remarks import counted
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import wording
 
 if TYPE_CHECKING:

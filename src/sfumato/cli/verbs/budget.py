@@ -13,7 +13,7 @@ from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.options.spellings import Number, Path, SourceName, Spelling, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
@@ -126,7 +126,7 @@ def total_text(account: Account) -> str:
 
 def _parts_of_account(account: Account) -> Iterator[str | Table]:
     """A budget and its history."""
-    from sfumato.privacy.statements.curve import rounded_up
+    from sfumato.privacy.statements.display import rounded_up
     from sfumato.runs.owner.budgets import percent
     from sfumato.runs.owner.sentences import disagreements
 
@@ -226,7 +226,7 @@ def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
 
 def _parts_of_uses(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     """The uses as a table, and their totals in words."""
-    from sfumato.privacy.statements.curve import rounded_up
+    from sfumato.privacy.statements.display import rounded_up
     from sfumato.runs.owner.budgets import runs_text
     from sfumato.runs.owner.sentences import other_assignments, seeded_suffix
 

@@ -14,8 +14,7 @@ from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
-from sfumato.privacy.planning.target import Target, options_of, target_figures, target_of
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.planning.target import Target, target_figures, target_of
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
@@ -24,15 +23,6 @@ if TYPE_CHECKING:
 
 FOUR = ("batch_size", "steps", "noise_multiplier")
 """The numbers of which, with the target, one is computed."""
-SAMPLING_COLUMNS = {
-    "drawn": "{drawn}",
-    "epsilon": "{epsilon:up}",
-    "noise": "{noise_multiplier:g}",
-    "batch": "{batch_size}",
-    "cosine 1": "{parallel:.4g}",
-    "cosine 0": "{orthogonal:.4g}",
-    "": "{mark}",
-}
 FRONTIER_COLUMNS = {
     "noise": "{noise_multiplier:g}",
     "steps": "{steps:,}",
@@ -59,12 +49,11 @@ class Plan(PrintsJson, Units, PairOfRecords):
     """Compute noise multiplier, steps, batch size or epsilon from the other three. Reads no data.
 
     Give three of the four, with --examples. For instance: sfumato plan --examples 50000 --batch-size 4096 --steps 2500
-    --epsilon 8. --mu or --attack-risk can stand for --epsilon. For users give --users instead of --examples; without
-    --drawn, both ways of sampling are compared.
+    --epsilon 8. --mu or --attack-risk can stand for --epsilon. For users give --users instead of --examples.
     """
 
     examples: spellings.Whole = None
-    """N, the number of training examples; with users, of those that are kept (by default --per-user of each)."""
+    """N, the number of training examples."""
     users: spellings.Whole = None
     """Number of users, if the unit is a user."""
     batch_size: spellings.Whole = None
@@ -96,9 +85,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         from sfumato.privacy.planning import remarks
 
         unit, population = self._unit()
-        if unit is None:
-            self._compare_sampling(population)
-            return
+        self._check_numbers()
         with console.bar("calibrating"):
             plan = make_plan(self, population, unit, self.request(population), mu=self.mu, attack_risk=self.attack_risk)
         weak = remarks.weak_signal_note(plan, 2)
@@ -107,38 +94,36 @@ class Plan(PrintsJson, Units, PairOfRecords):
         ):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | target_figures(plan, self.target) | remarks.figures(plan)
-        following = None if unit.drawn == "clients" else Note(self._train_command(plan))
-        console.show(data, Facts(data), following, json=self.json)
+        console.show(data, Facts(data), Note(self._train_command(plan)), json=self.json)
 
     @property
     def target(self) -> Target | None:
         """What the plan is calibrated to. Refuses two of them."""
         return target_of(self.epsilon, self.mu, self.attack_risk)
 
-    def _unit(self) -> tuple[Unit | None, int]:
-        """The unit, and the number of examples or users to draw from. None as unit: compare both ways of drawing."""
+    def _unit(self) -> tuple[Unit, int]:
+        """The unit, and the number of examples or users to draw from."""
         from sfumato.privacy import Example, User
-        from sfumato.privacy.unit import DRAWN
+        from sfumato.privacy.unit import ALL, shown_by_plan
 
         if self.unit == "user":
             if self.users is None:
                 raise UsageError("--users is missing", "give the number of users, such as --users 3400")
-            users = positive_integer("users", self.users)
-            if self.drawn is None:
-                return None, users
-            one_of("drawn", self.drawn, DRAWN)
-            unit = User(drawn=self.drawn, at_most=self.per_user, users=users if self.drawn == "examples" else None)  # type: ignore[arg-type]
-            kept = users * unit.max_vectors if self.examples is None else self.examples
-            return unit, kept if self.drawn == "examples" else users
+            per_step = ALL if self.per_step is None else positive_integer("per_step", self.per_step)
+            unit = User(at_most=self.per_user, per_step=shown_by_plan(per_step, self.per_user))
+            return unit, positive_integer("users", self.users)
         if self.unit is not None:
             one_of("unit", self.unit, ("example", "user"))
-        for name in ("users", "per_user", "drawn"):
+        for name in ("users", "per_user", "per_step"):
             if getattr(self, name) is not None:
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} is for users, but the unit is an example", "give --unit user")
         if self.examples is None:
             raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
-        positive_integer("examples", self.examples)
+        return Example(), positive_integer("examples", self.examples)
+
+    def _check_numbers(self) -> None:
+        """Refuses other numbers than three of the four."""
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
         given += [f"--{self.target.name.replace('_', '-')}"] if self.target is not None else []
         if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
@@ -147,50 +132,10 @@ class Plan(PrintsJson, Units, PairOfRecords):
                 f"{', '.join(given) or 'none'}",
                 "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
             )
-        return Example(), self.examples
-
-    def _compare_sampling(self, users: int) -> None:
-        """Compare both ways of sampling at the same budget, and print the better one."""
-        from sfumato.privacy import user_rule
-
-        needed = ("per_user", "batch_size", "steps", *(["epsilon"] if self.target is None else []))
-        if missing := [f"--{name.replace('_', '-')}" for name in needed if getattr(self, name) is None]:
-            raise UsageError(
-                f"{', '.join(missing)} must be given to compare both ways of sampling", "give it, or give --drawn"
-            )
-        if self.noise_multiplier is not None or self.mechanism or self.participation:
-            raise UsageError(
-                "a noise multiplier, mechanism or participation is given, but both ways of sampling are compared by "
-                "the noise that they need",
-                "leave it out, or give --drawn",
-            )
-        sizes: dict[str, Any] = {"records": self.per_user, "gradients": self.batch_size, "steps": self.steps}
-        sizes |= {"delta": self.delta, **options_of(self.target)}
-        with console.bar("comparing both ways of sampling"):
-            rule = user_rule(users=users, **sizes, population=self.examples)
-        plan, rows = rule.better.plan, rule.rows()
-        data = {"users": users, "per_user": self.per_user, "ways": rows, "take": rule.better.drawn}
-        budget = rounded_up(plan.epsilon()) if self.epsilon is None else f"{self.epsilon:g}"
-        console.show(
-            data,
-            Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], SAMPLING_COLUMNS, texts=1),
-            Note("noise: noise multiplier; batch: examples or users per step, for the same number of gradients;"),
-            Note("cosine: noise over signal if a user's gradients all agree (1), or are orthogonal (0)"),
-            None
-            if rule.is_certain
-            else Note("note: the better one depends on the data; the rule uses the geometric mean of both columns"),
-            Note(
-                f"next: sfumato train SOURCE --unit user --users {users} --per-user {self.per_user} "
-                f"--drawn {rule.better.drawn} --batch-size {plan.expected_batch_size} --steps {plan.steps} "
-                f"--epsilon {budget} --delta {plan.delta!r}"
-            ),
-            json=self.json,
-        )
 
     def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""
-        what = "examples" if plan.unit.drawn == "examples" else "users"
-        users = f" --users {plan.users}" if what == "examples" and plan.users is not None else ""
+        what = "examples" if plan.users is None else "users"
         norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
         names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
         given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -198,7 +143,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         if self.drift is not None:
             given.setdefault("drift-groups", "NAME")
         return (
-            f"next: sfumato train SOURCE{users} --{what} {plan.population} --batch-size {plan.expected_batch_size} "
+            f"next: sfumato train SOURCE --{what} {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
             + "".join(f" --{name} {value}" for name, value in given.items())
         )

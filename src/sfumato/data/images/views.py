@@ -45,10 +45,10 @@ class ViewDraws:
     def __getitem__(self, chosen: slice) -> ViewDraws:
         return ViewDraws(**{name: moves[chosen] for name, moves in vars(self).items() if moves is not None})
 
-    def followed_by(self, other: ViewDraws) -> ViewDraws:
-        """The draws of these examples followed by those of `other`."""
-        pairs = {name: (moves, getattr(other, name)) for name, moves in vars(self).items()}
-        return ViewDraws(**{name: np.concatenate(pair) for name, pair in pairs.items() if pair[0] is not None})
+    def followed_by(self, *others: ViewDraws) -> ViewDraws:
+        """The draws of these examples followed by those of the others."""
+        known = {name: [moves, *(getattr(other, name) for other in others)] for name, moves in vars(self).items()}
+        return ViewDraws(**{name: np.concatenate(some) for name, some in known.items() if some[0] is not None})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,14 +49,16 @@ def figures(plan: PrivacyPlan) -> dict[str, Any]:
     of_users: dict[str, Any] = {}
     if isinstance(plan.unit, User):
         kept = "all" if plan.unit.at_most is None else plan.unit.at_most
-        of_users = {"users": plan.users, "per_user": kept, "drawn": plan.unit.drawn}
+        of_users = {"users": plan.users, "per_user": kept}
+        if not plan.unit.clients:
+            of_users["per_step"] = "all" if plan.unit.per_step is None else plan.unit.per_step
         if plan.unit.grouped:
             of_users["fixed_groups"] = plan.population
     return {
         "unit": plan.unit.name,
         **of_users,
         "adjacency": plan.adjacency,
-        **({"examples": plan.population} if plan.unit.drawn == "examples" else {}),
+        **({} if of_users else {"examples": plan.population}),
         "participation": plan.participation.name,
         **plan.participation.facts(plan.population),
         "steps": plan.steps,
@@ -205,7 +207,7 @@ def weak_signal_note(plan: PrivacyPlan, classes: int) -> str | None:
     signal = signal_per_class(plan, classes)
     if signal >= ENOUGH_SIGNAL:
         return None
-    short, what = ENOUGH_SIGNAL / signal, "person" if plan.unit.drawn == "users" else "image"
+    short, what = ENOUGH_SIGNAL / signal, "image" if plan.users is None else "person"
     helps = [*(["fewer classes"] if classes > 2 else []), "features of a public network (sfumato features)"]
     if plan.sampling_probability == 1:
         helps.insert(0, f"some {math.ceil(plan.population / classes * short)} {what}s of each class")

@@ -168,15 +168,6 @@ def target_figures(plan: Any, target: Target | None) -> dict[str, Any]:
     return {"target": str(target), target.measure: target.cost(plan)} if isinstance(target, Mu | AttackRisk) else {}
 
 
-TARGETS = (Epsilon.name, Mu.name, AttackRisk.name)
-"""The options that give a target. A plan has one of them at most."""
-
-
-def options_of(target: Target | None) -> dict[str, Any]:
-    """All of `TARGETS`, with the value of this target, and None for the others."""
-    return dict.fromkeys(TARGETS) | ({} if target is None else {target.name: target.value})
-
-
 def target_of(epsilon: float | None = None, mu: float | None = None, attack_risk: str | None = None) -> Target | None:
     """The one target among these; None if none is given. Refuses several."""
     given = {name: value for name, value in vars().items() if value is not None}

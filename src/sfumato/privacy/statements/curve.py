@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
-from decimal import ROUND_CEILING, Decimal
 from typing import Any, Protocol
 
-from sfumato._cards import card
 from sfumato._checks import fraction
 from sfumato.privacy.calibration import gaussian_mu
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID, Loss
+from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 
 EPSILONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
@@ -226,55 +224,3 @@ def up_to_digits(value: float, digits: int = 3) -> float:
     if value <= 0:
         return 0.0
     return float(f"{ceiling(value, digits - 1 - math.floor(math.log10(value))):.{digits}g}")
-
-
-def rounded_up(value: float, digits: int = 3) -> str:
-    """A figure for a sentence, never below the value.
-
-    >>> rounded_up(2.99961), rounded_up(0.90271), rounded_up(float("inf"))
-    ('3.000', '0.903', 'inf')
-    """
-    return f"{ceiling(value, digits):.{digits}f}" if math.isfinite(value) else "inf"
-
-
-def ceiling(value: float, digits: int) -> float:
-    """The value, rounded up to this many decimals. A value that has no more of them stays as it is.
-
-    >>> ceiling(0.05401, 4), ceiling(0.0541, 4)
-    (0.0541, 0.0541)
-    """
-    if not math.isfinite(value):
-        return value
-    scaled = Decimal(repr(float(value))).scaleb(digits).to_integral_value(ROUND_CEILING)
-    return float(scaled.scaleb(-digits))
-
-
-def percent_up(share: float) -> str:
-    """A share as a percentage with two decimals, never below the share.
-
-    >>> percent_up(0.05401), percent_up(0.0541), percent_up(1.0)
-    ('5.41%', '5.41%', '100.00%')
-    """
-    return f"{ceiling(share, 4):.2%}"
-
-
-class StatementBase:
-    """The interface of all statements."""
-
-    @property
-    @abstractmethod
-    def sentence(self) -> str:
-        """The promise, or that nothing is promised."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """The statement as JSON-ready data."""
-
-    def _repr_html_(self) -> str:
-        data = self.to_dict()
-        epsilon = data["epsilon"]
-        figures = [("epsilon", "none")]
-        if epsilon is not None:
-            figures = [("epsilon", rounded_up(epsilon)), ("delta", repr(data["delta"]))]
-        lines = (f"Not covered ({len(data['not_covered'])})", data["not_covered"])
-        return card("Statement", figures, data["sentence"], more=lines)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.privacy.statements.circumstances import FACT_NAMES, FILTERED, ORIGINS
-from sfumato.privacy.statements.curve import StatementBase
+from sfumato.privacy.statements.display import StatementBase
 
 _NAMED = ("filtered data", "private run", "synthetic images")
 """The origins of weights that a statement without a guarantee names."""

@@ -10,7 +10,7 @@ from sfumato.privacy.statements.circumstances import (
     Circumstances,
     Search,
 )
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ProcessCounts, Wording
 
 

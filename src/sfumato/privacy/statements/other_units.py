@@ -44,7 +44,7 @@ def person_epsilon(
 
     **Guarantee.** For all k examples added, removed or zeroed out, under the plan's adjacency:
 
-    - Poisson sampling with independent noise: the mixture of Gaussians with G = k, as for `User`.
+    - Poisson sampling with independent noise: the mixture of Gaussians with G = k.
     - Without sampling (full batches, a fixed order): one Gaussian of k times the sensitivity S. Whatever steps the k
       examples take part in, their effect is a sum of k vectors of norm at most S (in units of C). This is exact for
       full batches and an upper bound for a fixed order.
@@ -120,7 +120,7 @@ def group_epsilon(plan: PrivacyPlan, delta: float | None = None) -> float | None
     """
     if not (isinstance(plan.unit, User) and plan.unit.grouped):
         return None
-    return replace(plan, unit=User(drawn="users", at_most=plan.unit.at_most)).epsilon(delta)
+    return replace(plan, unit=User(at_most=plan.unit.at_most)).epsilon(delta)
 
 
 def _refuse_other_units(plan: PrivacyPlan, images: int) -> None:

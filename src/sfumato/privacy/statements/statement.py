@@ -11,7 +11,8 @@ from typing import Any, Self
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.statements.circumstances import Circumstances
-from sfumato.privacy.statements.curve import StatementBase, ceiling, curve_fields, percent_up, rounded_up
+from sfumato.privacy.statements.curve import curve_fields
+from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
 from sfumato.privacy.statements.no_guarantee import ClippedWithoutNoise, DisprovedClaim, NoGuarantee, NoPrivateData
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon

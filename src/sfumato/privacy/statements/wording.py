@@ -64,12 +64,16 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
     images = "one image" if unit.at_most == 1 else images
     count = f"{plan.units} persons"
     if unit.users is not None:
-        count = f"{plan.population} {'groups' if unit.grouped else 'examples'} of {count}"
+        count = f"{plan.population} groups of {count}"
     limit = "All images of a person count"
     if unit.at_most is not None:
         limit = f"If a person has more than {images.removeprefix('up to ')}, the others were not used"
     plain = [f"The guarantee is for each person and covers all data under one name. {limit}."]
-    if unit.drawn == "clients":
+    if unit.per_step is not None:
+        plain.append(
+            f"In each step a person's contribution comes from at most {unit.per_step} of these images, drawn by chance."
+        )
+    if unit.clients:
         plain.append(
             "The contribution of each group of persons was limited as a whole. Without one of its persons a group "
             "contributes something different, so twice the limit was counted."
@@ -79,11 +83,6 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
         "Identity: sfumato trusts the names in your data. A record covers only the person whom it names, and nobody if "
         "it has no name.",
     ]
-    if unit.max_vectors > 1:
-        lines.append(
-            f"A single record by itself. It is covered as a part of its person, at the person's epsilon: if a person "
-            f"has more than {unit.at_most} records, another one may take its place."
-        )
     return Wording(
         single=f"person, with {images},",
         others="all images of the other persons",
@@ -94,7 +93,7 @@ def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
             "Delta is above one over the number of persons: with that chance some persons' images may be published as "
             "they are."
         ),
-        moved=" (one person counts for two)" if unit.drawn == "clients" else "",
+        moved=" (one person counts for two)" if unit.clients else "",
         plain=tuple(plain),
         not_covered=tuple(lines),
     )

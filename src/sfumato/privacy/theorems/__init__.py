@@ -8,8 +8,8 @@ its events explicitly.
 gradient at theta_t and at any other function of the weights so far (an average of them, a restart from it). The
 argument is different for each row:
 
-- PoissonGaussian, DriftingGaussian, MixtureOfGaussians, TruncatedGaussian: each step is sampled afresh, whatever was
-  released before, with the plan's probability for it. Its pair of distributions dominates every query whose vectors
+- PoissonGaussian, DriftingGaussian, TruncatedGaussian: each step is sampled afresh, whatever was released before, with
+  the plan's probability for it. Its pair of distributions dominates every query whose vectors
   have norm at most C. Dominating pairs compose adaptively (Zhu, Dong and Wang 2022), and so does Renyi DP (Mironov
   2017).
 - ComposedGaussian: the steps in which a unit takes part are decided before the first step, and Gaussian mechanisms
@@ -24,7 +24,7 @@ argument is different for each row:
 from __future__ import annotations
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.mechanism import Gaussian, Mechanism
+from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import (
     CyclicPoisson,
     DriftingPoisson,
@@ -35,10 +35,8 @@ from sfumato.privacy.participation import (
 )
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian, ToeplitzGaussian, TreeAggregation
 from sfumato.privacy.theorems.drifting_gaussian import DriftingGaussian
-from sfumato.privacy.theorems.mixture_of_gaussians import MixtureOfGaussians
 from sfumato.privacy.theorems.poisson_gaussian import CyclicBanded, PoissonGaussian, TruncatedGaussian
 from sfumato.privacy.theorems.theorem import Plan, Theorem
-from sfumato.privacy.unit import Example
 
 TABLE: tuple[Theorem, ...] = (
     PoissonGaussian(),
@@ -48,22 +46,12 @@ TABLE: tuple[Theorem, ...] = (
     CyclicBanded(),
     TruncatedGaussian(),
     DriftingGaussian(),
-    MixtureOfGaussians(),
 )
-SINGLE = tuple(row for row in TABLE if row.covers_unit(Example()))
-"""The rows for units that contribute at most one vector to a step's sum."""
-
 _REASONS: dict[type[Participation], str] = {
     Poisson: "the steps of a unit may lie close together, where their noise is correlated",
     TruncatedPoisson: "the steps of a unit may lie close together, where their noise is correlated",
     DriftingPoisson: "the steps of a unit may lie close together, where their noise is correlated",
     CyclicPoisson: "its groups amplify only noise whose bands end before the group's next turn",
-}
-_REASONS_SEVERAL: dict[type[Participation], str] = {
-    TruncatedPoisson: "when a step is cut, several other records may take the places of theirs",
-    DriftingPoisson: "they may lie in both groups, which have different sampling probabilities",
-    CyclicPoisson: "they lie in different groups, so the user has a turn in many steps",
-    FixedOrder: "they lie in different steps of an epoch",
 }
 _MOVES_OTHERS: dict[type[Participation], tuple[str, str]] = {
     FixedOrder: ("a fixed order by position", "use another order (random, or time)"),
@@ -76,12 +64,10 @@ def theorem_for(plan: Plan) -> Theorem:
     """The row that covers this plan. Otherwise refuses, with the reason and the nearest rows."""
     rule, mechanism, allowed = type(plan.participation), type(plan.mechanism), plan.participation.adjacencies
     row = next((row for row in TABLE if row.covers_plan(plan)), None)
-    if row is None and plan.unit.max_vectors > 1:
-        _refuse_several_records(plan)
     if row is None:
-        having = (row.participations for row in SINGLE if mechanism in row.mechanisms)
+        having = (row.participations for row in TABLE if mechanism in row.mechanisms)
         nearest = [f"{mechanism.name} with {_names(*having)}"]
-        if known := [row.mechanisms for row in SINGLE if rule in row.participations]:
+        if known := [row.mechanisms for row in TABLE if rule in row.participations]:
             nearest.append(f"{rule.name} with {_names(*known)}")
         why = f": {_REASONS[rule]}" if rule in _REASONS else ""
         raise SfumatoError(
@@ -96,19 +82,6 @@ def theorem_for(plan: Plan) -> Theorem:
             f"use {' or '.join(allowed)} adjacency, or {instead}",
         )
     return row
-
-
-def _refuse_several_records(plan: Plan) -> None:
-    """Refuse a rule or mechanism without a theorem for users who contribute several records."""
-    rule, mechanism = type(plan.participation), type(plan.mechanism)
-    why = _REASONS_SEVERAL.get(rule)
-    if why is None and mechanism is not Gaussian:
-        why = "their steps may lie close together, where their noise is correlated"
-    raise SfumatoError(
-        f"no theorem here covers {mechanism.name} noise under {rule.name} participation for a user with "
-        f"{plan.unit.max_vectors} records that are sampled independently{f': {why}' if why else ''}",
-        "use gaussian noise with poisson or full-batch participation, or sample users",
-    )
 
 
 def _names(*kinds: tuple[type[Participation] | type[Mechanism], ...]) -> str:

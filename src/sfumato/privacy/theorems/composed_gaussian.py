@@ -13,7 +13,6 @@ from sfumato.privacy.mechanism import BandedToeplitz, Gaussian, Tree
 from sfumato.privacy.participation import FixedOrder, FullBatch
 from sfumato.privacy.theorems.poisson_gaussian import SampledGaussians
 from sfumato.privacy.theorems.theorem import Plan, Theorem
-from sfumato.privacy.unit import Unit
 
 
 class OneGaussianTheorem(Theorem):
@@ -22,30 +21,19 @@ class OneGaussianTheorem(Theorem):
     participations = (FullBatch, FixedOrder)
     tight = "exact Gaussian composition"
 
-    def covers_plan(self, plan: Plan) -> bool:
-        """A unit with several vectors in a step is covered only if all of them take part in every step."""
-        return super().covers_plan(plan) and (plan.unit.max_vectors == 1 or isinstance(plan.participation, FullBatch))
-
-    def covers_unit(self, unit: Unit) -> bool:
-        """All units."""
-        return True
-
     @abstractmethod
     def squared_sensitivity(self, plan: Plan, steps: int) -> float:
         """S^2 of the first `steps` releases: the squared distance, in units of C, by which one vector per step moves
         the quantity that receives the noise."""
 
     def part(self, plan: Plan, steps: int) -> OneGaussian:
-        """The Gaussian mechanism of noise sigma / (G S): the G vectors of one unit have a joint norm of at most G C."""
-        return OneGaussian(precision=self.squared_sensitivity(plan, steps) / self._noise(plan) ** 2)
+        """The Gaussian mechanism of noise sigma / S."""
+        return OneGaussian(precision=self.squared_sensitivity(plan, steps) / self.relative_noise(plan) ** 2)
 
     def equivalent_steps(self, plan: Plan, mu: float) -> float:
         """S^2 / sigma^2 = mu^2, if S^2 keeps growing as it does until every unit has taken part once."""
         once = gap(plan)
-        return once * mu**2 * self._noise(plan) ** 2 / self.squared_sensitivity(plan, once)
-
-    def _noise(self, plan: Plan) -> float:
-        return self.relative_noise(plan) / plan.unit.max_vectors
+        return once * mu**2 * self.relative_noise(plan) ** 2 / self.squared_sensitivity(plan, once)
 
 
 class ComposedGaussian(OneGaussianTheorem):

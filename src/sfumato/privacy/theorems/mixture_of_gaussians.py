@@ -1,4 +1,9 @@
-"""Gaussian steps under Poisson sampling of records, for users with several records: a mixture of Gaussians."""
+"""Gaussian steps under Poisson sampling, for a person with several records: a mixture of Gaussians.
+
+Sources: Charles et al. 2024 (arXiv 2407.07737: a user's records under Poisson sampling); Choquette-Choo et al. 2024
+(arXiv 2310.15526, corollary 4.7: vectors are dominated by their norms); Doroshenko et al. 2022 (privacy loss
+distributions, pessimistic connect-the-dots).
+"""
 
 from __future__ import annotations
 
@@ -7,42 +12,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sfumato.privacy.mechanism import Gaussian
-from sfumato.privacy.participation import Poisson
-from sfumato.privacy.theorems.theorem import Plan, RepeatedSteps, Theorem, grid
-from sfumato.privacy.unit import Unit
+from sfumato.privacy.theorems.theorem import RepeatedSteps, grid
 
 NEGLIGIBLE = 1e-20
 """The per-step probability of record counts that are cut off. It is added to delta."""
 _POINTS, _NEWTON = 4097, 4
-
-
-class MixtureOfGaussians(Theorem):
-    """Each of a user's G records is sampled independently: a step has k of them with probability Binomial(G, q)(k)."""
-
-    participations, mechanisms = (Poisson,), (Gaussian,)
-    name = "Poisson-subsampled Gaussian mechanism with several records of one user"
-    citation = (
-        "Charles et al. 2024 (arXiv 2407.07737: a user's records under Poisson sampling); Choquette-Choo et al. 2024 "
-        "(arXiv 2310.15526, corollary 4.7: vectors are dominated by their norms); Doroshenko et al. 2022 (privacy loss "
-        "distributions, pessimistic connect-the-dots)"
-    )
-    tight = "privacy loss distribution (PLD)"
-
-    def covers_unit(self, unit: Unit) -> bool:
-        """Users with several records, each of which is sampled by itself."""
-        return unit.max_vectors > 1
-
-    def part(self, plan: Plan, steps: int) -> MixedGaussians:
-        """The self-composition of one step's privacy loss distribution."""
-        probability = plan.participation.probability(plan.population)
-        return MixedGaussians(
-            sigma=self.relative_noise(plan), probability=probability, records=plan.unit.max_vectors, steps=steps
-        )
-
-    def equivalent_steps(self, plan: Plan, mu: float) -> float:
-        """The number of steps T whose composition tends to the Gaussian mechanism of mu."""
-        return self.part(plan, 1).equivalent_steps(mu)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,19 +94,11 @@ class Theorem(ABC):
 
     def covers_plan(self, plan: Plan) -> bool:
         """Whether the theorem covers this combination."""
-        return (
-            type(plan.participation) in self.participations
-            and type(plan.mechanism) in self.mechanisms
-            and self.covers_unit(plan.unit)
-        )
-
-    def covers_unit(self, unit: Unit) -> bool:
-        """Whether it covers units like this. By default: units with at most one vector in a step's sum."""
-        return unit.max_vectors == 1
+        return type(plan.participation) in self.participations and type(plan.mechanism) in self.mechanisms
 
     def sensitivity(self, plan: Plan) -> float:
-        """The L2 distance, in units of C, that one unit moves a step's sum through each vector it contributes to."""
-        return plan.unit.shift_per_vector
+        """The largest L2 distance, in units of C, by which one unit moves a step's sum."""
+        return plan.unit.sensitivity
 
     def check(self, plan: Plan) -> None:
         """Refuse plans of this combination that the theorem does not cover."""
@@ -117,9 +109,9 @@ class Theorem(ABC):
 
         **Guarantee.** For the plan's unit and adjacency, if each release is the sum of the participants' vectors, each
         of norm at most C, plus the mechanism's noise for that step (made of independent numbers of standard deviation
-        `noise_multiplier * C`), and no unit moves the sum by more than `sensitivity(plan) * C` for each of the
-        `unit.max_vectors` that it may have in it. With adaptive clipping each vector has one more coordinate, for the
-        count, and the noise multiplier is the joint one (`QuantileClipping`).
+        `noise_multiplier * C`), and no unit moves the sum by more than `sensitivity(plan) * C`. With adaptive clipping
+        each vector has one more coordinate, for the count, and the noise multiplier is the joint one
+        (`QuantileClipping`).
         """
         return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(self.part(plan, steps),))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import HEIGHT, WIDTH, inline, style_axes, svg
 from sfumato.report.plots.lines import Axis, Line, MarkedPoint, draw, ticks
 from sfumato.report.sections.numbers import percent, significant

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from markupsafe import Markup
 
-from sfumato.privacy.statements.curve import percent_up, rounded_up
+from sfumato.privacy.statements.display import percent_up, rounded_up
 from sfumato.report.sections.numbers import estimate, percent, significant
 from sfumato.report.style import LIGHT, MUTED, RULE, add_dark_mode, figure_style, stylesheet
 

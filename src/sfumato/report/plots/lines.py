@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.statements.curve import gaussian_true_positive_rates, percent_up
+from sfumato.privacy.statements.curve import gaussian_true_positive_rates
+from sfumato.privacy.statements.display import percent_up
 from sfumato.report.plots.drawing import annotate, inline, style_axes
 from sfumato.report.sections.numbers import percent, significant
 from sfumato.report.style import INK, MUTED, RULE, SERIES

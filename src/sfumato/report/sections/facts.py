@@ -11,6 +11,7 @@ from sfumato.report.plots.lines import Attack
 from sfumato.report.sections.audit import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.multilabel import FigureInterval, MultilabelEvaluation, WordEvaluation
+from sfumato.report.sections.published import NoisyFigures
 
 Interval = tuple[float | None, float, float]
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -56,26 +57,6 @@ class StepSpread:
     rows: Sequence[tuple[str, float, float]]
     intervals: Sequence[tuple[float, float, float]] = ()
     notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """Figures of the test split that may be published, from noisy counts. Each interval is (estimate, low, high), with
-    the ends of the 95% interval; the estimate is None if the noise is too large for one.
-
-    Attributes:
-        epsilon: the privacy cost of the figures for each test image, or each person.
-        records: the approximate number of images that were counted.
-        accuracy: the share of correctly classified images.
-        per_class: the recall of each class.
-        majority: the approximate share of the most frequent class; None if it is not known.
-    """
-
-    epsilon: float
-    records: Interval
-    accuracy: Interval
-    per_class: Mapping[str, Interval]
-    majority: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +172,7 @@ class Facts:
     metrics: Sequence[Mapping[str, Any]] = ()
     evaluation: Evaluation | MultilabelEvaluation | WordEvaluation | EmbeddingEvaluation | None = None
     public_test: bool = False
-    published: Published | None = None
+    published: NoisyFigures | None = None
     person_epsilons: Sequence[tuple[int, float]] = ()
     most_exposed: tuple[int, float] | None = None
     attack: Attack | None = None

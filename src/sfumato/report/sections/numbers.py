@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 

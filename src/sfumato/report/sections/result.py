@@ -12,9 +12,10 @@ from sfumato.privacy.planning.remarks import counted
 from sfumato.report.plots.curves import curve, heat_map, overconfident_from
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.facts import Evaluation, Published
+from sfumato.report.sections.facts import Evaluation
 from sfumato.report.sections.multilabel import MultilabelEvaluation, WordEvaluation
 from sfumato.report.sections.numbers import percent, significant
+from sfumato.report.sections.published import NoisyFigures
 
 _MOST_BARS = 40
 _LOWEST_BARS = 20
@@ -163,7 +164,7 @@ def headline(
     }
 
 
-def published_headline(found: Published | None) -> dict[str, Any] | None:
+def published_headline(found: NoisyFigures | None) -> dict[str, Any] | None:
     """The main figure of a page without exact figures: the noisy one that may be published."""
     accuracy, low, high = (None, 0.0, 1.0) if found is None else found.accuracy
     if found is None or accuracy is None:
@@ -174,7 +175,7 @@ def published_headline(found: Published | None) -> dict[str, Any] | None:
         "value": percent(accuracy),
         "lines": [
             f"95% interval {percent(low)} to {percent(high)}, from about {records:,.0f} test images, with noise that "
-            f"is worth epsilon {found.epsilon:g}",
+            f"is worth epsilon {found.table.epsilon:g}",
             f"by chance {percent(chance)}"
             + ("" if found.majority is None else f"; always the most frequent class about {percent(found.majority)}"),
         ],

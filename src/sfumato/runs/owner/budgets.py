@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs.owner import store
 from sfumato.runs.owner.lines import BudgetSet, DataUse, check_name, same_people

@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato.data import Source, find_known
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
 from sfumato.runs.owner.budgets import JointCost, adjacency_of, joint_cost, joint_costs, percent, runs_text

@@ -9,7 +9,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivacyPlan, PrivateChoice
-from sfumato.privacy.statements.curve import ceiling
+from sfumato.privacy.statements.display import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
 from sfumato.runs.owner.budgets import joint_costs

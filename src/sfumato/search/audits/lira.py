@@ -21,7 +21,7 @@ from sfumato._checks import SfumatoError, fraction, one_of
 from sfumato.audit import at_least, at_most
 from sfumato.evaluation.diagnostic import auc
 from sfumato.privacy import PrivacyPlan, true_positive_rates
-from sfumato.privacy.statements.curve import percent_up
+from sfumato.privacy.statements.display import percent_up
 
 VARIANTS = ("online", "offline")
 RATES = (0.001, 0.01)

@@ -78,7 +78,7 @@ def shadow_attack(
         raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack a run with a guarantee")
     record = run.read_json(names.SETTINGS)
     plan, settings = PrivacyPlan.from_dict(run.read_json(names.PLAN)), Settings.from_dict(record["settings"])
-    if plan.unit.drawn != "examples" or plan.users is not None:
+    if plan.users is not None:
         raise SfumatoError(
             f"the run in {run.path} protects each {plan.unit.name}", "attack a run that protects examples"
         )

@@ -68,8 +68,8 @@ class Subject:
         plan, problem = self.plan, None
         if isinstance(plan.clipping, QuantileClipping):
             problem = "its clipping norm follows a quantile of the norms"
-        elif plan.unit.drawn not in ("examples", "users"):
-            problem = f"it draws {plan.unit.drawn}"
+        elif plan.unit.drawn == "clients":
+            problem = "it draws virtual clients"
         if problem is not None:
             raise SfumatoError(
                 f"{self.name} cannot be audited step by step: {problem}",

@@ -22,7 +22,7 @@ from sfumato.models.weights.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
-from sfumato.privacy.statements.curve import rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.report.document import GUESSES

@@ -8,7 +8,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.privacy import Statement
 from sfumato.privacy.statements.circumstances import FACT_NAMES
-from sfumato.privacy.statements.curve import percent_up, rounded_up
+from sfumato.privacy.statements.display import percent_up, rounded_up
 from sfumato.report.registry_entry import registry_entry
 from sfumato.runs import directory as names
 from sfumato.runs.directory import Heading, RunDirectory

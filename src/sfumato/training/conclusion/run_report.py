@@ -22,7 +22,6 @@ from sfumato.report import (
     Evaluation,
     Facts,
     MultilabelEvaluation,
-    Published,
     WordEvaluation,
     page,
 )
@@ -106,7 +105,7 @@ def _guarantee_facts(
         "plan": remarks.figures(plan),
         "public_test": facts.test_public,
         "audit": audit_of(run),
-        "published": None if promised.circumstances.figures is None else published_of(run),
+        "published": None if promised.circumstances.figures is None else published.read(run),
         **(_person_epsilons(record, plan) if promised.promises and single and not facts.data_public else {}),
     }
 
@@ -181,20 +180,6 @@ def evaluation_of(
         if "words" in data:
             return WordEvaluation.from_dict(data)
         return EmbeddingEvaluation.from_dict(data) if "recall" in data else accuracy.from_dict(data)
-
-
-def published_of(run: RunDirectory) -> Published | None:
-    """The published figures of a run, for its report; None without any."""
-    found = published.read(run)
-    if found is None:
-        return None
-    return Published(
-        epsilon=found.table.epsilon,
-        records=found.records,
-        accuracy=found.accuracy,
-        per_class=found.per_class,
-        majority=found.majority,
-    )
 
 
 def _person_epsilons(record: Mapping[str, Any], plan: PrivacyPlan) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sfumato.gradients.checks.external_models import loss_of_model, storable, un
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.unit import Example, User
+from sfumato.privacy.unit import ALL, Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import lines
@@ -30,7 +30,7 @@ from sfumato.training.custom.bookkeeping import circumstances_of
 from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
-from sfumato.training.custom.users import EXAMPLES, by_user
+from sfumato.training.custom.users import group_by_user
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.building import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
@@ -55,7 +55,7 @@ def private_steps(
     examples: int | None = None,
     users: Sequence[Any] | np.ndarray | None = None,
     per_user: int | None = None,
-    drawn: str | None = None,
+    per_step: int | None = None,
     with_state: Sequence[Any] = (),
     template: tuple[Tree, Tree] | None = None,
     public: bool = False,
@@ -100,13 +100,15 @@ def private_steps(
             of epsilon, batch size, steps and noise multiplier determine the fourth. Steps are epochs times N over the
             batch size, rounded up. By default, delta is the largest power of ten of at most 1e-5 and 1/(10 N), as in
             `train`; C is 1.
-        examples: N, if declared (here or in the source); otherwise it is counted, and the statement says so.
+        examples: N, if declared (here or in the source), with `users` their number; otherwise it is counted, and the
+            statement says so.
         users: (N,), who each record belongs to, as strings or integers: the guarantee is then for each user, such as a
-            patient, with all of their records. By default it is for each single record.
-        per_user: G, the most records kept of each user, chosen by a keyed hash. Needs `users`.
-        drawn: with `users`, what a step draws: "examples" (default; each record's gradient is clipped, and a user moves
-            the sum by up to G C), or "users" (the mean gradient of a user's records is clipped as a whole to C; batch
-            size and N count users, and inputs and targets are one tensor each).
+            patient, with all of their records. A step draws users and clips the mean gradient of each user's records
+            to C as a whole. Batch size and N count users, and inputs and targets are one tensor each. By default the
+            guarantee is for each single record.
+        per_user: with `users`, G, the most records kept of each user, chosen by a keyed hash; by default all.
+        per_step: with `users`, the most of these records that a user shows in a step, drawn anew by the run's key; by
+            default 1. It changes no epsilon: more cost time and make a user's gradient less noisy.
         with_state: further objects to save in checkpoints, with `state_dict` and `load_state_dict`. It must hold a
             learning rate scheduler of the optimizer, which is made before the call.
         template: synthetic or public (inputs, targets), for a model that fails on random numbers, or on integers that
@@ -141,7 +143,7 @@ def private_steps(
     _refuse_choices(unknown, optimizer, with_state, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), storable(unwrap(model))
     records, joined = own_records(data, key), _join(rounds)
-    records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, drawn)
+    records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, per_step, plan)
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
@@ -201,11 +203,16 @@ def _refuse_choices(
 
 
 def _unit_of(
-    records: LoopRecords, users: Sequence[Any] | np.ndarray | None, per_user: int | None, drawn: str | None
+    records: LoopRecords,
+    users: Sequence[Any] | np.ndarray | None,
+    per_user: int | None,
+    per_step: int | None,
+    plan: PrivacyPlan | None,
 ) -> tuple[LoopRecords, Example | User]:
     if users is not None:
-        return by_user(records, users, per_user, drawn or EXAMPLES)
-    for name, value in {"per_user": per_user, "drawn": drawn}.items():
+        by_default = 1 if plan is None else plan.unit.per_step or ALL
+        return group_by_user(records, users, per_user, by_default if per_step is None else per_step)
+    for name, value in {"per_user": per_user, "per_step": per_step}.items():
         if value is not None:
             raise SfumatoError(f"{name} is {value}, but there are no users", "give users, who each record belongs to")
     return records, Example()
@@ -257,7 +264,7 @@ def _choose_plan(
     if plan.unit != unit:
         raise SfumatoError(
             f"the plan's unit is {plan.unit}, but that of the records is {unit}",
-            "give users and per_user for a plan whose unit is the user, and that plan their numbers",
+            "give users, per_user and per_step for a plan whose unit is the user, and that plan the same",
         )
     check_epsilon(plan)
     return plan

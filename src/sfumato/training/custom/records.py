@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from sfumato.data.readers.python_data import is_map_style
 from sfumato.gradients.checks.external_models import undense
 from sfumato.gradients.examples import Tree, tree_map, tree_tensors
 from sfumato.privacy import Circumstances
+from sfumato.randomness import RunKey
 
 _CODE = 16
 _KINDS = (
@@ -87,9 +88,13 @@ class LoopRecords:
             )
         return inputs, targets
 
-    def pieces(self, rows: np.ndarray, size: int) -> list[tuple[np.ndarray, ...]]:
+    def pieces(self, rows: np.ndarray, size: int, key: RunKey, step: int) -> list[tuple[np.ndarray, ...]]:
         """The micro-batches of a step, as row numbers (b,), at most `size`."""
         return [(rows[start : start + size],) for start in range(0, len(rows), size)]
+
+    def names(self, rows: np.ndarray) -> Sequence[object]:
+        """What dropout keys are drawn by: the row numbers."""
+        return rows.tolist()
 
     def batch(self, rows: np.ndarray) -> tuple[Tree, ...]:
         """Inputs and targets (b, ...) of a micro-batch."""

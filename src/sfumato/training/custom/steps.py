@@ -366,14 +366,14 @@ class PrivateSteps:
     def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
         """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in this
         process's micro-batches."""
-        pieces = self._records.pieces(rows, self.performance.micro_batch)
+        pieces = self._records.pieces(rows, self.performance.micro_batch, self._key, step)
         before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
         try:
             for place in self._workers.deal(step, rows, [max(one.size for one in piece) for piece in pieces]):
                 batch = tree_map(lambda one: one.to(self._device), self._records.batch(*pieces[place]))
                 torch.manual_seed(self._key.seed("model", step, str(before[place])))
-                keys = dropout_keys(self._key, step, pieces[place][0]) if self._gradient.uses_keys else None
-                yield *batch, keys
+                names = self._records.names(pieces[place][0])
+                yield *batch, dropout_keys(self._key, step, names) if self._gradient.uses_keys else None
         except SfumatoError as error:
             raise SfumatoError(f"step {step + 1}: {error.problem}", error.remedy) from None
 

@@ -1,7 +1,4 @@
-"""The records of a custom loop by user: at most G of each are kept, and the guarantee is for each user.
-
-A step draws records, or users with all of their kept records.
-"""
+"""The records of a custom loop by user: a step draws users, and the guarantee is for each user."""
 
 from __future__ import annotations
 
@@ -15,50 +12,51 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import ranks_within_users
 from sfumato.data.classes import Spellings
 from sfumato.data.identity.fingerprint import grouping
 from sfumato.data.identity.record_users import refuse_several
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
-from sfumato.privacy.unit import User
+from sfumato.privacy.unit import User, shown_by_plan
+from sfumato.randomness import RunKey
 from sfumato.training.custom.records import LoopRecords
-from sfumato.training.steps import pieces_of_users, record_shares
-
-EXAMPLES, USERS = "examples", "users"
-"""What a step draws."""
+from sfumato.training.user_records import UserRecords, record_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserRecords(LoopRecords):
-    """Users, each with all of their kept records.
+class LoopUsers(LoopRecords):
+    """Users with their kept records, of which each shows at most `by_user.per_step` in a step.
 
     Args:
         count: number of users.
-        order: int64 (N,), the rows of all records, user by user.
-        ends: int64 (count + 1,): the rows of user u are `order[ends[u] : ends[u + 1]]`.
+        by_user: the rows of each user.
 
-    **Guarantee.** The inputs of a user are a function of their own records: see `pieces_of_users`.
+    **Guarantee.** The inputs of a user are a function of their own records and of draws by (key, step, the user's
+    name): see `UserRecords`.
     """
 
-    order: np.ndarray = field(repr=False)
-    ends: np.ndarray = field(repr=False)
+    by_user: UserRecords = field(repr=False)
 
     @property
     def fingerprint(self) -> str:
         """As of `LoopRecords`, and of the order of the users."""
-        content = super().fingerprint.encode() + self.order.tobytes() + self.ends.tobytes()
+        content = super().fingerprint.encode() + self.by_user.order.tobytes() + self.by_user.ends.tobytes()
         return hmac.new(self.key, content, hashlib.sha256).hexdigest()
 
-    def pieces(self, rows: np.ndarray, size: int) -> list[tuple[np.ndarray, ...]]:
+    def pieces(self, rows: np.ndarray, size: int, key: RunKey, step: int) -> list[tuple[np.ndarray, ...]]:
         """The micro-batches of a step, as users (b,), the rows of their records (b, R) and a mask (b, R).
 
         Args:
             rows: the users' numbers.
-            size: the most records at once, unless one user has more.
+            size: the most records at once, unless one user shows more.
         """
-        return list(pieces_of_users(self.order, self.ends, rows, size))
+        return list(self.by_user.pieces(rows, size, key, step))
+
+    def names(self, rows: np.ndarray) -> Sequence[object]:
+        """What dropout keys are drawn by: the users' names."""
+        return [f"user {name}" for name in self.by_user.names[rows]]
 
     def batch(self, users: np.ndarray, places: np.ndarray, own: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """The inputs and targets (b, R, ...) of the users' records, with shares (b, R)."""
@@ -66,49 +64,48 @@ class UserRecords(LoopRecords):
         return inputs, targets, record_shares(torch.from_numpy(own), targets, next_words=False)
 
 
-def by_user(
-    records: LoopRecords, users: Sequence[Any] | np.ndarray, per_user: int | None, drawn: str
-) -> tuple[LoopRecords, User]:
-    """The records with at most G of each user, and the unit of their guarantee.
+def group_by_user(
+    records: LoopRecords, users: Sequence[Any] | np.ndarray, per_user: int | None, per_step: int
+) -> tuple[LoopUsers, User]:
+    """The users with at most G records each, and the unit of their guarantee.
 
     Args:
         users: (N,), who each record belongs to, as strings or integers.
-        per_user: G; with "users" None for all records.
-        drawn: "examples", or "users": each with all of their kept records.
+        per_user: G; None for all records.
+        per_step: the most records that a user shows in a step.
 
     **Guarantee.** The kept records of a user are a function of that user's records and of the owner's key, as in
-    `cap_per_user`: so a user who is added or removed with all of their records changes at most G of the kept ones, and
-    none of the others' (unit: one user; adjacency: add-or-remove). With "users" each kept record is in one unit that a
-    step draws, that of its user.
+    `cap_per_user`: so a user who is added or removed with all of their records changes none of the others' (unit: one
+    user; adjacency: add-or-remove). Each kept record is in one unit that a step draws, that of its user.
 
-    Errors: `SfumatoError` if there is not one user for each record, without G for "examples", and for "users" if inputs
-    or targets are several tensors.
+    Errors: `SfumatoError` if there is not one user for each record, or if inputs or targets are several tensors.
     """
-    one_of("drawn", drawn, (EXAMPLES, USERS))
     owners = _owners(records, users)
-    if drawn == EXAMPLES or per_user is not None:
-        remedy = "give the largest number of records to keep of each user, such as 10"
-        positive_integer("per_user", per_user, remedy=remedy)
+    for name, value in (("per_user", per_user), ("per_step", per_step)):
+        if value is not None:
+            positive_integer(name, value, remedy="give a number of records of each user, such as 10")
+    unit = User(at_most=per_user, per_step=shown_by_plan(per_step, per_user))
     names, numbers = np.unique(owners, return_inverse=True)
     kept = np.arange(records.count)
     if per_user is not None:
         ranks = ranks_within_users(numbers, records.codes, np.zeros(records.count, np.int64), records.key)
         kept = np.flatnonzero(ranks < per_user)
+    if not all(isinstance(one, Tensor) for one in records.zero_record):
+        raise SfumatoError(
+            "users are given, but inputs or targets are several tensors", "give one tensor of inputs and one of targets"
+        )
     every = records.read
-    selected = replace(
-        records,
-        count=len(kept),
-        read=lambda rows: every(kept[rows]),
-        codes=records.codes[kept],
-        sums=records.sums[kept],
-        identifiers=records.identifiers[kept],
-        users=_assignment(records, numbers),
-        examples=len(kept),
-        facts=replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
-    )
-    if drawn == EXAMPLES:
-        return selected, User(drawn="examples", at_most=per_user, users=len(names))
-    return _grouped(selected, numbers[kept]), User(drawn="users", at_most=per_user)
+    known = {one.name: getattr(records, one.name) for one in fields(records)} | {
+        "count": len(names),
+        "read": lambda rows: every(kept[rows]),
+        "codes": records.codes[kept],
+        "sums": records.sums[kept],
+        "identifiers": records.identifiers[kept],
+        "users": _assignment(records, numbers),
+        "examples": len(names),
+        "facts": replace(records.facts, read=tuple(dict.fromkeys((*records.facts.read, "examples", "users")))),
+    }
+    return LoopUsers(**known, by_user=UserRecords.from_numbers(numbers[kept], names, unit.per_step)), unit
 
 
 def gradient_of(
@@ -121,28 +118,11 @@ def gradient_of(
     **own: Any,
 ) -> ClippedGradient | UserGradient:
     """The clipped sum over what a step draws, records or users."""
-    if not isinstance(records, UserRecords):
+    if not isinstance(records, LoopUsers):
         return ClippedGradient(model, loss, template=template, capture=capture, **own)
     if template is not None or capture:
-        raise SfumatoError("drawn is users, where template and capture have no effect", "leave them out")
+        raise SfumatoError("users are given, where template and capture have no effect", "leave them out")
     return UserGradient(model, loss, **own)
-
-
-def _grouped(records: LoopRecords, numbers: np.ndarray) -> UserRecords:
-    """The records of each user together.
-
-    Args:
-        numbers: int64 (N,), the number of each record's user, from 0.
-    """
-    if not all(isinstance(one, Tensor) for one in records.zero_record):
-        raise SfumatoError(
-            "drawn is users, but inputs or targets are several tensors",
-            "give one tensor of inputs and one of targets, or drawn=examples",
-        )
-    known = {one.name: getattr(records, one.name) for one in fields(records)}
-    ends = np.append(0, np.bincount(numbers).cumsum())
-    known |= {"count": len(ends) - 1, "examples": len(ends) - 1}
-    return UserRecords(**known, order=np.argsort(numbers, kind="stable"), ends=ends)
 
 
 def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarray:

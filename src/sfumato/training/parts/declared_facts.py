@@ -58,7 +58,7 @@ class ClassShares(Part):
         if request.source.next_words:
             request.source.require_classes("`class_prevalence`")
         (answer_weights if request.source.multilabel else class_weights)(prevalence, request.source.classes)
-        if request.plan.unit.drawn == "users":
+        if request.plan.users is not None:
             refuse_for_users()
         return cls(prevalence=prevalence)
 

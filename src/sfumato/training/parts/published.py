@@ -15,10 +15,10 @@ from sfumato.data import BY_CLASS
 from sfumato.data.subsets import by_user, one_per_user
 from sfumato.privacy import Circumstances, Ledger, NoisyTable
 from sfumato.randomness import RunKey, noisy_counts, owner_key
+from sfumato.report import NoisyFigures
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
-from sfumato.runs.figures.published import NoisyFigures
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
 from sfumato.training.scorers import Scorer
 

@@ -63,8 +63,8 @@ def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> 
     """Refuse impossible plans and settings of an experiment, without the run's parts."""
     check_numbers(experiment)
     experiment.refuse_momentum()
-    users.check_choices(experiment.unit, experiment.per_user, experiment.drawn)
-    if experiment.class_prevalence is not None and experiment.drawn == "users":
+    users.check_choices(experiment.unit, experiment.per_user, experiment.per_step)
+    if experiment.class_prevalence is not None and experiment.unit == "user":
         shares.refuse_for_users()
     settings = provisional_settings(vars(experiment))
     check_settings(settings, steps=experiment.steps, model=experiment.model, spec=spec)
@@ -159,19 +159,13 @@ def check_plan(experiment: Experiment, spec: SourceSpec | None) -> None:
     examples = ANY_NUMBER
     if experiment.unit != "user" and spec is not None and spec.declared.examples is not None:
         examples = positive_integer("examples", spec.declared.examples)
-    unit: Example | User = Example()
-    if experiment.unit == "user":  # a user with the largest number of records that is kept
-        unit = User(drawn="examples", at_most=experiment.per_user or 1, users=examples)
+    unit = User(at_most=experiment.per_user, per_step=experiment.per_step) if experiment.unit == "user" else Example()
     known = (
         experiment
         if experiment.drift is None or experiment.drift_size is not None
         else replace(experiment, drift_size=1)
     )
     request = known.request(examples, momentum=0.0)
-    if experiment.unit == "user" and experiment.drawn is None:
-        users.check_rule(request, experiment.noise_multiplier)
-    if experiment.drawn != "examples" and experiment.unit == "user":
-        unit = User(drawn="users", at_most=experiment.per_user)
     try_plan(experiment, request, unit, examples=examples)
     refuse_noise(experiment.noise, request.mechanism)
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from sfumato import SfumatoError
 from sfumato.privacy import NoisyTable
-from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures import published
-from sfumato.runs.figures.published import NoisyFigures
+from sfumato.report import NoisyFigures
 
 REPEATS = 150
 
@@ -100,16 +95,3 @@ def test_the_most_frequent_class_s_share_is_told_as_far_as_the_noise_leaves_it()
     counts = np.array([[900, 0], [0, 100]])
     assert figures(counts, 3.0).majority == pytest.approx(0.9)
     assert figures(counts // 100, 0.1).majority is None
-
-
-def test_they_are_read_back_and_refused_when_damaged(tmp_path):
-    run, own = RunDirectory(tmp_path), figures(np.array([[9, -1], [2, 8]]), 0.5)
-    published.save(run, own)
-    again = published.read(run)
-    assert (again.table, again.classes) == (own.table, own.classes)
-    assert (again.counts == own.counts).all()
-    for odd in ({"counts": [[1, 2]]}, {"classes": ["a"]}, {"table": {"epsilon": 1.0}}, {"counts": [["a", 1], [1, 1]]}):
-        (tmp_path / "figures.json").write_text(json.dumps(run.read_json("figures.json") | odd))
-        with pytest.raises(SfumatoError):
-            published.read(run)
-        published.save(run, own)
