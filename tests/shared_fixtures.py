@@ -256,10 +256,7 @@ def on_the_coarse_grid(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, name, computed)
 
 
-_CACHED = (
-    (curve, "curve"),
-    (statement, "curve_fields"),
-)
+_CACHED = ((curve, "curve"), (statement, "curve_fields"))
 _COARSE = {(module, name): functools.cache(getattr(module, name).__wrapped__) for module, name in _CACHED}
 
 

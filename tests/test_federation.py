@@ -123,10 +123,7 @@ def code(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("plain", "private"),
-    [
-        (FLOWER_PLAIN, FLOWER / "hospitals" / "client_app.py"),
-        (NVFLARE_PLAIN, NVFLARE / "client.py"),
-    ],
+    [(FLOWER_PLAIN, FLOWER / "hospitals" / "client_app.py"), (NVFLARE_PLAIN, NVFLARE / "client.py")],
     ids=["flower", "nvflare"],
 )
 def test_a_plain_job_changes_at_most_20_lines(plain: str, private: Path):

@@ -244,12 +244,7 @@ def test_a_finished_run_is_left_alone(copy, capsys):
     assert contents(copy) == before
 
 
-AGAIN = [
-    ("cut", "train runs/cut"),
-    ("cut", None),
-    ("cut-public", "pretrain runs/cut-public"),
-    ("cut-public", None),
-]
+AGAIN = [("cut", "train runs/cut"), ("cut", None), ("cut-public", "pretrain runs/cut-public"), ("cut-public", None)]
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,7 @@ def left_by(place: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def refused(
-    train: Callable[..., object],
-    choices: Mapping[str, Any],
-    place: Path,
-    *,
-    recorded: Collection[str] = (),
+    train: Callable[..., object], choices: Mapping[str, Any], place: Path, *, recorded: Collection[str] = ()
 ) -> dict[str, str]:
     """By which words each choice is refused that is; all others must change the result.
 

@@ -298,12 +298,7 @@ def test_a_place_that_cannot_be_made_is_refused_before_anything_is_read(workplac
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "train digits QUICK --pretrained pipe",
-        "train features:of-pipes QUICK",
-        "verify of-pipes",
-    ],
+    "command", ["train digits QUICK --pretrained pipe", "train features:of-pipes QUICK", "verify of-pipes"]
 )
 def test_a_pipe_in_place_of_a_file_is_refused_and_never_read(command, run, quick, capsys, workplace):
     """Reading from it would wait for ever for somebody to write."""

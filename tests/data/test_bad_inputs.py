@@ -138,11 +138,7 @@ all_refused(
         case(
             "digits", "classes must be a list of names, got 'cat,dog'; give one name for each class", classes="cat,dog"
         ),
-        case(
-            "digits",
-            "classes must name at least two classes, got ['cat']; name every class once",
-            classes=["cat"],
-        ),
+        case("digits", "classes must name at least two classes, got ['cat']; name every class once", classes=["cat"]),
         case(
             "digits",
             "digits holds the label '0', which is not a declared class; add it to the declared classes, or "

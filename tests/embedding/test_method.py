@@ -26,11 +26,7 @@ def test_the_number_of_people_decides(users, epsilon, chosen):
     assert found.epsilon == (None if chosen == "untrained" else epsilon)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{"model": "lenet"}, {"grouping": "fixed"}, {"learning_rate": 0.1}],
-    ids=str,
-)
+@pytest.mark.parametrize("asked", [{"model": "lenet"}, {"grouping": "fixed"}, {"learning_rate": 0.1}], ids=str)
 def test_whoever_chooses_how_to_train_has_chosen_to_train_a_network(asked):
     experiment = EmbeddingExperiment(**asked)
     assert method.resolve_method(experiment, source(30)) == (experiment, [])

@@ -38,8 +38,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize(
-    "label",
-    [pytest.param(one, marks=pytest.mark.slow) if one in LARGE else one for one in timm_models.CHOSEN],
+    "label", [pytest.param(one, marks=pytest.mark.slow) if one in LARGE else one for one in timm_models.CHOSEN]
 )
 def test_timm_models_are_exact(compare, request, label):
     row = timm_models.MODELS[label]

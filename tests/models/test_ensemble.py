@@ -48,9 +48,7 @@ def test_its_probabilities_are_those_of_its_members_together(members, inputs, lo
     torch.testing.assert_close(together(iter(each)), together(each))
 
 
-@given(
-    votes=st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3), min_size=1, max_size=7),
-)
+@given(votes=st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3), min_size=1, max_size=7))
 def test_a_majority_stands_and_a_tie_goes_to_the_larger_mean(votes):
     each = (torch.tensor(votes, dtype=torch.float64) + 1).unsqueeze(1)
     each = each / each.sum(-1, keepdim=True)

@@ -12,14 +12,7 @@ from dp_accounting import rdp
 from scipy.stats import norm
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import (
-    BandedToeplitz,
-    FixedOrder,
-    PrivacyFilter,
-    Tree,
-    TruncatedPoisson,
-    User,
-)
+from sfumato.privacy import BandedToeplitz, FixedOrder, PrivacyFilter, Tree, TruncatedPoisson, User
 from sfumato.privacy.filter import best_order
 
 

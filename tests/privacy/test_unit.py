@@ -9,15 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import (
-    BandedToeplitz,
-    CyclicPoisson,
-    Example,
-    FixedOrder,
-    Tree,
-    TruncatedPoisson,
-    User,
-)
+from sfumato.privacy import BandedToeplitz, CyclicPoisson, Example, FixedOrder, Tree, TruncatedPoisson, User
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning.remarks import large_delta_note
 

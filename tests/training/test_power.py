@@ -22,11 +22,7 @@ from tests.killed import killed
 @pytest.fixture
 def as_it_was(monkeypatch):
     """What the drill changes is put back."""
-    for module, name in (
-        (result, "curve"),
-        (run_report, "true_positive_rates"),
-        (loop, "CHECKPOINT_SECONDS"),
-    ):
+    for module, name in ((result, "curve"), (run_report, "true_positive_rates"), (loop, "CHECKPOINT_SECONDS")):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv("SFUMATO_HOME", os.environ.get("SFUMATO_HOME", ""))
 

@@ -31,11 +31,7 @@ ROWS = [{"noise": 1.5, "run": "runs/a"}, {"noise": None, "run": "b"}]
             "right  50.0% of 2,000\n{own}  words\n",
             "",
         ),
-        (
-            (Table(ROWS, {"noise": "{noise:.2f}", "run": "{run}"}),),
-            "noise  run\n 1.50  runs/a\n       b\n",
-            "",
-        ),
+        ((Table(ROWS, {"noise": "{noise:.2f}", "run": "{run}"}),), "noise  run\n 1.50  runs/a\n       b\n", ""),
         ((Table(ROWS, [("run", "{run}"), ("", "{noise}")], texts=1),), "run\nruns/a  1.5\nb\n", ""),
     ],
 )

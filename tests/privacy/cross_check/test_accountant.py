@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan
-from sfumato.privacy import (
-    BandedToeplitz,
-    CyclicPoisson,
-    FixedOrder,
-    QuantileClipping,
-    Tree,
-    TruncatedPoisson,
-    User,
-)
+from sfumato.privacy import BandedToeplitz, CyclicPoisson, FixedOrder, QuantileClipping, Tree, TruncatedPoisson, User
 from tests.privacy.cross_check.accountant import bounds
 from tests.privacy.cross_check.releases import OneRelease, Steps, releases
 

@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from sfumato import SfumatoError
-from sfumato.privacy import (
-    FullBatch,
-    Gaussian,
-    Poisson,
-    PrivacyPlan,
-    TruncatedPoisson,
-)
+from sfumato.privacy import FullBatch, Gaussian, Poisson, PrivacyPlan, TruncatedPoisson
 from sfumato.privacy.composition import Composition, RepeatedLosses
 from sfumato.privacy.theorems import poisson_gaussian
 from sfumato.privacy.theorems.poisson_gaussian import sampled_gaussian, sampled_gaussian_renyi

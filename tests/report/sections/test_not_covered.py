@@ -8,15 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sfumato.privacy import (
-    Circumstances,
-    NoGuarantee,
-    NoisyTable,
-    PrivacyPlan,
-    Search,
-    Statement,
-    User,
-)
+from sfumato.privacy import Circumstances, NoGuarantee, NoisyTable, PrivacyPlan, Search, Statement, User
 from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
 from sfumato.privacy.statements.wording import ProcessCounts

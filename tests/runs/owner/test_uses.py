@@ -103,11 +103,7 @@ def test_users_who_were_told_apart_otherwise_are_in_the_total_and_named(plan):
         uses.earlier_uses(other).runs,
         uses.earlier_uses(other).seeded,
         uses.earlier_uses(other).other_assignments,
-    ) == (
-        {"x": of_users},
-        1,
-        1,
-    )
+    ) == ({"x": of_users}, 1, 1)
     uses.record(other, of_users, run="y")
     found = uses.uses_report(one)
     assert [total["runs"] for total in found["together"]] == [2]

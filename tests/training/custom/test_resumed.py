@@ -13,10 +13,7 @@ from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.training.custom.records import own_records
 
 STEPS = 6
-CORRELATED = {
-    "tree": {"mechanism": "tree"},
-    "banded": {"mechanism": "banded", "bands": 3, "order": "position"},
-}
+CORRELATED = {"tree": {"mechanism": "tree"}, "banded": {"mechanism": "banded", "bands": 3, "order": "position"}}
 
 
 def begun(data, directory, *, dropout=0.0, **choices):

@@ -15,11 +15,7 @@ SETTINGS = Settings(
     model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=None, class_prevalence=TRAINED
 )
 PLAN = PrivacyPlan(
-    mechanism=Gaussian(noise_multiplier=4.0),
-    population=160,
-    participation=Poisson(batch_size=80),
-    steps=20,
-    delta=1e-5,
+    mechanism=Gaussian(noise_multiplier=4.0), population=160, participation=Poisson(batch_size=80), steps=20, delta=1e-5
 )
 
 
