@@ -1,7 +1,5 @@
 """An owner's directory for each test; small runs to look at; and what takes long is computed once."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import itertools

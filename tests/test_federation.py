@@ -1,7 +1,5 @@
 """A federation of three sites as real processes, on Flower and on NVFlare's simulator, by the examples."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib.util

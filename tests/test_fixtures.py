@@ -4,8 +4,6 @@ The files under tests/fixtures/VERSION are never written again once that was rel
 they came about). What they held for the version that wrote them stands in its expected.json.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

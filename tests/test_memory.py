@@ -1,7 +1,5 @@
 """The memory that a process may have, by what the system says of it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """A choice that is given has an effect or is refused: the one loop over the choices of a training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rule for k on quadratic problems, where a search knows the best k: runs of SGD with noise of a known scale."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the command line is given by mistake: each is refused in one line that names it and says what to do."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

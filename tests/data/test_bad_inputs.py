@@ -1,7 +1,5 @@
 """Bad data, one way after another: each is refused in one line that names the file and says what to do."""
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

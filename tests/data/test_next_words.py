@@ -1,7 +1,5 @@
 """Texts whose words are predicted: inputs, targets, and what must be declared."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

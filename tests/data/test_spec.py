@@ -1,7 +1,5 @@
 """A source before it is read."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a training of embeddings refuses before it reads any image, and the plan that it comes to."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

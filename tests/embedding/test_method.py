@@ -1,7 +1,5 @@
 """Which method is taken by rule, what it is decided by, and what is refused beside one that begins at features."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training by clipped updates without noise: the same rounds as private ones, and nothing anywhere that promises."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is asked for, from Python and from the command line alike, and what follows by rule."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 

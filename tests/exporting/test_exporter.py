@@ -1,7 +1,5 @@
 """A run's model as others open it: the same numbers, without sfumato; all else is refused in one line."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

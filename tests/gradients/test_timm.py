@@ -3,8 +3,6 @@
 They have among them every kind of layer of the 160 that `benchmarks/trust/zoo.py` sweeps.
 """
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import version
 

@@ -1,7 +1,5 @@
 """Shares of the classes that are declared: weights that follow from them alone, after clipping."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Ensembles: their logits give back means and votes; names, modes and buffers of any members."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The loss of several labels against its formula, written out; and no loss that takes another one's labels."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A privacy filter: its arithmetic against dp-accounting's, and that what it admits keeps to its total."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rules of participation: what they refuse, what they count, and what they are called."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

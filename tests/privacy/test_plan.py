@@ -1,7 +1,5 @@
 """The plan: calibration never exceeds the budget, wastes little of it, and a plan is its fields."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

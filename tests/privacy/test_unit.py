@@ -1,7 +1,5 @@
 """Users as the unit of a plan: what they are counted by, what a plan writes of them, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import replace

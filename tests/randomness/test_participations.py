@@ -1,7 +1,5 @@
 """Draws of fixed orders, cyclic, drifting, truncated Poisson: gaps, uniform bins, coins' laws, cuts without favour."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 from types import SimpleNamespace

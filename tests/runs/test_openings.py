@@ -1,7 +1,5 @@
 """A run is opened under a salt that directory, list and ledger hold; what a copy of it may have taken is counted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

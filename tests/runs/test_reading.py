@@ -1,7 +1,5 @@
 """From logits to scores: what is added, and what may be declared of which model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

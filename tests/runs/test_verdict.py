@@ -1,7 +1,5 @@
 """`verify`: holds for what training left, and for nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rounds among more users: what is met, by which accountant, at the simulated run's signal-to-noise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A simulated plan keeps the noise on a mean gradient and the steps, and its epsilon is its own, a larger one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Weights that a run keeps beside its model: which, bound to what, after a kill too."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

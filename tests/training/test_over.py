@@ -1,7 +1,5 @@
 """Training over aggregates: where gradients are taken, what is moved and released, and what a kill leaves of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

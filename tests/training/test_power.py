@@ -1,7 +1,5 @@
 """The power fails at any moment of a run: nothing that was promised is lost, and nothing is paid twice."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """Private training on texts, and what its model can do."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

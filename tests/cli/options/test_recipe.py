@@ -1,7 +1,5 @@
 """Rows of recipes: one is chosen by its label, over what all rows share, and its epsilon is never exceeded."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one renderer: plain data as JSON, or what is declared to be shown of them; and what is said meanwhile."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """sfumato dedup: which set loses its images, and who is told of it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

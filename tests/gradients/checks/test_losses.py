@@ -1,7 +1,5 @@
 """Losses that cannot be computed for one example alone, and models from other libraries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

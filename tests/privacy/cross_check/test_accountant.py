@@ -1,7 +1,5 @@
 """The package's epsilon lies between the bounds of a second accountant, which shares no code with it."""
 
-from __future__ import annotations
-
 import ast
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Participation and mechanism by name: what uses only what, what is refused, and plans that keep their budget."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """The frontier never exceeds its budget and wastes little of it; its figures mean what they are called."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statements about persons: whom they cover, what they count, and what they do not speak of."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Truncated Poisson sampling: published figures, and what the cut costs."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is not covered, under headings: no line of any statement is lost, and each has its place."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest

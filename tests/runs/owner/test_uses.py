@@ -1,7 +1,5 @@
 """The owner's list of runs: data are known again, and what was used on them is counted."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """An entry for the Deployments Registry: valid by its schema, and nothing in it is made up."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it started with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A custom loop whose guarantee is for each user: which records are kept, and what the plan and the statement say."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np

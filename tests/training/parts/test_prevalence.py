@@ -1,7 +1,5 @@
 """The shares that the scores of a model with class weights are for: in the model file, and where they are declared."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Which files are meant, and which part each is of by its name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
