@@ -158,7 +158,7 @@ def test_renyi_divergences_of_other_orders_are_the_integral(sigma, probability, 
 def test_renyi_divergences_with_hardly_any_noise_are_a_bound_that_is_as_good_as_exact(monkeypatch, order, probability):
     sigma = math.sqrt(2 * order / sampled_losses.MOST_POINTS) * 0.99
     (bound,) = sampled_gaussian_renyi(sigma, probability, [order])
-    monkeypatch.setattr(poisson_gaussian, "MOST_POINTS", math.inf)
+    monkeypatch.setattr(sampled_losses, "MOST_POINTS", math.inf)
     (exact,) = sampled_gaussian_renyi(sigma, probability, [order])
     assert exact * (1 - 1e-10) <= bound <= exact * (1 + 1e-10)
 
