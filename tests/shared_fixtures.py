@@ -33,6 +33,7 @@ from sfumato.privacy.statements import curve, statement
 from sfumato.runs import openings, pins
 from sfumato.training import loop
 from tests.forks import Forks, begun
+from tests.killed import killed
 
 HERE = Path(__file__).parent
 EXACT = ("privacy", "papers")
@@ -351,28 +352,9 @@ def planned(digits) -> PrivacyPlan:
 
 
 @pytest.fixture
-def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.MonkeyPatch]]:
+def killed_at() -> Callable[[int], AbstractContextManager[pytest.MonkeyPatch]]:
     """Around a run: it is killed in its step of that number, from 1, before the weights are moved."""
-
-    class StopError(Exception):
-        pass
-
-    @contextmanager
-    def killed(step: int) -> Iterator[pytest.MonkeyPatch]:
-        taken, descend = [], loop.descend
-
-        def stopping(*given):
-            taken.append(1)
-            if len(taken) == step:
-                raise StopError
-            descend(*given)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(loop, "descend", stopping)
-            with pytest.raises(StopError):
-                yield patch
-
-    return killed
+    return lambda step: killed(loop, "descend", call=step)
 
 
 class Heard(NoProgress):

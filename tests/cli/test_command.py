@@ -116,15 +116,6 @@ def test_train_as_a_command(workplace, quick, call):
     assert main(["verify", "a"]) == 1
 
 
-def test_refusals_as_commands(workplace):
-    ended = command("train", "cats")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == (
-        "error: source 'cats' is of an unknown kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-        "parquet:PATH, hf:PATH, torchvision:NAME, features:PATH\n"
-    )
-
-
 @pytest.mark.parametrize("given", [None, "ACTIVE"])
 def test_threads_wait_without_spinning_unless_the_user_says_otherwise(monkeypatch, given):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)

@@ -51,20 +51,6 @@ def test_a_model_that_knows_no_more_than_8_bits_refuses_others(call, xrays, run)
     assert f"image 'xrays/dense/0.png' {UNDECLARED}; save it with 8 bits, or train a model with --bit-depth" in told
 
 
-def test_a_recipe_may_declare_it_and_the_command_line_the_other(call, xrays, quick):
-
-    Path("a.toml").write_text(f'source = "{xrays}"\nwindow = [0, 4095]\n')
-    call(f"train a.toml {quick} --seed 1 --output a")
-    call(f"train a.toml {quick} --seed 1 --bit-depth 12 --output b")
-    a, b = (json.loads(Path(run, "settings.json").read_text()) for run in "ab")
-    assert a["transform"]["window"] == [0, 4095]
-    assert b["transform"]["window"] is None
-    assert a["data"]["fingerprint"] == b["data"]["fingerprint"]
-    Path("wrong.toml").write_text(f'source = "{xrays}"\nwindow = [0.5, 3]\n')
-    told = call(f"train wrong.toml {quick}", status=1)
-    assert "window in the recipe wrong.toml must be a list of two integers" in told
-
-
 def test_features_know_it_too(call, xrays, quick):
     public = "--steps 2 --batch-size 20 --threads 1 --device cpu"
     assert UNDECLARED in call(f"pretrain {xrays} --public --model lenet-300-100 {public} --output wrn", status=1)
@@ -85,10 +71,3 @@ def test_features_know_it_too(call, xrays, quick):
     told = call("evaluate head features:cache --window 0,4095", status=1)
     assert "window of features:cache were fixed when it was made" in told
     assert len(scores(call("predict head xrays --json"))) == 120
-
-
-def test_searches_take_it(call, xrays, quick):
-    sweep = f"sweep {xrays} {quick} --search uncovered --vary learning-rate=0.1,0.5"
-    assert UNDECLARED in call(f"{sweep} --output s", status=1)
-    call(f"{sweep} --bit-depth 12 --output s")
-    assert "\nbit-depth = 12\n" in Path("s/best.toml").read_text()

@@ -18,6 +18,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.training import loop, run
 from sfumato.training.preparation import from_record
+from tests.killed import StopError, killed
 
 FILES = {
     "done",
@@ -34,21 +35,11 @@ FILES = {
 }
 
 
-class StopError(BaseException):
-    pass
-
-
 @pytest.fixture
-def unfinished(workplace, quick, monkeypatch):
+def unfinished(workplace, quick):
     """The run ./runs/digits, stopped in its first step."""
-
-    def stop(*_):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            main(shlex.split(f"train digits {quick}"))
+    with killed(loop, "descend"):
+        main(shlex.split(f"train digits {quick}"))
     return "runs/digits"
 
 
@@ -178,16 +169,6 @@ def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
 def test_a_dry_run_of_an_unfinished_run_would_resume_it(call, quick, unfinished):
     assert json.loads(call(f"train digits {quick} --dry-run --json"))["would"] == "resume"
     assert not Path(unfinished, "done").exists()
-
-
-def test_steps_follow_from_epsilon_and_noise(call, quick):
-    outcome = json.loads(
-        call("train digits --model linear --batch-size 64 --noise-multiplier 8 --epsilon 0.02 --threads 1 --json")
-    )
-    assert 0 < outcome["epsilon"] <= 0.02
-    plan = PrivacyPlan.from_dict(json.loads(Path(outcome["run"], "plan.json").read_text()))
-    longer = PrivacyPlan.from_dict({**plan.to_dict(), "steps": plan.steps + 1})
-    assert longer.epsilon() > 0.02
 
 
 def test_files_that_are_left_out_are_told_to_the_owner_and_named_as_not_covered(call, quick, images, capsys):
@@ -396,11 +377,6 @@ def test_pretrain_and_fine_tune(call, quick):
     call("verify runs/pre", status=1)
 
 
-def test_pretrain_refuses_private_data(spots_folder, capsys):
-    assert main(shlex.split(f"pretrain folder:{spots_folder}")) == 1
-    assert "training without privacy needs public data, and this folder source is private" in capsys.readouterr().err
-
-
 def test_pre_trained_weights_bring_their_model_and_size(call, spots_folder, capsys):
     choices = "--steps 2 --learning-rate 0.05 --threads 1 --device cpu"
     call(f"pretrain digits --model cnn --size 12 {choices} --output runs/pre")
@@ -429,14 +405,9 @@ def test_what_looks_wrong_is_told(call, quick, capsys):
     assert "note: only a part of the model is trained, and no pre-trained weights are given" in told
 
 
-def test_an_unfinished_pretraining_is_resumed_by_its_directory(call, monkeypatch):
-    def stop(*_):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            main(shlex.split("pretrain digits --model linear --steps 5 --threads 1 --device cpu --output runs/pre"))
+def test_an_unfinished_pretraining_is_resumed_by_its_directory(call):
+    with killed(loop, "descend"):
+        main(shlex.split("pretrain digits --model linear --steps 5 --threads 1 --device cpu --output runs/pre"))
     call("pretrain runs/pre --steps 6", status=1)
     own, again = (
         RunKey.load("runs/pre/dice.key"),

@@ -24,6 +24,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.preparation import from_record
 from sfumato.training.preparation.start import Start
+from tests.killed import killed
 
 USERS, NOISELESS = 24, "fedemb-noiseless"
 QUICK = {"model": "linear", "dimension": 8, "steps": 3, "batch_size": 12, "clients": 3, "max_norm": 0.2}
@@ -153,18 +154,13 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
     assert sum(value.square().sum() for value in found.values()).sqrt() <= 0.2 * (1 + 1e-6)
 
 
-def test_it_goes_on_with_the_same_clipping_or_not_at_all(source: Source, tmp_path: Path, monkeypatch):
-    class StopError(Exception):
-        """In place of a kill."""
-
+def test_it_goes_on_with_the_same_clipping_or_not_at_all(source: Source, tmp_path: Path):
     def begun(**further: Any):
         one = asked(**further)
         return begin(one, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=NoProgress())
 
-    monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
-    with pytest.raises(StopError):
+    with killed(loop, "descend"):
         begun()
-    monkeypatch.undo()
     with pytest.raises(SfumatoError, match="differs in its round: max_norm"):
         begun(max_norm=0.3)
     with pytest.raises(SfumatoError, match="differs in its"):

@@ -24,6 +24,7 @@ from sfumato.training import loop
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.start import Start
 from sfumato.training.step import PrivateStep
+from tests.killed import killed
 
 USERS = 24
 QUICK = {"steps": 3, "batch_size": 8, "clients": 3, "noise_multiplier": 2.0, "threads": 1, "device": "cpu"}
@@ -94,10 +95,6 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     assert "each single person" in page
 
 
-class StopError(Exception):
-    """In place of a kill."""
-
-
 @pytest.mark.parametrize("further", [{}, {"mechanism": "banded", "quantile": 0.5}], ids=str)
 def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, monkeypatch, further):
     asked = {"seed": 3, **ALONE, **further}
@@ -107,30 +104,18 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, mon
         return begin(chosen, source, RunDirectory(tmp_path / place), device="cpu", threads=1, progress=NoProgress())
 
     whole = run("whole")
-    descend, taken = loop.descend, []
-
-    def stop_at_the_second(*given):
-        taken.append(given)
-        if len(taken) == 2:
-            raise StopError
-        descend(*given)
-
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop_at_the_second)
-        with pytest.raises(StopError):
-            run("killed")
+    with killed(loop, "descend", call=2):
+        run("killed")
     resumed = run("killed")
     models = [(one.directory / "model.safetensors").read_bytes() for one in (whole, resumed)]
     assert models[0] == models[1]
     assert resumed.figures["compared"] == whole.figures["compared"], "with the same initial weights"
 
 
-def test_a_run_goes_on_from_its_own_record_and_with_other_clients_not_at_all(people, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
-    with pytest.raises(StopError):
+def test_a_run_goes_on_from_its_own_record_and_with_other_clients_not_at_all(people, tmp_path):
+    with killed(loop, "descend"):
         embed(people, directory=tmp_path / "run", model="linear", dimension=8, client_epochs=2, **QUICK)
-    monkeypatch.undo()
     with pytest.raises(SfumatoError, match="differs in its embedding: local"):
         embed(people, directory=tmp_path / "run", model="linear", dimension=8, client_epochs=3, **QUICK)
 

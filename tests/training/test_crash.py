@@ -29,6 +29,7 @@ from sfumato.runs.directory import file_hash
 from sfumato.training import loop
 from sfumato.training.conclusion import finish
 from sfumato.training.steps import PrivateTrainingSteps
+from tests.killed import killed
 
 ATTEMPT = str(Path(__file__).with_name("attempt.py"))
 # The noise multiplier makes the accounting quick; it does not matter here.
@@ -36,10 +37,6 @@ COMMON = "train digits --noise-multiplier 8 --learning-rate 0.5 --seed 7 --devic
 LONG = f"{COMMON} --model cnn --steps 12 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
 SHORT = f"{COMMON} --model linear --steps 3 --batch-size 32 --views 2 --shift 1 --ema 0.99 --micro-batch 12".split()
 STEPS = 3
-
-
-class StopError(BaseException):
-    """What ends a process from within, in the tests that need no real one."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -117,27 +114,13 @@ def short(tmp_path_factory):
     return output
 
 
-def stopping_after(output: Path, steps: int) -> Callable[..., None]:
-    """In place of `loop.descend`: ends the process at the step after these."""
-    descend = loop.descend
-
-    def stopping(optimizer, parameters, gradient):
-        if len(ledger.read(output / "ledger.jsonl")) > 1 + steps:
-            raise StopError
-        descend(optimizer, parameters, gradient)
-
-    return stopping
-
-
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     """The short run, stopped after two of its three steps and two checkpoints."""
     output = tmp_path_factory.mktemp("begun") / "run"
-    with pytest.MonkeyPatch.context() as patch:
+    with killed(loop, "descend", call=3) as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-        patch.setattr(loop, "descend", stopping_after(output, 2))
-        with pytest.raises(StopError):
-            main([*SHORT, "--output", str(output)])
+        main([*SHORT, "--output", str(output)])
     assert checkpoint.Checkpoint.load(output / "checkpoint.safetensors").step == 2
     return output
 
@@ -247,19 +230,15 @@ def test_a_torn_last_line_of_the_ledger_was_no_release(unfinished, short):
     same_run(unfinished, short, STEPS)
 
 
-def _stop_at_done(path, content, **options):
-    if path.name == "done":
-        raise StopError
-    directory.write(path, content, **options)
+def at_done(path, _):
+    return path.name == "done"
 
 
 @pytest.mark.parametrize("again", ["train", "finish"])
 @pytest.mark.parametrize("ending", ["train", "finish"])
 def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinished, ending, again, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        patch.setattr(finish, "write", _stop_at_done)
-        with pytest.raises(StopError):
-            main([ending, str(unfinished)])
+    with killed(finish, "write", at_done):
+        main([ending, str(unfinished)])
     assert ledger.read(unfinished / "ledger.jsonl")[-1].kind == "end"
     model = (unfinished / "model.safetensors").read_bytes()
     (unfinished / "dice.key").unlink()  # neither key nor data are needed any more
@@ -275,10 +254,8 @@ def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinishe
 
 def test_a_run_that_was_being_ended_early_takes_no_step_more(unfinished, capsys, monkeypatch):
     """Its ledger has ended and its model is lost, so it can only be ended again; nothing is released after an end."""
-    with monkeypatch.context() as patch:
-        patch.setattr(finish, "write", _stop_at_done)
-        with pytest.raises(StopError):
-            main(["finish", str(unfinished)])
+    with killed(finish, "write", at_done):
+        main(["finish", str(unfinished)])
     model = unfinished / "model.safetensors"
     expected = file_hash(model)
     model.unlink()
@@ -320,7 +297,7 @@ def test_whatever_meets_a_run_that_had_ended_deletes_its_key(short, tmp_path, co
 def test_a_run_that_was_cut_at_its_very_end_is_shown_once_and_not_trained_again(short, tmp_path, capsys, monkeypatch):
     run = Path(shutil.copytree(short, tmp_path / "run"))
     (run / "done").unlink()
-    monkeypatch.setattr(loop, "take_steps", _stop)
+    monkeypatch.delattr(loop, "take_steps")
     assert main([*SHORT, "--output", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["run"] == str(run)
     (run / "done").unlink()
@@ -342,10 +319,8 @@ def test_a_ledger_that_ends_with_another_file_concludes_nothing(short, tmp_path,
 def test_a_secret_run_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
     """Copies of one begun run take the step that was paid with the same participants and noise, and none beyond it."""
     secret = [word for word in SHORT if word not in ("--seed", "7")]
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", _stop)
-        with pytest.raises(StopError):
-            main([*secret, "--output", str(tmp_path / "one" / "run")])
+    with killed(loop, "descend"):
+        main([*secret, "--output", str(tmp_path / "one" / "run")])
     assert (tmp_path / "one" / "run" / "dice.key").stat().st_mode & 0o777 == 0o600
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     for name in ("one", "two"):
@@ -368,10 +343,6 @@ def test_no_file_of_a_run_but_its_key_holds_the_key(begun, short):
         content = path.read_bytes()
         held = secret.encode() in content.lower() or bytes.fromhex(secret) in content
         assert held == (path.name == "dice.key"), path.name
-
-
-def _stop(*_):
-    raise StopError
 
 
 # -- two at once -------------------------------------------------------------------------------------------------------
@@ -547,11 +518,9 @@ def test_a_ledger_edited_by_hand_is_refused(unfinished, capsys, verb):
 def other(begun, tmp_path_factory):
     """A run of the same command but for its seed, stopped at the same place."""
     output = tmp_path_factory.mktemp("other") / "run"
-    with pytest.MonkeyPatch.context() as patch:
+    with killed(loop, "descend", call=3) as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-        patch.setattr(loop, "descend", stopping_after(output, 2))
-        with pytest.raises(StopError):
-            main([*SHORT, "--seed", "8", "--output", str(output)])
+        main([*SHORT, "--seed", "8", "--output", str(output)])
     return output
 
 

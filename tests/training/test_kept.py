@@ -30,6 +30,7 @@ from sfumato.training.parts import kept_weights
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import recorded_key, recorded_performance
+from tests.killed import killed
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
 
@@ -97,16 +98,8 @@ def test_after_a_kill_they_are_the_same_bytes(source, plan, tmp_path, killed_at)
 def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_path, monkeypatch):
     """Its last checkpoint is the one before the first step; what was kept after it belongs to no recorded end."""
 
-    class StopError(Exception):
-        pass
-
-    def failing(*given):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "weights_to_release", failing)
-        with pytest.raises(StopError):
-            trained(source, plan, tmp_path / "run", keep=12)
+    with killed(loop, "weights_to_release"):
+        trained(source, plan, tmp_path / "run", keep=12)
     run = RunDirectory(tmp_path / "run")
     assert kept_files(run)
     job = prepare(

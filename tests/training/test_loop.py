@@ -23,6 +23,7 @@ from sfumato.training.parts.part import Part
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.run import take_remaining_steps
+from tests.killed import killed
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}
 
@@ -65,24 +66,15 @@ def test_without_a_ledger_no_step_is_taken_and_nothing_is_concluded(stopped):
     assert not (path / "model.safetensors").exists()
 
 
-class StopError(BaseException):
-    """Ends the process's work, as a kill would."""
-
-
 @pytest.fixture
 def stopped(spots, plan, tmp_path, monkeypatch):
     """A function that begins a run, stops it in its first step, and returns its directory and its job."""
 
-    def stop(*_):
-        raise StopError
-
     def stopped(model="linear"):
         jobs, begin = [], resume.begin
-        with monkeypatch.context() as patch:
+        with killed(loop, "descend") as patch:
             patch.setattr(resume, "begin", lambda job, run: (jobs.append(job), begin(job, run)))
-            patch.setattr(loop, "descend", stop)
-            with pytest.raises(StopError):
-                train(model, spots, plan, directory=tmp_path / "run", **PLAIN)
+            train(model, spots, plan, directory=tmp_path / "run", **PLAIN)
         return tmp_path / "run", jobs[0]
 
     return stopped
@@ -250,16 +242,7 @@ def test_what_the_noise_remembers_goes_from_step_to_step_and_through_a_checkpoin
 
     monkeypatch.setattr(Noise, "prepare", coming)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    descend, taken = loop.descend, []
-
-    def stop_at_the_third(*given):
-        taken.append(given)
-        if len(taken) == 3:
-            raise StopError
-        descend(*given)
-
-    monkeypatch.setattr(loop, "descend", stop_at_the_third)
-    with pytest.raises(StopError):
+    with killed(loop, "descend", call=3):
         train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
     train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
     carried = [(0, {}), *[(step, {"carried": [step - 1]}) for step in range(1, plan.steps)]]

@@ -30,6 +30,7 @@ from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateTrainingSteps, PublicSteps
+from tests.killed import killed
 
 STEPS = 7
 PLAIN = {"model": "linear", "optimizer": "sgd", "learning_rate": 2.0, "ema": 0.0}
@@ -224,10 +225,6 @@ def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spo
     near(released, aggregate(thetas, chosen), rtol=1e-5, atol=1e-6)
 
 
-class StopError(BaseException):
-    """Ends the process's work, as a kill would."""
-
-
 TRAINED = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu", "aggregate_from": 3}
 FORMS = {
     "ema": {"aggregate": "ema", "averaging": EMA(0.8)},
@@ -236,36 +233,23 @@ FORMS = {
 }
 
 
-def stopped_at(step: int, call: Any, patch: pytest.MonkeyPatch) -> None:
-    """Call it, and stop it while it computes the gradient of this step; every step before has left a checkpoint."""
-    compute = PrivateStep.__call__
-
-    def dies(self, at, micro_batches, state):
-        if at == step:
-            raise StopError
-        return compute(self, at, micro_batches, state)
-
-    patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    patch.setattr(PrivateStep, "__call__", dies)
-    with pytest.raises(StopError):
-        call()
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_killed_and_resumed_it_ends_with_the_same_bytes(spots, plan, form, tmp_path, monkeypatch):
     def run(place):
         return train("linear", spots, plan, directory=tmp_path / place, **TRAINED, **FORMS[form])
 
     whole = (run("whole").directory / "model.safetensors").read_bytes()
-    with monkeypatch.context() as patch:
-        stopped_at(4, lambda: run("killed"), patch)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with killed(PrivateStep, "__call__", lambda _, at, *rest: at == 4):
+        run("killed")
     assert (run("killed").directory / "model.safetensors").read_bytes() == whole
 
 
 def test_a_run_that_ends_early_releases_the_mean_of_its_last_weights(spots, plan, tmp_path, monkeypatch):
     choices = {**TRAINED, **FORMS["uta"]}
-    with monkeypatch.context() as patch:
-        stopped_at(5, lambda: train("linear", spots, plan, directory=tmp_path / "run", **choices), patch)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with killed(PrivateStep, "__call__", lambda _, at, *rest: at == 5):
+        train("linear", spots, plan, directory=tmp_path / "run", **choices)
     kept = Checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")
     assert kept.step == 5
     assert {name.partition(".")[0] for name in kept.average} == {"0", "1", "2"}

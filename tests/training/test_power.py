@@ -16,6 +16,7 @@ from sfumato.randomness import owner_key
 from sfumato.report.sections import result
 from sfumato.training import loop
 from sfumato.training.conclusion import run_report
+from tests.killed import killed
 
 
 @pytest.fixture
@@ -91,8 +92,7 @@ def test_the_clock_goes_back_a_day_at_each_look(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: now - 86_400 * next(looks))
         patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-        patch.setattr(loop, "descend", stopping(loop.descend, after=2))
-        with pytest.raises(StopError):
+        with killed(loop, "descend", call=3):
             main([*command.split(), "--output", str(tmp_path / "back")])
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: now - 86_400 * next(looks))
@@ -101,19 +101,3 @@ def test_the_clock_goes_back_a_day_at_each_look(tmp_path, monkeypatch):
         assert main(["train", str(tmp_path / "back")]) == 0
     for name in ("model.safetensors", "statement.json", "metrics.jsonl"):
         assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
-
-
-def stopping(call, *, after):
-    """The call, which ends the process at the step after these."""
-    calls = iter(range(10**6))
-
-    def stopped(*given):
-        if next(calls) >= after:
-            raise StopError
-        call(*given)
-
-    return stopped
-
-
-class StopError(BaseException):
-    """What ends a process from within."""

@@ -18,7 +18,6 @@ from sfumato.models.networks import dictionary
 from sfumato.models.priors.stored import prior_for
 from sfumato.privacy.statements.circumstances import ORIGINS
 from sfumato.randomness import Choice
-from sfumato.training import loop
 
 SYNTHETIC = ORIGINS["synthetic images"]
 SPELLINGS = ("dictionary", "dictionary,wavelets=0.85")
@@ -84,24 +83,6 @@ def test_every_spelling_says_it(few, run, tmp_path):
 def test_training_without_privacy_says_it_too(few, tmp_path):
     source = sfumato.open_source(few, owner_key=bytes(32), public=True)
     sfumato.pretrain(SPELLINGS[0], source, directory=tmp_path / "run", steps=2, batch_size=8, learning_rate=0.01, **HOW)
-    assert says_so(tmp_path / "run")
-
-
-class StopError(Exception):
-    """In place of a kill."""
-
-
-def test_a_run_that_is_resumed_says_it(few, tmp_path, monkeypatch):
-    given = {"noise_multiplier": 4.0, "steps": 2, "directory": tmp_path / "run", **HOW}
-
-    def stop(*given):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            sfumato.train(SPELLINGS[1], few, **given)
-    sfumato.train(SPELLINGS[1], few, **given)
     assert says_so(tmp_path / "run")
 
 

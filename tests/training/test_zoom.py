@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, Views, open_source, owner_key, pretrain, train
 from sfumato.experiment.settings import Settings
@@ -22,18 +21,6 @@ from sfumato.training.steps import PublicSteps
 
 SIZE, SIDE, ZOOM = 10, 12, 1.2
 SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=0.1, views=2, zoom=ZOOM, flip=True, seed=3)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> str:
-    place, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for part, count in (("train", 20), ("test", 5)):
-        for name in ("cat", "dog"):
-            (place / part / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = rng.integers(0, 256, (24, 30), np.uint8)
-                Image.fromarray(pixels).save(place / part / name / f"{number:02}.png")
-    return f"folder:{place}"
 
 
 @pytest.fixture(scope="module")

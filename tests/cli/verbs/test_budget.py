@@ -13,6 +13,7 @@ from sfumato.cli import main
 from sfumato.privacy import Ledger
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
+from tests.killed import before_line, killed
 
 
 @pytest.fixture
@@ -63,23 +64,11 @@ def test_a_source_names_the_budgets_that_count_its_runs(call, arrays, plan, caps
     )
 
 
-def test_a_run_that_ends_early_or_goes_on_is_counted_once(private, call, monkeypatch):
-    class StopError(Exception):
-        pass
-
-    inner = Ledger.append
-
-    def stopping(self, kind, body):
-        if kind == "release" and body["step"] == 1:
-            raise StopError
-        return inner(self, kind, body)
-
+def test_a_run_that_ends_early_or_goes_on_is_counted_once(private, call):
     call("budget faces --epsilon 8 --delta 1e-5")
     for place in "ab":
-        with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "append", stopping)
-            with pytest.raises(StopError):
-                call(f"{private} --budget faces --output {place}")
+        with killed(Ledger, "append", before_line(1)):
+            call(f"{private} --budget faces --output {place}")
     before = call("budget faces --json")
     assert len(json.loads(before)["history"]) == 2
     call("train a")

@@ -5,26 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 
-import pytest
-
 from sfumato.privacy import Ledger
+from tests.killed import before_line, killed
 
 
-def test_a_copy_is_refused_or_counted(call, quick, monkeypatch):
-    class StopError(Exception):
-        pass
-
-    inner = Ledger.append
-
-    def stopping(self, kind, body):
-        if kind == "release" and body["step"] == 1:
-            raise StopError
-        return inner(self, kind, body)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "append", stopping)
-        with pytest.raises(StopError):
-            call(f"train digits --private {quick} --output run")
+def test_a_copy_is_refused_or_counted(call, quick):
+    with killed(Ledger, "append", before_line(1)):
+        call(f"train digits --private {quick} --output run")
     shutil.copytree("run", "copy")
     call("train run")
     refused = call("train copy", status=1)

@@ -18,6 +18,7 @@ from sfumato.data import open_source
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.training import loop
+from tests.killed import killed
 
 QUICK = (
     "--model linear --dimension 8 --steps 3 --batch-size 6 --clients 2 --noise-multiplier 4 --threads 1 --device cpu"
@@ -134,18 +135,10 @@ def test_a_dry_run_spends_nothing(people, workplace, capsys):
     assert not (workplace / "runs").exists()
 
 
-def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
-    class StopError(Exception):
-        pass
-
-    def stop(*given):
-        raise StopError
-
+def test_an_unfinished_run_goes_on_or_is_ended(people, capsys):
     for place in ("one", "other", "third"):
-        with monkeypatch.context() as patch:
-            patch.setattr(loop, "descend", stop)
-            with pytest.raises(StopError):
-                main(shlex.split(f"embed {people} {QUICK} --output {place}"))
+        with killed(loop, "descend"):
+            main(shlex.split(f"embed {people} {QUICK} --output {place}"))
     assert main(["train", "one"]) == 1
     assert "resume it with sfumato embed one" in capsys.readouterr().err
     assert main(["embed", "one"]) == 0
@@ -175,18 +168,10 @@ def test_without_noise_there_is_no_plan_and_no_epsilon(people, workplace, capsys
 
 
 @pytest.mark.parametrize("method", ["fedemb-noiseless", "central"])
-def test_an_unfinished_run_without_privacy_goes_on(people, monkeypatch, capsys, method):
-    class StopError(Exception):
-        pass
-
-    def stop(*given):
-        raise StopError
-
+def test_an_unfinished_run_without_privacy_goes_on(people, capsys, method):
     options = NOISELESS if method != "central" else "--public --method central --model linear --dimension 8 --steps 3"
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            main(shlex.split(f"embed {people} {options} --output run --threads 1 --device cpu"))
+    with killed(loop, "descend"):
+        main(shlex.split(f"embed {people} {options} --output run --threads 1 --device cpu"))
     for verb in ("train", "pretrain"):
         assert main([verb, "run"]) == 1
     assert "resume it with sfumato embed run" in capsys.readouterr().err

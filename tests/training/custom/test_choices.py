@@ -20,17 +20,7 @@ from sfumato.randomness.noise.secure import SecureNoise, grid_of
 from sfumato.runs import directory as names
 from sfumato.training.custom import steps as custom_steps
 from tests.recorders import recording
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-@pytest.fixture
-def data():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(60, 6, generator=generator), torch.arange(60) % 3
+from tests.training.custom.conftest import network
 
 
 def begun(data, directory, model=None, **choices):

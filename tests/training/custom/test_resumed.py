@@ -19,12 +19,6 @@ CORRELATED = {
 }
 
 
-@pytest.fixture
-def data():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(60, 6, generator=generator), torch.arange(60) % 3
-
-
 def begun(data, directory, *, dropout=0.0, **choices):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout) if dropout else nn.Tanh(), nn.Linear(8, 3))

@@ -22,24 +22,10 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training.custom.rounds import PrivateRounds
 from sfumato.training.custom.steps import PrivateSteps
 from sfumato.training.preparation import resume
+from tests.training.custom.conftest import network
 
 ROOT = Path(__file__).parents[3]
 ROUNDS, STEPS = 3, 6
-
-
-def records():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(60, 6, generator=generator), torch.arange(60) % 3
-
-
-@pytest.fixture
-def data():
-    return records()
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def begun(data, directory, **choices):
@@ -319,12 +305,6 @@ def test_with_secure_noise_weights_may_be_chosen_to_make_rounding_large(data, tm
     run.train(weights_of(0))
     assert run._steps.performance.micro_batch == 1
     assert not any("artefacts" in line for line in run.statement.not_covered)
-
-
-def test_arrays_are_weights_too(data, tmp_path):
-    arrays = {name: value.numpy() for name, value in weights_of(0).items()}
-    first = begun(data, tmp_path / "a").train(arrays)
-    assert pins.weights_digest(first) == pins.weights_digest(begun(data, tmp_path / "b").train(weights_of(0)))
 
 
 def test_no_round_is_begun_beyond_the_plan(data, tmp_path):

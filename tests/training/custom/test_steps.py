@@ -24,17 +24,7 @@ from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom import steps as custom_steps
 from sfumato.training.custom.records import own_records
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-@pytest.fixture
-def data():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(60, 6, generator=generator), torch.arange(60) % 3
+from tests.training.custom.conftest import network
 
 
 def begun(data, directory, model=None, **choices):

@@ -20,6 +20,7 @@ from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.search import Trial
 from sfumato.training.conclusion.run_report import report
+from tests.killed import StopError, before_line, killed
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0)
 
@@ -43,30 +44,6 @@ def plan(private) -> PrivacyPlan:
 @pytest.fixture(autouse=True)
 def faces():
     set_budget("faces", epsilon=1.5, delta=1e-5)
-
-
-class StopError(Exception):
-    """In place of a kill."""
-
-
-@pytest.fixture
-def stopped_at(monkeypatch):
-    """A run that is killed before the ledger's line of this step."""
-
-    def stopped(step, begin):
-        inner = Ledger.append
-
-        def stopping(self, kind, body):
-            if kind == "release" and body["step"] == step:
-                raise StopError
-            return inner(self, kind, body)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "append", stopping)
-            with pytest.raises(StopError):
-                begin()
-
-    return stopped
 
 
 def trained(source, plan, place, **others):
@@ -124,9 +101,10 @@ def test_a_run_that_was_cut_after_its_line_counts_and_takes_no_step(private, pla
     assert len(reserved()) == 1, "what is reserved is never given back"
 
 
-def test_a_run_whose_line_was_lost_asks_its_budget_when_it_goes_on(private, plan, home, tmp_path, stopped_at):
+def test_a_run_whose_line_was_lost_asks_its_budget_when_it_goes_on(private, plan, home, tmp_path):
     before = {name: (home / name).read_bytes() for name in (store.FILE, store.COUNT)}
-    stopped_at(1, lambda: trained(private, plan, tmp_path / "run"))
+    with killed(Ledger, "append", before_line(1)):
+        trained(private, plan, tmp_path / "run")
     for name, content in before.items():  # an old copy is restored
         (home / name).write_bytes(content)
     set_budget("faces", epsilon=0.667)
@@ -138,17 +116,19 @@ def test_a_run_whose_line_was_lost_asks_its_budget_when_it_goes_on(private, plan
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_run_that_was_cut_after_its_reservation_is_counted_once(private, plan, tmp_path, stopped_at, step):
-    stopped_at(step, lambda: trained(private, plan, tmp_path / "run"))
+def test_a_run_that_was_cut_after_its_reservation_is_counted_once(private, plan, tmp_path, step):
+    with killed(Ledger, "append", before_line(step)):
+        trained(private, plan, tmp_path / "run")
     before = read_budget("faces")
     assert len(before.reservations) == 1, "the whole plan, whatever came of it"
     trained(private, plan, tmp_path / "run")
     assert read_budget("faces") == before
 
 
-def test_a_run_goes_on_under_its_own_budget(private, plan, tmp_path, stopped_at):
+def test_a_run_goes_on_under_its_own_budget(private, plan, tmp_path):
     set_budget("letters", epsilon=8, delta=1e-5)
-    stopped_at(0, lambda: trained(private, plan, tmp_path / "run"))
+    with killed(Ledger, "append", before_line(0)):
+        trained(private, plan, tmp_path / "run")
     with pytest.raises(SfumatoError, match="budget"):
         trained(private, plan, tmp_path / "run", budget="letters")
     with pytest.raises(SfumatoError, match="does not match this run"):
@@ -217,7 +197,7 @@ def test_each_run_of_an_uncovered_search_is_reserved(trial, tmp_path):
     assert not (tmp_path / "more" / "1").exists()
 
 
-def test_embeddings_are_reserved_for_each_person(tmp_path, stopped_at):
+def test_embeddings_are_reserved_for_each_person(tmp_path):
     rng = np.random.default_rng(0)
     people = np.repeat(np.arange(12), 5)
     train = {"x": rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), "y": people, "users": people}
@@ -228,11 +208,13 @@ def test_embeddings_are_reserved_for_each_person(tmp_path, stopped_at):
     set_budget("people", epsilon=100, delta=1e-5, unit="user")
     source = f"npz:{tmp_path / 'people.npz'}"
     quick = {"steps": 1, "batch_size": 12, "noise_multiplier": 4.0, "threads": 1, "device": "cpu", "budget": "people"}
-    stopped_at(0, lambda: embed(source, directory=tmp_path / "run", method="fedemb", clients=2, **quick))
+    with killed(Ledger, "append", before_line(0)):
+        embed(source, directory=tmp_path / "run", method="fedemb", clients=2, **quick)
     (only,) = read_budget("people").reservations
     assert only.plan.unit.name == "user"
     assert json.loads((tmp_path / "run" / names.SETTINGS).read_text())["budget"] == {"name": "people"}
-    stopped_at(0, lambda: embed(source, directory=tmp_path / "dpsgd", method="dpsgd", **quick))
+    with killed(Ledger, "append", before_line(0)):
+        embed(source, directory=tmp_path / "dpsgd", method="dpsgd", **quick)
     assert len(read_budget("people").reservations) == 2
     with pytest.raises(SfumatoError, match="method untrained spends nothing of it"):
         embed(source, directory=tmp_path / "other", method="untrained", budget="people")
