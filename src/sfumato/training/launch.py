@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
@@ -62,7 +63,7 @@ def join_workers() -> Iterator[Workers]:
             place = _meeting_place(time)
             store = distributed.FileStore(str(place / "store"), count)  # type: ignore[attr-defined]
         else:
-            store, *_ = next(distributed.rendezvous("env://", rank, count))  # torchrun's
+            store, *_ = next(rendezvous("env://", rank, count))  # torchrun's
             store = distributed.PrefixStore(f"sfumato {time}", store)  # type: ignore[attr-defined]
         distributed.init_process_group(timeout=TOGETHER, store=store, rank=rank, world_size=count)
     except (RuntimeError, ValueError) as error:

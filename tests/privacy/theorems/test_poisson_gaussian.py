@@ -16,8 +16,8 @@ from scipy import integrate
 from sfumato import SfumatoError
 from sfumato.privacy import FullBatch, Gaussian, Poisson, PrivacyPlan, TruncatedPoisson
 from sfumato.privacy.composition import Composition, RepeatedLosses
-from sfumato.privacy.theorems import poisson_gaussian
-from sfumato.privacy.theorems.poisson_gaussian import sampled_gaussian, sampled_gaussian_renyi
+from sfumato.privacy.theorems import sampled_losses
+from sfumato.privacy.theorems.sampled_losses import sampled_gaussian, sampled_gaussian_renyi
 
 
 def plan(largest: int, sigma: float = 10.0, steps: int = 875) -> PrivacyPlan:
@@ -148,9 +148,9 @@ def test_renyi_divergences_of_other_orders_are_the_integral(sigma, probability, 
 @pytest.mark.parametrize("order", [1.02, 1.5, 8.0, 300.0])
 @pytest.mark.parametrize("probability", [1e-6, 0.3])
 def test_renyi_divergences_with_hardly_any_noise_are_a_bound_that_is_as_good_as_exact(monkeypatch, order, probability):
-    sigma = math.sqrt(2 * order / poisson_gaussian.MOST_POINTS) * 0.99
+    sigma = math.sqrt(2 * order / sampled_losses.MOST_POINTS) * 0.99
     (bound,) = sampled_gaussian_renyi(sigma, probability, [order])
-    monkeypatch.setattr(poisson_gaussian, "MOST_POINTS", math.inf)
+    monkeypatch.setattr(sampled_losses, "MOST_POINTS", math.inf)
     (exact,) = sampled_gaussian_renyi(sigma, probability, [order])
     assert exact * (1 - 1e-10) <= bound <= exact * (1 + 1e-10)
 

@@ -7,104 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
-
 from sfumato._checks import SfumatoError
 from sfumato.privacy.mechanism import BandedToeplitz, Gaussian
 from sfumato.privacy.participation import CyclicPoisson, Poisson, TruncatedPoisson
-from sfumato.privacy.theorems.connect_dots import connect_dots
-from sfumato.privacy.theorems.theorem import Plan, RepeatedSteps, Theorem, grid
-
-MOST_POINTS = 30_000
-"""The most points of an integral, about."""
-
-
-def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
-    """The privacy loss distribution of one release of noise `sigma` over the sensitivity, sampled with `probability`.
-
-    It is rounded pessimistically to a grid of this width: dp-accounting's `from_gaussian_mechanism`.
-    """
-
-    def one_way(adjacency: AdjacencyType) -> Any:
-        one = _VectorizedLoss(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
-        ends: Any = one.connect_dots_bounds()
-        low, _, epsilons = grid(ends.epsilon_lower, ends.epsilon_upper, width)
-        return connect_dots(low, one.get_delta_for_epsilon(epsilons), width)
-
-    return privacy_loss_distribution._pld_for_subsampled_mechanism(one_way, probability)
-
-
-def sampled_gaussian_renyi(sigma: float, probability: float, orders: Sequence[float]) -> Any:
-    """The Renyi divergence of each order of one release of noise `sigma` over the sensitivity, of shape (orders,).
-
-    Of the two directions, removing a record has the larger one (Mironov, Talwar and Zhang 2019, theorem 5): with q the
-    probability and nu = N(0, sigma^2), it is log E_nu[(1 - q + q e^((2 z - 1) / (2 sigma^2)))^a] / (a - 1).
-
-    **Guarantee.** An upper bound. The integral is a sum over equal steps. The integrand has no singularity nearer to
-    the real axis than pi sigma^2, so steps of at most sigma^2 / 2 and sigma / 2 leave a relative error below e^-39. A
-    bound of the rounding error, which is larger, is added. For so little noise that this takes too many steps, it is
-    the bound by Minkowski's inequality, E[(x + y)^a]^(1/a) <= E[x^a]^(1/a) + E[y^a]^(1/a): one term is then e^140 times
-    the other, and the bound as good as exact.
-    """
-    return np.array([_one_renyi(sigma, probability, order) for order in orders])
-
-
-def _one_renyi(sigma: float, q: float, order: float) -> float:
-    """By integration from 40 standard deviations below 0 to 40 above the order: less than e^-700 lies beyond."""
-    if q in (0, 1):
-        return q * order / (2 * sigma**2)
-    if order > MOST_POINTS * sigma**2 / 2:
-        return order / (order - 1) * float(np.logaddexp(math.log1p(-q), math.log(q) + (order - 1) / (2 * sigma**2)))
-    step = min(sigma, 1.0) / 2  # in standard deviations
-    u = np.arange(-40.0, order / sigma + 40.0, step)
-    powers = order * np.logaddexp(math.log1p(-q), math.log(q) + (u - 0.5 / sigma) / sigma)
-    exponents = powers - u**2 / 2
-    highest = exponents.max()
-    weights = np.exp(exponents - highest)
-    total = weights.sum()
-    rounding = 2.0**-50 * (20 + (weights @ (np.abs(powers) + u**2 / 2)) / total)
-    return float(highest + math.log(total * step / math.sqrt(2 * math.pi)) + rounding) / (order - 1)
-
-
-class _VectorizedLoss(GaussianPrivacyLoss):
-    """dp-accounting's privacy loss, with delta at many epsilons at once."""
-
-    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """Delta at each epsilon.
-
-        With q the probability, the outcomes up to x have a loss above epsilon. Here x is the outcome at which the loss
-        without sampling is log(1 + (e^epsilon - 1) / q); if the unit is added, minus that value for minus epsilon.
-        """
-        q, removed = self.sampling_prob, self.adjacency_type == AdjacencyType.REMOVE
-        if q == 1 or np.ndim(epsilon) == 0:
-            return super().get_delta_for_epsilon(epsilon)
-        epsilons = np.asarray(epsilon, dtype=np.float64)
-        sign = 1 if removed else -1
-        within = sign * epsilons > math.log1p(-q)
-        losses = epsilons[within]
-        without = sign * _without_sampling(sign * losses, q)
-        x = -0.5 * self.sensitivity - without * (self._standard_deviation**2) / self.sensitivity
-        if not removed:
-            x = self.sensitivity + x
-        deltas = np.zeros(len(epsilons))
-        if removed:
-            deltas[~within] = -np.expm1(epsilons[~within])
-        deltas[within] = self.mu_upper_cdf(x) - np.exp(losses + self.mu_lower_log_cdf(x))
-        return np.clip(deltas, 0, 1)
-
-
-def _without_sampling(losses: np.ndarray, q: float) -> np.ndarray:
-    """log(1 + (e^loss - 1) / q) of each loss above log(1 - q); minus infinity for a loss that is barely above it."""
-    least = math.log(1 - q)
-    result = np.full(len(losses), -math.inf)
-    above = np.abs(losses - least) > 1e-9 * np.maximum(np.abs(losses), abs(least))
-    scale, rest = 1 / q, 1 - 1 / q
-    larger, smaller = losses[above] + np.log(scale), np.log(-rest)
-    result[above] = larger + np.log1p(-np.exp(smaller - larger))
-    result[losses == 0] = np.log(scale + rest)
-    return result
+from sfumato.privacy.theorems.theorem import Plan, RepeatedSteps, Theorem
 
 
 class PoissonGaussian(Theorem):
@@ -152,7 +58,7 @@ class SampledGaussians(RepeatedSteps):
 
     def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
-        from sfumato.privacy.theorems.poisson_gaussian import sampled_gaussian
+        from sfumato.privacy.theorems.sampled_losses import sampled_gaussian
 
         return sampled_gaussian(self.sigma, self.probability, width)
 
@@ -165,7 +71,7 @@ class SampledGaussians(RepeatedSteps):
 
     def renyi(self, orders: Sequence[float]) -> Any:
         """The Renyi divergence of all steps at each order."""
-        from sfumato.privacy.theorems.poisson_gaussian import sampled_gaussian_renyi
+        from sfumato.privacy.theorems.sampled_losses import sampled_gaussian_renyi
 
         return self.steps * sampled_gaussian_renyi(self.sigma, self.probability, orders)
 
