@@ -1,8 +1,6 @@
 """One thread for torch in all tests and in the processes that they start: small work does not gain from more, and on a
 busy machine several threads wait for each other."""
 
-from __future__ import annotations
-
 import gc
 import os
 

@@ -4,8 +4,6 @@ As a script this is that one. It reads requests from standard input, one JSON ob
 line: `start` forks a process that runs a script (gives its number), `wait` waits for its end (gives its exit status).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

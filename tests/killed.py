@@ -1,7 +1,5 @@
 """Runs that are killed: their work ends where a function is called, in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

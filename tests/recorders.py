@@ -1,7 +1,5 @@
 """A CPU that records what is launched on it, as a CUDA device does for a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

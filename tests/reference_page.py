@@ -3,8 +3,6 @@
 The rest of the page is written by hand. A verb's tables stand between two comments that name it.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

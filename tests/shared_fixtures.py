@@ -1,7 +1,5 @@
 """An owner's directory for each test; small runs to look at; and what takes long is computed once."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import itertools
@@ -256,10 +254,7 @@ def on_the_coarse_grid(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, name, computed)
 
 
-_CACHED = (
-    (curve, "curve"),
-    (statement, "curve_fields"),
-)
+_CACHED = ((curve, "curve"), (statement, "curve_fields"))
 _COARSE = {(module, name): functools.cache(getattr(module, name).__wrapped__) for module, name in _CACHED}
 
 

@@ -1,7 +1,5 @@
 """The converters of CheXpert and EyePACS on small files in the published layouts, from the files to a run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Questions to a device, on a machine that has none."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from contextlib import contextmanager

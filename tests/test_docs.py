@@ -1,7 +1,5 @@
 """The documentation is true: its commands parse, its code runs, its links lead somewhere, its tables are complete."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -3,8 +3,6 @@
 They are run from here, and not collected by pytest, so that not every process of the tests imports the whole package.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from pathlib import Path

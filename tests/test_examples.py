@@ -1,7 +1,5 @@
 """The examples run, and do what they say."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

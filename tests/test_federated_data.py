@@ -1,7 +1,5 @@
 """The converter of public federated data, on small files in the published layouts."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import lzma

@@ -1,7 +1,5 @@
 """A federation of three sites as real processes, on Flower and on NVFlare's simulator, by the examples."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib.util
@@ -123,10 +121,7 @@ def code(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("plain", "private"),
-    [
-        (FLOWER_PLAIN, FLOWER / "hospitals" / "client_app.py"),
-        (NVFLARE_PLAIN, NVFLARE / "client.py"),
-    ],
+    [(FLOWER_PLAIN, FLOWER / "hospitals" / "client_app.py"), (NVFLARE_PLAIN, NVFLARE / "client.py")],
     ids=["flower", "nvflare"],
 )
 def test_a_plain_job_changes_at_most_20_lines(plain: str, private: Path):

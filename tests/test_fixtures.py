@@ -4,8 +4,6 @@ The files under tests/fixtures/VERSION are never written again once that was rel
 they came about). What they held for the version that wrote them stands in its expected.json.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -244,12 +242,7 @@ def test_a_finished_run_is_left_alone(copy, capsys):
     assert contents(copy) == before
 
 
-AGAIN = [
-    ("cut", "train runs/cut"),
-    ("cut", None),
-    ("cut-public", "pretrain runs/cut-public"),
-    ("cut-public", None),
-]
+AGAIN = [("cut", "train runs/cut"), ("cut", None), ("cut-public", "pretrain runs/cut-public"), ("cut-public", None)]
 
 
 @pytest.mark.parametrize(

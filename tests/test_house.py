@@ -1,7 +1,5 @@
 """The house stands: imports point down, format, lint and types are clean, the public names resolve."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

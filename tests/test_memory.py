@@ -1,7 +1,5 @@
 """The memory that a process may have, by what the system says of it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -18,10 +16,7 @@ def tree(root, files):
 
 
 GROUPS = {
-    "a container with groups of its own": (
-        {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": 7 << 20},
-        7 << 20,
-    ),
+    "a container with groups of its own": ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": 7 << 20}, 7 << 20),
     "the least along the hierarchy": (
         {
             "proc/self/cgroup": "0::/user.slice/job/inner",

@@ -1,7 +1,5 @@
 """The notebooks of the documentation run from their first cell to the last, and what is stored in them is whole."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

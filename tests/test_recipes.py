@@ -1,7 +1,5 @@
 """Every recipe can be read, plans to the epsilon that it states, and builds its model. No data are looked at."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The page of recipes has a row for every table and figure of the papers, and what its rows name exists."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """What a release is made of says the same everywhere: requirements, versions, and files that come along."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

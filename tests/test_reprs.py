@@ -1,7 +1,5 @@
 """What users hold says in one line what it is, and shows no figure that was measured on private data."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Only Linux is real here: the others' modules are stood in for by what their documentation says that they do.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -1,7 +1,5 @@
 """A choice that is given has an effect or is refused: the one loop over the choices of a training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -94,11 +92,7 @@ def left_by(place: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def refused(
-    train: Callable[..., object],
-    choices: Mapping[str, Any],
-    place: Path,
-    *,
-    recorded: Collection[str] = (),
+    train: Callable[..., object], choices: Mapping[str, Any], place: Path, *, recorded: Collection[str] = ()
 ) -> dict[str, str]:
     """By which words each choice is refused that is; all others must change the result.
 

@@ -5,8 +5,6 @@ have the direction in which these differ, and observe the release in that direct
 nominal noise. One release is repeated in so many copies of its sum, each with noise of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

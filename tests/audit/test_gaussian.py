@@ -1,7 +1,5 @@
 """White box: thresholds given, mu from below, the mixture of a sampled canary, and both bounds side by side."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

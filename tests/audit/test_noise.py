@@ -1,7 +1,5 @@
 """The noise of each parameter: correct noise passes as often as promised, and each fault is named."""
 
-from __future__ import annotations
-
 import json
 import re
 

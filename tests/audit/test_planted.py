@@ -1,7 +1,5 @@
 """For each bug that a released system has had, the audit that catches it; and the right code is not accused by it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

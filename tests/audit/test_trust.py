@@ -1,7 +1,5 @@
 """Each thing that is known to go wrong has tests here that are named for it, and each planted bug belongs to one."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

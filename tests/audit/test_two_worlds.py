@@ -1,7 +1,5 @@
 """Two worlds: what can be shown at most, what is right as often as it says, and what does not change it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The real training step, white box: canaries among real examples, micro-batches, sampling; mu from below."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

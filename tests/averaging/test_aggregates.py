@@ -1,7 +1,5 @@
 """Means of weights against a plain truth in fractions, to the bit."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

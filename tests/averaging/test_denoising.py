@@ -1,7 +1,5 @@
 """The rule for k on quadratic problems, where a search knows the best k: runs of SGD with noise of a known scale."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,7 @@ from sfumato.averaging import last_k, squared_distances
 from sfumato.averaging.denoising import responses_to
 
 STEPS, DIRECTIONS, DEVIATION = 200, 2000, 0.05
-SHAPES = {
-    "constant": np.ones(STEPS),
-    "cosine": 0.5 * (1 + np.cos(np.pi * np.arange(STEPS) / STEPS)),
-}
+SHAPES = {"constant": np.ones(STEPS), "cosine": 0.5 * (1 + np.cos(np.pi * np.arange(STEPS) / STEPS))}
 CURVATURES = {
     "many decades": np.geomspace(1e-3, 1, DIRECTIONS),
     "a power law": np.arange(1, DIRECTIONS + 1) ** -0.7,

@@ -1,7 +1,5 @@
 """Prediction intervals: Student's by its formula and by simulation, of independent and of dependent draws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

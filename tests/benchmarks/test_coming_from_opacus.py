@@ -1,7 +1,5 @@
 """The page for those who come from Opacus: its codes run, and its figures are those that were measured."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

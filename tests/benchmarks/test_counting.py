@@ -1,7 +1,5 @@
 """The device that counts, in a process of its own: PyTorch has room for one such backend, and keeps it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The picture of accuracy against epsilon has each data set that was measured, and nothing but means and their runs."""
 
-from __future__ import annotations
-
 import re
 import statistics
 

@@ -1,7 +1,5 @@
 """The benchmarks of the engine: what they measure is what they say, and a wrong method is told from a right one."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

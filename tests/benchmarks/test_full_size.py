@@ -1,7 +1,5 @@
 """The papers' experiments at full size: their rows run, go on after a cut, and stand in the documentation."""
 
-from __future__ import annotations
-
 import json
 import time
 

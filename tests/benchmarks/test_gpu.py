@@ -1,7 +1,5 @@
 """The benchmark for GPUs: its pieces, and the programs that they start."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

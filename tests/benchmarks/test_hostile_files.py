@@ -1,7 +1,5 @@
 """Each parser reads or refuses what was made to do harm: a few files here, and for long in benchmarks/trust/fuzz.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.shared import hostile

@@ -1,7 +1,5 @@
 """The list of planted bugs: each still names text that stands once in the code, and tests that exist."""
 
-from __future__ import annotations
-
 import tomllib
 
 from benchmarks.trust import mutants

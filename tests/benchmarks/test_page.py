@@ -1,7 +1,5 @@
 """The page of the benchmarks lists all of them, with their results and the pages that quote them."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import warnings

@@ -1,7 +1,5 @@
 """A benchmark in pieces: they are interrupted in time, go on in the next call, and are not measured twice."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

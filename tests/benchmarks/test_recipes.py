@@ -1,7 +1,5 @@
 """The benchmark of the recipes: kinds are told apart, commands run as written, no kind is measured twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A place to work in, and a small run to look at."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Iterator

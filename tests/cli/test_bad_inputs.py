@@ -1,7 +1,5 @@
 """What the command line is given by mistake: each is refused in one line that names it and says what to do."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -298,12 +296,7 @@ def test_a_place_that_cannot_be_made_is_refused_before_anything_is_read(workplac
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "train digits QUICK --pretrained pipe",
-        "train features:of-pipes QUICK",
-        "verify of-pipes",
-    ],
+    "command", ["train digits QUICK --pretrained pipe", "train features:of-pipes QUICK", "verify of-pipes"]
 )
 def test_a_pipe_in_place_of_a_file_is_refused_and_never_read(command, run, quick, capsys, workplace):
     """Reading from it would wait for ever for somebody to write."""

@@ -1,7 +1,5 @@
 """The installed command in processes of its own: exit statuses, streams, and what help imports."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

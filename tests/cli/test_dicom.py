@@ -1,7 +1,5 @@
 """DICOM from the command line to the model that labels such files, and patients who are never named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

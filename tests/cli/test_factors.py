@@ -1,7 +1,5 @@
 """sfumato sweep --one-at-a-time: the base setting, and each change of it alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

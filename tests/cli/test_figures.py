@@ -1,7 +1,5 @@
 """Published figures and a test for one class, as they are typed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Figures of groups, as they are typed."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

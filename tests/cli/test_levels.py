@@ -1,7 +1,5 @@
 """What is declared of 16-bit images goes from the command line to the model that labels such images."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

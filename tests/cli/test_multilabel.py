@@ -1,7 +1,5 @@
 """A table of images with several findings each, from the command line: train, evaluate, predict, report."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

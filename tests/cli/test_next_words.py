@@ -1,7 +1,5 @@
 """Next-word prediction from the command line, from a table of people's texts to a statement that holds."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

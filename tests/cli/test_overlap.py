@@ -1,7 +1,5 @@
 """Verbs say which records runs on another data set have used, and tell it to nobody but who looks at the screen."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,7 +1,5 @@
 """The parser of a verb: what its help lists, what it reads, and one line for what it cannot read."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 

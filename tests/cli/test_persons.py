@@ -1,7 +1,5 @@
 """A promise for persons from the command line: trained, resumed, ended, checked, and beside one for images."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Each run's run.toml, which the verb takes again: the same settings, and what a search before it has cost."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shards from the command line to a model with its statement."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where classes have other shares: what is said of it, and what is done about it, as it is typed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

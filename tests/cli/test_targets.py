@@ -1,7 +1,5 @@
 """--mu and --attack-risk in place of --epsilon, in plan."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,7 +1,5 @@
 """Several processes of one command: what is refused, what one of them fails of, and how a run goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

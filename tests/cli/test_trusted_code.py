@@ -1,7 +1,5 @@
 """No code is run on the word of a file: not of a model file, a recipe, a run or a cache; only on that of its user."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whose image each one is goes from the command line to the split, the record, the model, a cache and a smaller set."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

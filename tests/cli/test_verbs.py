@@ -1,7 +1,5 @@
 """Every verb from end to end, in this process: what it prints, what it writes, what it returns."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

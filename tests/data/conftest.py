@@ -1,7 +1,5 @@
 """Images for the tests of the data room, written to a folder of their own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bad data, one way after another: each is refused in one line that names the file and says what to do."""
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile
@@ -138,11 +136,7 @@ all_refused(
         case(
             "digits", "classes must be a list of names, got 'cat,dog'; give one name for each class", classes="cat,dog"
         ),
-        case(
-            "digits",
-            "classes must name at least two classes, got ['cat']; name every class once",
-            classes=["cat"],
-        ),
+        case("digits", "classes must name at least two classes, got ['cat']; name every class once", classes=["cat"]),
         case(
             "digits",
             "digits holds the label '0', which is not a declared class; add it to the declared classes, or "

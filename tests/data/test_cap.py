@@ -1,7 +1,5 @@
 """The cap on each user's records: at most G stay, chosen by the user's own records alone."""
 
-from __future__ import annotations
-
 import hmac
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What is declared of data: facts by their names alone, and the parts that they are in."""
 
-from __future__ import annotations
-
 import pytest
 
 from sfumato._checks import SfumatoError

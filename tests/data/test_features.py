@@ -1,7 +1,5 @@
 """The cache of features: what is read is what was written, piece by piece, and nothing else is taken for it."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Records that lie on a device: as they are stored, and only where they fit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Texts whose words are predicted: inputs, targets, and what must be declared."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -121,10 +119,7 @@ def test_a_table_without_a_header_is_read_without_its_first_column(tmp_path):
 @pytest.mark.parametrize(
     ("declared", "match"),
     [
-        (
-            {"words": None},
-            r"list, and none is given; give words, .*: a list counted in the private texts would reveal",
-        ),
+        ({"words": None}, r"list, and none is given; give words, .*: a list counted in the private texts would reveal"),
         ({"words": None, "vocabulary": 100}, "and vocabulary would hash them"),
         ({"vocabulary": 100}, "vocabulary 100 and a list of words are both given"),
         ({"classes": ["a", "b"]}, "classes is given, and task next-word predicts words instead of labels"),

@@ -1,7 +1,5 @@
 """Labels of which none, one or many are true of an image: each image keeps its own, wherever it goes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records of several users, or of nobody, are refused from every kind of source, with the record and its users."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

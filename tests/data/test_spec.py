@@ -1,7 +1,5 @@
 """A source before it is read."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
@@ -18,11 +16,7 @@ def test_its_record_reads_the_same_from_anywhere(arrays, monkeypatch, tmp_path):
     path = Path(arrays.partition(":")[2])
     monkeypatch.chdir(path.parent)
     record = SourceSpec(spec=f"npz:{path.name}", test_fraction=0.5, root="sets").record()
-    assert record == {
-        "spec": arrays,
-        "root": str(path.parent / "sets"),
-        "test_fraction": 0.5,
-    }
+    assert record == {"spec": arrays, "root": str(path.parent / "sets"), "test_fraction": 0.5}
     monkeypatch.chdir(tmp_path)
     known = open_source(**record, owner_key=bytes(32))
     assert known.fingerprint == open_source(arrays, owner_key=bytes(32)).fingerprint

@@ -1,7 +1,5 @@
 """Names in one Unicode form: one person, class or group counts once, whichever system wrote the name."""
 
-from __future__ import annotations
-
 import io
 import unicodedata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whose record each one is: read from every kind of source, and never separated by a split."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """Zoom reads larger training images out of their originals, and leaves all else as it is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

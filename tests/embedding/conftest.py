@@ -1,7 +1,5 @@
 """A small backbone and made-up users, each with records of a few classes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

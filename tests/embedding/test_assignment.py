@@ -1,7 +1,5 @@
 """Who is grouped with whom does not depend on who else there is; ways in which it would are found."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

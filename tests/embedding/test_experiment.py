@@ -1,7 +1,5 @@
 """What a training of embeddings refuses before it reads any image, and the plan that it comes to."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,10 +56,7 @@ def test_heads_begin_at_prototypes_by_rule_and_at_random_as_in_the_paper_where_t
             {"client_head": "prototype", "method": "fedavg"},
             "method fedavg does not use client_head, but client_head=prototype is given",
         ),
-        (
-            {"client_head": "prototype", "client_loss": "binary"},
-            "fedemb with the loss binary does not use client_head",
-        ),
+        ({"client_head": "prototype", "client_loss": "binary"}, "fedemb with the loss binary does not use client_head"),
         ({"client_temperature": 1.0, "method": "dpsgd"}, "client_temperature=1.0.*leave client_temperature out"),
         ({"client_temperature": -1.0}, "client_temperature must be positive"),
     ],

@@ -1,7 +1,5 @@
 """Weights of rounds that are kept: how many of them a rule averages, by the noise that really was in them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

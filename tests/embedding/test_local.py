@@ -1,7 +1,5 @@
 """A client's local training against a plain loop, and what it must not depend on."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import fields, replace
 

@@ -1,7 +1,5 @@
 """Which method is taken by rule, what it is decided by, and what is refused beside one that begins at features."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,11 +24,7 @@ def test_the_number_of_people_decides(users, epsilon, chosen):
     assert found.epsilon == (None if chosen == "untrained" else epsilon)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{"model": "lenet"}, {"grouping": "fixed"}, {"learning_rate": 0.1}],
-    ids=str,
-)
+@pytest.mark.parametrize("asked", [{"model": "lenet"}, {"grouping": "fixed"}, {"learning_rate": 0.1}], ids=str)
 def test_whoever_chooses_how_to_train_has_chosen_to_train_a_network(asked):
     experiment = EmbeddingExperiment(**asked)
     assert method.resolve_method(experiment, source(30)) == (experiment, [])

@@ -1,7 +1,5 @@
 """Training by clipped updates without noise: the same rounds as private ones, and nothing anywhere that promises."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -117,13 +115,7 @@ def test_its_name_takes_no_plan_either(source: Source):
 
 @pytest.mark.parametrize(
     "promised",
-    [
-        {"epsilon": 8.0},
-        {"noise_multiplier": 0},
-        {"delta": 1e-5},
-        {"accountant": "rdp"},
-        {"adjacency": "zero-out"},
-    ],
+    [{"epsilon": 8.0}, {"noise_multiplier": 0}, {"delta": 1e-5}, {"accountant": "rdp"}, {"adjacency": "zero-out"}],
     ids=str,
 )
 def test_whatever_belongs_to_a_promise_is_refused(source: Source, promised: dict[str, Any]):

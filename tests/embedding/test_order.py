@@ -1,7 +1,5 @@
 """The order of a client's records: what `tf.data` does with shuffle, repeat, take and batch."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

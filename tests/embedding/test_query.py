@@ -1,7 +1,5 @@
 """The sum of clipped updates: its bound, what may move it by how much, and what counts as nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

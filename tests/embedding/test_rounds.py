@@ -1,7 +1,5 @@
 """A round from users to the server's step: what one user can reach, and FedAvg where nothing is clipped."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

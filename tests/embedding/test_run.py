@@ -1,8 +1,6 @@
 """Embeddings from the data to the model file: what is promised, kept, resumed and refused; isolation through the real
 round."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

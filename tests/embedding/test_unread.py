@@ -1,7 +1,5 @@
 """No choice of a training of embeddings is taken and ignored."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

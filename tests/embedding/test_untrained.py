@@ -1,7 +1,5 @@
 """An untrained embedding: a function of public constants alone, whose statement claims no epsilon."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

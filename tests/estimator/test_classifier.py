@@ -1,7 +1,5 @@
 """The estimator of scikit-learn's: its own checks, images in every form, and no second fit that nobody pays for."""
 
-from __future__ import annotations
-
 import pickle
 import re
 

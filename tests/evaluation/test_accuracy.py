@@ -1,7 +1,5 @@
 """Calibration errors, and several independent labels: figures against plain counting, and what must not be done."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

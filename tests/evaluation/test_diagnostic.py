@@ -1,7 +1,5 @@
 """Figures of a medical test against plain counting, and their intervals against how often they hold the truth."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures of groups: those of the group's records alone, with the intervals that they have by themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

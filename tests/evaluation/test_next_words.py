@@ -1,7 +1,5 @@
 """Figures of next words: which words count, and the same whatever is computed at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

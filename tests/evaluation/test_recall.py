@@ -1,7 +1,5 @@
 """Recall at a false accept rate, against all pairs in memory; and its comparison, with intervals over classes."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

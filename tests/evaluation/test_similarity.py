@@ -1,7 +1,5 @@
 """Similarities, verification of pairs, and nearest neighbours of embeddings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Default rules: complete, bounded by the budget, and blind to the data."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given as drawn

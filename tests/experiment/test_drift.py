@@ -1,7 +1,5 @@
 """Training whose participants drift between two groups: whose group is what, who moves which step, what is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

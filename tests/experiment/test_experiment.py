@@ -1,7 +1,5 @@
 """What is asked for, from Python and from the command line alike, and what follows by rule."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 
@@ -137,10 +135,7 @@ def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
     assert not any("steps have about" in line for line in reasons)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [("treads", "threads"), ("reprt_epsilon", "report_epsilon")],
-)
+@pytest.mark.parametrize(("given", "meant"), [("treads", "threads"), ("reprt_epsilon", "report_epsilon")])
 @pytest.mark.parametrize("planned", [False, True])
 def test_an_unknown_keyword_of_train_is_refused_with_the_one_that_was_meant(spots, tmp_path, given, meant, planned):
     plan = PrivacyPlan.calibrate(examples=spots.examples, batch_size=20, steps=2, epsilon=3.0, delta=1e-5)

@@ -1,7 +1,5 @@
 """What a run was asked for, as a recipe: everything that was given, in a spelling that is read from anywhere."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

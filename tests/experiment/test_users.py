@@ -1,7 +1,5 @@
 """Training by users: what one person can move, whoever is drawn; and what is refused before anything is spent."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Photographs as people have them, and the lines of code that a model card gives for them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run's model as others open it: the same numbers, without sfumato; all else is refused in one line."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess
@@ -78,10 +76,7 @@ def test_a_name_that_ends_as_the_formats_file_is_that_file_with_its_papers_besid
     (tmp_path / "README.md").write_text("mine")
     for _ in range(2):
         made = sfumato.export(path, to="torch-export", output=tmp_path / "d.pt2")
-        assert (made.path, made.files) == (
-            tmp_path / "d.pt2",
-            ("d.pt2", "d.preprocessing.json", "d.README.md"),
-        )
+        assert (made.path, made.files) == (tmp_path / "d.pt2", ("d.pt2", "d.preprocessing.json", "d.README.md"))
     torch.export.load(made.path)
     said = json.loads((tmp_path / "d.preprocessing.json").read_text("utf-8"))
     card = (tmp_path / "d.README.md").read_text("utf-8")

@@ -1,7 +1,5 @@
 """The comparison used by all tests of this folder: `ClippedGradient` against the oracle."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 

@@ -57,11 +57,7 @@ DECEPTIONS = {
         torch.zeros(8, 64),
         lambda m: m.fixed.copy_(torch.randn(8, 64)),
     ),
-    "a small part of rank one": (
-        lambda w, g, b: w + 1e-5 * (w @ b)[:, None] * b,
-        SIGNS.clone(),
-        lambda m: None,
-    ),
+    "a small part of rank one": (lambda w, g, b: w + 1e-5 * (w @ b)[:, None] * b, SIGNS.clone(), lambda m: None),
 }
 
 

@@ -5,8 +5,6 @@ of the model's or the engine's. As on a device, a question about a number cannot
 `SFUMATO_TEST_DEVICE=cuda` they are CUDA graphs.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Sums on the grid: the same in any order, near the exact sum, and never moved by more than the bound."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Clipped sums for targets with several labels each, by every method, against the oracle with an explicit loss."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -3,8 +3,6 @@
 They have among them every kind of layer of the 160 that `benchmarks/trust/zoo.py` sweeps.
 """
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import version
 
@@ -38,8 +36,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize(
-    "label",
-    [pytest.param(one, marks=pytest.mark.slow) if one in LARGE else one for one in timm_models.CHOSEN],
+    "label", [pytest.param(one, marks=pytest.mark.slow) if one in LARGE else one for one in timm_models.CHOSEN]
 )
 def test_timm_models_are_exact(compare, request, label):
     row = timm_models.MODELS[label]

@@ -1,7 +1,5 @@
 """Shares of the classes that are declared: weights that follow from them alone, after clipping."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -35,13 +33,7 @@ def test_weights_are_inverse_to_the_shares_and_at_most_one(counts):
 
 
 @pytest.mark.parametrize(
-    "given_as",
-    [
-        {"a": 0.1, "b, c": 0.9},
-        ("a=0.1", "b, c=0.9"),
-        ["a=0.1,b, c=0.9"],
-        "a=0.1,b, c=0.9",
-    ],
+    "given_as", [{"a": 0.1, "b, c": 0.9}, ("a=0.1", "b, c=0.9"), ["a=0.1,b, c=0.9"], "a=0.1,b, c=0.9"]
 )
 def test_shares_in_all_forms(given_as):
     assert parse_shares(given_as) == {"a": 0.1, "b, c": 0.9}

@@ -8,11 +8,7 @@ from safetensors.torch import save_file
 from sfumato._checks import SfumatoError
 from sfumato.models import create_embedding
 
-COUNTS = [
-    ("lenet", 1, 28, 453_632),
-    ("mobilenet-v2", 3, 224, 2_387_840),
-    ("resnet-50", 3, 224, 23_770_304),
-]
+COUNTS = [("lenet", 1, 28, 453_632), ("mobilenet-v2", 3, 224, 2_387_840), ("resnet-50", 3, 224, 23_770_304)]
 
 
 @pytest.mark.parametrize(("name", "channels", "size", "count"), COUNTS)
@@ -33,8 +29,7 @@ def test_every_norm_is_a_group_norm_of_the_paper(name, groups, norms):
 
 
 @pytest.mark.parametrize(
-    ("name", "channels", "size"),
-    [("lenet", 3, (5, 30)), ("mobilenet-v2", 1, 32), ("timm:resnet10t", 3, 32)],
+    ("name", "channels", "size"), [("lenet", 3, (5, 30)), ("mobilenet-v2", 1, 32), ("timm:resnet10t", 3, 32)]
 )
 def test_images_in_embeddings_out_that_differ_and_are_not_normalised(name, channels, size):
     model = create_embedding(name, channels=channels, size=size, dimension=24)

@@ -1,7 +1,5 @@
 """Ensembles: their logits give back means and votes; names, modes and buffers of any members."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -48,9 +46,7 @@ def test_its_probabilities_are_those_of_its_members_together(members, inputs, lo
     torch.testing.assert_close(together(iter(each)), together(each))
 
 
-@given(
-    votes=st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3), min_size=1, max_size=7),
-)
+@given(votes=st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3), min_size=1, max_size=7))
 def test_a_majority_stands_and_a_tie_goes_to_the_larger_mean(votes):
     each = (torch.tensor(votes, dtype=torch.float64) + 1).unsqueeze(1)
     each = each / each.sum(-1, keepdim=True)

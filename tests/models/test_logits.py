@@ -1,7 +1,5 @@
 """A model whose outputs are objects with logits is trained, measured and loaded as one that gives them itself."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

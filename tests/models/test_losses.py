@@ -1,7 +1,5 @@
 """The loss of several labels against its formula, written out; and no loss that takes another one's labels."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -47,11 +45,7 @@ def test_the_names_that_model_files_may_say_are_those_of_the_losses():
     assert set(NAMES_OF_LOSSES) == set(LOSSES)
 
 
-@given(
-    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4),
-    further=st.integers(0, 3),
-    seed=st.integers(0, 99),
-)
+@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), further=st.integers(0, 3), seed=st.integers(0, 99))
 def test_next_words_are_averaged_over_a_text_and_padding_does_not_count(lengths, further, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(len(lengths), 4, 6, generator=generator, dtype=torch.float64)

@@ -1,7 +1,5 @@
 """Losses of pairs and triplets against the slow truth."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

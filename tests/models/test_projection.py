@@ -1,7 +1,5 @@
 """The public projection of features: what it keeps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

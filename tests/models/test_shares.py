@@ -1,7 +1,5 @@
 """Moved logits are Bayes' rule for the other shares, exactly; shares are those of all classes, and of no other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

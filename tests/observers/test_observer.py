@@ -1,7 +1,5 @@
 """Observers see rows of released values; TensorBoard is one of them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Trackers are told what they may know: of private data nothing exact. They stop no run, and miss nothing for good."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -5,8 +5,6 @@ gives the weights after the last step. What a name could be taken for by mistake
 compares an implementation with the formula must also fail with each of `MISTAKES`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

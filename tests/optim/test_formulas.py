@@ -1,7 +1,5 @@
 """Optimizers and schedules against the papers' formulas, computed independently, which mistakes must not pass."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The search for the least value: what it returns was computed, and few values are."""
 
-from __future__ import annotations
-
 import pytest
 
 from sfumato import SfumatoError

@@ -1,7 +1,5 @@
 """A clipping norm that follows a quantile: one release of vectors and count, and the rule by which it follows."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

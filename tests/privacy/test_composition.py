@@ -1,7 +1,5 @@
 """Composed losses: never below the truth, by exact arithmetic and by a lower bound of another kind, at every delta."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

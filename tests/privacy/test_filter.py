@@ -1,7 +1,5 @@
 """A privacy filter: its arithmetic against dp-accounting's, and that what it admits keeps to its total."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
@@ -12,14 +10,7 @@ from dp_accounting import rdp
 from scipy.stats import norm
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import (
-    BandedToeplitz,
-    FixedOrder,
-    PrivacyFilter,
-    Tree,
-    TruncatedPoisson,
-    User,
-)
+from sfumato.privacy import BandedToeplitz, FixedOrder, PrivacyFilter, Tree, TruncatedPoisson, User
 from sfumato.privacy.filter import best_order
 
 

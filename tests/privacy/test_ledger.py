@@ -1,7 +1,5 @@
 """The ledger: what is written is read back, a torn tail is forgiven, anything else is not."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

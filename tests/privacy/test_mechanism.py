@@ -1,7 +1,5 @@
 """Mechanisms: what they refuse, and what they are called."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of published figures: what it costs, and what its layout depends on."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

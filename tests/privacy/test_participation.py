@@ -1,7 +1,5 @@
 """Rules of participation: what they refuse, what they count, and what they are called."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -36,12 +34,7 @@ RULES: list[Participation] = [
 def plan(participation: Participation, steps: int = 20, adjacency="zero-out") -> PrivacyPlan:
     mechanism = Gaussian(noise_multiplier=5.0)
     return PrivacyPlan(
-        population=1000,
-        participation=participation,
-        mechanism=mechanism,
-        steps=steps,
-        delta=1e-5,
-        adjacency=adjacency,
+        population=1000, participation=participation, mechanism=mechanism, steps=steps, delta=1e-5, adjacency=adjacency
     )
 
 
@@ -64,10 +57,7 @@ def test_a_rule_draws_its_largest_batch_and_no_larger(rule):
             plan(rule.with_batch_size(largest + 1))
 
 
-ADJACENCIES = {
-    "add-or-remove": (True, True, True, False, True, False, True),
-    "zero-out": (True,) * 7,
-}
+ADJACENCIES = {"add-or-remove": (True, True, True, False, True, False, True), "zero-out": (True,) * 7}
 
 
 @pytest.mark.parametrize(("rule", "adjacency"), [(rule, adjacency) for rule in RULES for adjacency in ADJACENCIES])

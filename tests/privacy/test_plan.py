@@ -1,7 +1,5 @@
 """The plan: calibration never exceeds the budget, wastes little of it, and a plan is its fields."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -96,11 +94,7 @@ def test_the_largest_batch_meets_the_budget_and_one_more_would_not(sigma, steps,
     assert plan.epsilon() <= epsilon
     if plan.expected_batch_size < 5000:
         bigger = PrivacyPlan.calibrate(
-            examples=5000,
-            steps=steps,
-            noise_multiplier=sigma,
-            batch_size=plan.expected_batch_size + 1,
-            delta=1e-5,
+            examples=5000, steps=steps, noise_multiplier=sigma, batch_size=plan.expected_batch_size + 1, delta=1e-5
         )
         assert bigger.epsilon() > epsilon
 

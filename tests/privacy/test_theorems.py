@@ -1,7 +1,5 @@
 """The table of theorems against published figures, independent formulas and the laws that any accountant obeys."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Users as the unit of a plan: what they are counted by, what a plan writes of them, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import replace
@@ -9,15 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import (
-    BandedToeplitz,
-    CyclicPoisson,
-    Example,
-    FixedOrder,
-    Tree,
-    TruncatedPoisson,
-    User,
-)
+from sfumato.privacy import BandedToeplitz, CyclicPoisson, Example, FixedOrder, Tree, TruncatedPoisson, User
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning.remarks import large_delta_note
 

@@ -1,7 +1,5 @@
 """The draw of a private choice follows its law and no other one; its coins are exact."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from fractions import Fraction

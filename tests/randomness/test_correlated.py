@@ -1,7 +1,5 @@
 """Noise with memory: it is C^-1 z of the very numbers drawn, of the right covariance, and the same after a kill."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The noise in counts follows its law and no other one."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from fractions import Fraction

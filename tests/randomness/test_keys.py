@@ -1,7 +1,5 @@
 """Keys: every stream its own, the whole key used, secrets kept to their owner."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

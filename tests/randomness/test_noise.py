@@ -1,7 +1,5 @@
 """The noise's distribution: scale (a wrong one is rejected), shape, independence of all draws."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Draws of fixed orders, cyclic, drifting, truncated Poisson: gaps, uniform bins, coins' laws, cuts without favour."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 from types import SimpleNamespace
@@ -26,14 +24,7 @@ from sfumato.privacy.participation import (
 LIMIT, TAIL = 5.5, 1e-6
 
 
-def sampler(
-    rule: Participation,
-    population: int,
-    *,
-    records: int | None = None,
-    seed: int = 0,
-    groups: Any = None,
-):
+def sampler(rule: Participation, population: int, *, records: int | None = None, seed: int = 0, groups: Any = None):
     """What the draws read of a plan; which mechanism goes with a rule is the theorems' matter."""
     plan: Any = SimpleNamespace(
         participation=rule,

@@ -1,7 +1,5 @@
 """The sampler's distribution: inclusion probability, independence across records and steps, empty batches."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a search draws: settings by their rules (a wrong rule is rejected), each by its key."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

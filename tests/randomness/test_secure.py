@@ -1,7 +1,5 @@
 """Secure noise: exact beside another way of computing it, the same on all machines, integers until it is released."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from functools import partial

@@ -1,7 +1,5 @@
 """The rules that settings are drawn by: their bounds hold, and bounds that are none are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Tree noise against all nodes and least squares; restarts, completion; and DP-FTRL as it was published."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

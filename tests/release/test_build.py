@@ -1,7 +1,5 @@
 """A release is made of its tag alone: what is refused, what gets in, and that two builds are the same to the byte."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """One made-up run, told with every part that a page can have."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable

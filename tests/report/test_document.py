@@ -1,7 +1,5 @@
 """The model card and the assessment: what stands in them, and what must not."""
 
-from __future__ import annotations
-
 import json
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, Statement

@@ -1,7 +1,5 @@
 """What a page says of figures that may be published, and of the exact ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whatever is drawn or written looks alike, in light and in dark."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

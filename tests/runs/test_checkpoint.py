@@ -1,7 +1,5 @@
 """Checkpoints: what goes in comes out, bit for bit; the bytes depend on nothing else; no pickle."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

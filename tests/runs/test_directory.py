@@ -1,7 +1,5 @@
 """Several processes that begin one run at once: one of them does, and no other touches what it prepares."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import pytest

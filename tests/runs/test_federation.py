@@ -1,7 +1,5 @@
 """The sites of a federation on one page, through the command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """A run is opened under a salt that directory, list and ledger hold; what a copy of it may have taken is counted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -368,11 +366,7 @@ def test_an_opening_that_was_killed_many_times_counts_nothing(tmp_path, monkeypa
 
 def test_steps_that_depend_on_each_other_are_not_counted_twice(tmp_path):
     plan = PrivacyPlan(
-        population=60,
-        participation=FullBatch(),
-        mechanism=Tree(noise_multiplier=4.0),
-        steps=STEPS,
-        delta=DELTA,
+        population=60, participation=FullBatch(), mechanism=Tree(noise_multiplier=4.0), steps=STEPS, delta=DELTA
     )
     chosen = {"plan": plan, **dict.fromkeys(("steps", "noise_multiplier", "delta", "batch_size"))}
     steps(tmp_path / "site", 1, **chosen)

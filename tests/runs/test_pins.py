@@ -1,7 +1,5 @@
 """What a run records of its machine, and the digest of what a model computes."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

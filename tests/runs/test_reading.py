@@ -1,7 +1,5 @@
 """From logits to scores: what is added, and what may be declared of which model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -59,13 +57,7 @@ def test_a_file_that_speaks_of_other_classes_is_refused():
     refuse_unreadable(PLAIN, Path("model"))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("shares", {"normal": 1.5, "pneumonia": 0.5}),
-        ("shares", [0.5, 0.5]),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("shares", {"normal": 1.5, "pneumonia": 0.5}), ("shares", [0.5, 0.5])])
 def test_a_file_that_says_what_cannot_be_is_refused(name, value):
     import json
 

@@ -1,7 +1,5 @@
 """settings.json is what the ledger began with, or `verify` says in which field it is not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

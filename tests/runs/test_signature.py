@@ -1,7 +1,5 @@
 """A signature: of this run and by this key, or one clear line."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Runs at a glance, and the uses of one data set, through the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 

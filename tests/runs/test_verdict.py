@@ -1,7 +1,5 @@
 """`verify`: holds for what training left, and for nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -86,10 +84,7 @@ DAMAGE = {
         lambda copy: edit_json(copy / "plan.json", steps=11),
         "begin, cannot stand there with its plan, plan_fingerprint",
     ),
-    "plan of another run": (
-        better_plan,
-        "begin, cannot stand there with its plan, plan_fingerprint",
-    ),
+    "plan of another run": (better_plan, "begin, cannot stand there with its plan, plan_fingerprint"),
     "another model": (another_model, "model.safetensors is not the file that the ledger ends with"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "zeros and more in the ledger": (zeros, "its last line is incomplete"),
@@ -135,10 +130,7 @@ DAMAGE = {
         ),
         "line 2 of the ledger, release, cannot stand there with its plan",
     ),
-    "an end before the first step": (
-        lambda copy: ended_after(copy, -1),
-        "end, cannot stand there with its steps",
-    ),
+    "an end before the first step": (lambda copy: ended_after(copy, -1), "end, cannot stand there with its steps"),
     "an end within a step": (lambda copy: ended_after(copy, 1.5), "end, cannot stand there with its steps"),
 }
 

@@ -1,7 +1,5 @@
 """A ledger that no writer wrote, its chain made good again, never passes: its lines follow a closed schema."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

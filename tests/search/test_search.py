@@ -1,7 +1,5 @@
 """Each kind of search, called from Python."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable

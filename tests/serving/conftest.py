@@ -1,7 +1,5 @@
 """A small model, and servers of it in a thread on a port of their own."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

@@ -1,7 +1,5 @@
 """A server answers all that it is asked within its bounds, refuses the rest in one line, and outlives odd clients."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

@@ -1,7 +1,5 @@
 """Limits that make no sense, models that cannot be served, and files that hold no key are refused by name."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

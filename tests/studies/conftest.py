@@ -1,7 +1,5 @@
 """Studies are called as their scripts are."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

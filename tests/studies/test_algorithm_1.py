@@ -1,7 +1,5 @@
 """The printed algorithm of Davody et al. 2020: how far one example moves its sums, and that it promises nothing."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

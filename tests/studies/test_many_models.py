@@ -1,7 +1,5 @@
 """Many models at once take the steps that one model takes: the same clipped sums, the same noise, the same coins."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

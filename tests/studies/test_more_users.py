@@ -1,7 +1,5 @@
 """Rounds among more users: what is met, by which accountant, at the simulated run's signal-to-noise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -43,8 +41,7 @@ def test_fewer_participants_would_not_do():
 
 
 @pytest.mark.parametrize(
-    "mechanism",
-    [Tree(noise_multiplier=4.0), BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5))],
+    "mechanism", [Tree(noise_multiplier=4.0), BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5))]
 )
 def test_without_sampling_gaps_grow_with_the_users(mechanism):
     order = PrivacyPlan(

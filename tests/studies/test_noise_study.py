@@ -53,10 +53,7 @@ def test_a_recipe_says_what_is_studied_and_options_change_it(study, workplace):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ("digits", "--model is missing"),
-        ("spots --model linear", "is private; declare it public (--public)"),
-    ],
+    [("digits", "--model is missing"), ("spots --model linear", "is private; declare it public (--public)")],
 )
 def test_refusals_are_one_line(study, workplace, spots_folder, options, words):
     told = study(f"noise_study {options.replace('spots', f'folder:{spots_folder}')}", status=1 + ("missing" in words))

@@ -1,7 +1,5 @@
 """The comparison of pairs: predictions agree with replays of the noise, and the pair to take has the least."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

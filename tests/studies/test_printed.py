@@ -1,7 +1,5 @@
 """studies/printed.py: a run without a promise, from the command line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The printed algorithm as a run: it promises nothing, says so everywhere, and computes what the paper prints."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """studies/simulate.py: its table, its JSON, its next command, and its refusals."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

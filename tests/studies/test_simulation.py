@@ -1,7 +1,5 @@
 """A search by simulation: small runs say their own epsilon, and what they predict is compared with larger runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A simulated plan keeps the noise on a mean gradient and the steps, and its epsilon is its own, a larger one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -94,11 +92,7 @@ def test_a_plan_that_the_law_does_not_speak_of_is_refused(plan, words):
 
 
 @pytest.mark.parametrize(
-    ("batch", "factor", "words"),
-    [
-        (4096, 4097, "give at most 4096"),
-        (1, 2, "give a larger batch"),
-    ],
+    ("batch", "factor", "words"), [(4096, 4097, "give at most 4096"), (1, 2, "give a larger batch")]
 )
 def test_a_factor_that_leaves_no_example_is_refused(batch, factor, words):
     with pytest.raises(SfumatoError) as refused:

@@ -1,7 +1,5 @@
 """studies/two_worlds.py: its table and its JSON."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -11,14 +11,7 @@ from studies.weight_noise.design import Design
 from studies.weight_noise.results import make_cells
 from studies.weight_noise.study import noise_study
 
-SMALL = {
-    "deviations": (0.0, 2.0),
-    "runs": 2,
-    "epochs": 1,
-    "batch_size": 50,
-    "learning_rates": (0.1,),
-    "threads": 1,
-}
+SMALL = {"deviations": (0.0, 2.0), "runs": 2, "epochs": 1, "batch_size": 50, "learning_rates": (0.1,), "threads": 1}
 
 
 @pytest.fixture

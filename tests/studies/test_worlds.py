@@ -1,7 +1,5 @@
 """Two worlds: what phase I chooses, what phase II proves of honest training, and that it catches a planted bug."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -5,8 +5,6 @@ own: a process that has everything imported and warm takes a fifth of a second, 
 into Python's start.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

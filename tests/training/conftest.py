@@ -1,7 +1,5 @@
 """Images for runs that cut views out of larger ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

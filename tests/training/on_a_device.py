@@ -4,8 +4,6 @@ An operation on tensors of two devices is refused there, and so is what CUDA wou
 step is from that of one process on the CPU, and where its tensors lie.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@
 Each run has a directory in PLACE. Where the environment has FULL_AT, the disk is full at the step of that number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """A clipping norm that follows a quantile, against Andrew et al. by hand, and against bugs planted on purpose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

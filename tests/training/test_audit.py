@@ -1,7 +1,5 @@
 """The whole loop held against the plan: who took part, which noise, which divisor, which key, what is published."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from pathlib import Path

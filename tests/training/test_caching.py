@@ -1,7 +1,5 @@
 """Features computed to disk: rows of their own images, resumable, and trained on as the whole model would be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole runs whose sums are recorded: the same weights as without."""
 
-from __future__ import annotations
-
 import torch
 from safetensors.torch import load_file
 

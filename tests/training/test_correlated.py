@@ -1,7 +1,5 @@
 """Runs with correlated noise: the same bytes after a kill, secrets that stay where they belong, what is shown."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

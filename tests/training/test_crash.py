@@ -1,7 +1,5 @@
 """Crash safety: real processes killed at any moment, full disks, lost keys, and runs that are not what they were."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

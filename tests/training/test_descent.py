@@ -1,8 +1,6 @@
 """Training moves the weights by LAMB's formula, at the run's own rates: on a head, on a whole network whose layers have
 rates of their own, and on the server of federated training."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Records that lie on the device: the same inputs, and the same run, as of those that are read in each step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import zip_longest
 

@@ -1,7 +1,5 @@
 """Features under a fixed trunk: the same gradients and logits as through the whole model, computed once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

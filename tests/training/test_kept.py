@@ -1,7 +1,5 @@
 """Weights that a run keeps beside its model: which, bound to what, after a kill too."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -102,15 +100,7 @@ def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_p
         trained(source, plan, tmp_path / "run", keep=12)
     run = RunDirectory(tmp_path / "run")
     assert kept_files(run)
-    job = prepare(
-        None,
-        source,
-        plan,
-        SETTINGS,
-        recorded=recorded_performance(run),
-        key=recorded_key(run),
-        keep=12,
-    )
+    job = prepare(None, source, plan, SETTINGS, recorded=recorded_performance(run), key=recorded_key(run), keep=12)
     ended = finish_early(job, run)
     assert all(step <= ended.steps for step in kept_files(run))
     assert ended.statement.circumstances.kept == tuple(kept_files(run))

@@ -1,7 +1,5 @@
 """Whole runs that several processes take together, against those of one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The order of things in a run's steps, seen from inside: what is recorded, drawn, added and kept, and when."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Private next-word prediction: users and single texts, what is measured of it, and what its model can do."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

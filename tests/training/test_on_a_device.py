@@ -1,7 +1,5 @@
 """Workers whose models lie on a device that refuses tensors of the CPU beside its own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

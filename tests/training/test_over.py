@@ -1,7 +1,5 @@
 """Training over aggregates: where gradients are taken, what is moved and released, and what a kill leaves of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,13 +181,7 @@ LATER = {**UTA, "aggregate_from": 2}
 
 @pytest.mark.parametrize(
     ("what", "choices"),
-    [
-        ("network", EMAS),
-        ("users", EMAS),
-        ("tree", LATER),
-        ("fixed beginning", LATER),
-        ("public", EMAS),
-    ],
+    [("network", EMAS), ("users", EMAS), ("tree", LATER), ("fixed beginning", LATER), ("public", EMAS)],
     ids=str,
 )
 def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spots, tmp_path, monkeypatch):

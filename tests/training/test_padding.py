@@ -1,7 +1,5 @@
 """Steps of one fixed shape: padding of weight 0 fills up what truncated Poisson sampling draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

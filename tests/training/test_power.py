@@ -1,7 +1,5 @@
 """The power fails at any moment of a run: nothing that was promised is lost, and nothing is paid twice."""
 
-from __future__ import annotations
-
 import os
 import time
 
@@ -22,11 +20,7 @@ from tests.killed import killed
 @pytest.fixture
 def as_it_was(monkeypatch):
     """What the drill changes is put back."""
-    for module, name in (
-        (result, "curve"),
-        (run_report, "true_positive_rates"),
-        (loop, "CHECKPOINT_SECONDS"),
-    ):
+    for module, name in ((result, "curve"), (run_report, "true_positive_rates"), (loop, "CHECKPOINT_SECONDS")):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv("SFUMATO_HOME", os.environ.get("SFUMATO_HOME", ""))
 

@@ -1,7 +1,5 @@
 """Steps computed in half precision: what is promised stays, and another run's noise is not theirs."""
 
-from __future__ import annotations
-
 import json
 from unittest import mock
 

@@ -265,25 +265,10 @@ def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, pl
     same = replace(keyed, public=True)
     first = pretrain(NETWORK, same, directory=tmp_path / "a", **choices)
     second = pretrain(NETWORK, shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices)
-    train(
-        NETWORK,
-        same,
-        plan,
-        directory=tmp_path / "d",
-        pretrained=str(first.directory),
-        learning_rate=0.1,
-        threads=1,
-    )
+    train(NETWORK, same, plan, directory=tmp_path / "d", pretrained=str(first.directory), learning_rate=0.1, threads=1)
     for weights in (first.directory, second.directory / "model.safetensors", tmp_path / "d"):
         with pytest.raises(SfumatoError, match="without privacy on 200 of these 240 private records"):
-            train(
-                NETWORK,
-                keyed,
-                plan,
-                directory=tmp_path / "c",
-                pretrained=str(weights),
-                learning_rate=0.1,
-            )
+            train(NETWORK, keyed, plan, directory=tmp_path / "c", pretrained=str(weights), learning_rate=0.1)
     assert not (tmp_path / "c").exists()
 
 
@@ -338,24 +323,12 @@ def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, pla
     choices = {"learning_rate": 0.1, "threads": 1}
     first = train(NETWORK, spots, plan, directory=tmp_path / "a", **choices)
     second = pretrain(
-        NETWORK,
-        shown,
-        directory=tmp_path / "b",
-        steps=2,
-        batch_size=50,
-        pretrained=str(first.directory),
-        **choices,
+        NETWORK, shown, directory=tmp_path / "b", steps=2, batch_size=50, pretrained=str(first.directory), **choices
     )
     assert second.statement.to_dict()["origins"] == ["private run"]
     assert "The initial weights. They come from another private run" in second.statement.to_dict()["not_covered"][1]
     third = pretrain(
-        NETWORK,
-        shown,
-        directory=tmp_path / "c",
-        steps=2,
-        batch_size=50,
-        pretrained=str(second.directory),
-        **choices,
+        NETWORK, shown, directory=tmp_path / "c", steps=2, batch_size=50, pretrained=str(second.directory), **choices
     )
     last = train(NETWORK, spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices)
     assert last.statement.circumstances.origins == ("private run", "public run")
@@ -407,13 +380,7 @@ def test_private_fine_tuning_starts_from_the_weights_that_are_named(
     (copied / f"{other}.safetensors").write_bytes(b"")
     choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1, "head": "pretrained", "seed": 1}
     run = train(
-        NETWORK,
-        spots,
-        plan,
-        directory=tmp_path / "a",
-        pretrained=str(copied),
-        pretrained_weights=which,
-        **choices,
+        NETWORK, spots, plan, directory=tmp_path / "a", pretrained=str(copied), pretrained_weights=which, **choices
     )
     before, after = (load(one).module.state_dict() for one in (copied / f"{file}.safetensors", run.directory))
     for name, value in after.items():
@@ -462,15 +429,7 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
         ({}, "pretrained_weights is last, but pretrained is not given"),
     ]:
         with pytest.raises(SfumatoError, match=words):
-            train(
-                NETWORK,
-                spots,
-                plan,
-                directory=tmp_path / "a",
-                pretrained_weights="last",
-                learning_rate=0.1,
-                **given,
-            )
+            train(NETWORK, spots, plan, directory=tmp_path / "a", pretrained_weights="last", learning_rate=0.1, **given)
     with pytest.raises(SfumatoError, match="pretrained_weights must be"):
         train(
             NETWORK,

@@ -1,7 +1,5 @@
 """Runs on features that were learnt on synthetic images: what their statement says, and what their model file holds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random crops in training: out of the larger images, in private and public runs, and resumed bit for bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

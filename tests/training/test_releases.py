@@ -1,7 +1,5 @@
 """A step releases one value: taken again it gives the same release, or nothing of it leaves, whatever has changed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Training from Python: what comes out, what it leaves alone, and what is published."""
 
-from __future__ import annotations
-
 import json
 import stat
 from dataclasses import replace
@@ -85,7 +83,7 @@ def test_the_same_seed_gives_the_same_bytes_and_no_seed_others(spots, plan, opti
     short = replace(plan, steps=3)
     content = []
     for place, seed in enumerate((5, 5, None, None)):
-        run = train("cnn", spots, short, directory=tmp_path / str(place), **{**options, "seed": seed})
+        run = train("lenet-300-100", spots, short, directory=tmp_path / str(place), **{**options, "seed": seed})
         content.append((run.directory / "model.safetensors").read_bytes())
     assert content[0] == content[1]
     assert len(set(content)) == 3

@@ -1,7 +1,5 @@
 """The private step against the equation; tests/audit plants bugs in it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

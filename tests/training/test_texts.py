@@ -1,7 +1,5 @@
 """Private training on texts, and what its model can do."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -119,10 +117,7 @@ def test_texts_that_are_numbers_have_nothing_to_show_beside_kept_weights(tmp_pat
 
 def test_padded_steps_and_users(source, tmp_path):
     for number, further in enumerate(
-        (
-            {"participation": "truncated", "batch_size": 20, "steps": 1},
-            {"unit": "user", "batch_size": 5},
-        )
+        ({"participation": "truncated", "batch_size": 20, "steps": 1}, {"unit": "user", "batch_size": 5})
     ):
         run = sfumato.train(
             "bilstm,embedding=3,hidden=2",

@@ -1,7 +1,5 @@
 """No choice of a training is taken and ignored, whatever kind of run it is given to."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """No choice of a training without a promise is taken and ignored: of `pretrain`."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

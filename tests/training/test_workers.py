@@ -1,7 +1,5 @@
 """Workers that take a step together have the bits of one, or refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """Zoom in training: windows on images made from the originals, in private and in public runs, resumed as begun."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

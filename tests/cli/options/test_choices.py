@@ -1,7 +1,5 @@
 """What a run's directory, or a cache's, is called where nobody says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows of recipes: one is chosen by its label, over what all rows share, and its epsilon is never exceeded."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -102,10 +100,7 @@ def test_a_misspelt_option_is_told_what_was_probably_meant():
     ("text", "words"),
     [
         ("a = " + "[" * 100_000, "the recipe r.toml is nested too deeply; "),
-        (
-            "steps = " + "9" * 50_000,
-            r"is not valid TOML \(Exceeds the limit \(4300 digits\).*; correct",
-        ),
+        ("steps = " + "9" * 50_000, r"is not valid TOML \(Exceeds the limit \(4300 digits\).*; correct"),
         ('source = "digits"\nepsilon = ' + "9" * 3_000, r"--epsilon must be a finite number, got 9+\.\.\.; "),
         ('"\\u001b[2J\\nsteps" = 3', r"unknown options: \\x1b\[2J steps; "),
     ],

@@ -1,7 +1,5 @@
 """How the values that a search tries are written."""
 
-from __future__ import annotations
-
 import pytest
 
 from sfumato._checks import SfumatoError

@@ -1,7 +1,5 @@
 """The one renderer: plain data as JSON, or what is declared to be shown of them; and what is said meanwhile."""
 
-from __future__ import annotations
-
 import json
 import time
 
@@ -31,11 +29,7 @@ ROWS = [{"noise": 1.5, "run": "runs/a"}, {"noise": None, "run": "b"}]
             "right  50.0% of 2,000\n{own}  words\n",
             "",
         ),
-        (
-            (Table(ROWS, {"noise": "{noise:.2f}", "run": "{run}"}),),
-            "noise  run\n 1.50  runs/a\n       b\n",
-            "",
-        ),
+        ((Table(ROWS, {"noise": "{noise:.2f}", "run": "{run}"}),), "noise  run\n 1.50  runs/a\n       b\n", ""),
         ((Table(ROWS, [("run", "{run}"), ("", "{noise}")], texts=1),), "run\nruns/a  1.5\nb\n", ""),
     ],
 )

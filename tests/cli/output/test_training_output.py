@@ -1,7 +1,5 @@
 """What train prints before the first step, and what is said of classes that the noise hides."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs of these tests are small: to draw their pictures would take longer than they do."""
 
-from __future__ import annotations
-
 import pytest
 
 

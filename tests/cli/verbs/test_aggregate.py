@@ -1,7 +1,5 @@
 """sfumato aggregate and predict --interval, as they are typed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

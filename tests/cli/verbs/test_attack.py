@@ -1,7 +1,5 @@
 """sfumato audit RUN --attack SHADOWS."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

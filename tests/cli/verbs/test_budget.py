@@ -1,7 +1,5 @@
 """sfumato budget, and runs under one, as they are typed."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A copy of an unfinished run on the command line: refused, or resumed with --copy and counted."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

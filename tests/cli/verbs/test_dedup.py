@@ -1,7 +1,5 @@
 """sfumato dedup: which set loses its images, and who is told of it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -32,11 +30,7 @@ def sets(workplace) -> tuple[str, str]:
         train = 40
         labels = np.arange(len(images)) % 2
         np.savez(
-            f"{name}.npz",
-            x_train=images[:train],
-            y_train=labels[:train],
-            x_test=images[train:],
-            y_test=labels[train:],
+            f"{name}.npz", x_train=images[:train], y_train=labels[:train], x_test=images[train:], y_test=labels[train:]
         )
     return "npz:public.npz", "npz:private.npz"
 

@@ -1,7 +1,5 @@
 """What sfumato doctor finds wrong, and that it changes nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """sfumato embed: from the command line to a page, its dry run, and going on."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

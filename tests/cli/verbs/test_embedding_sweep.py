@@ -1,7 +1,5 @@
 """sfumato sweep with a recipe of sfumato embed: runs by a plan for people, scored by recall of people held out."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """sfumato export: the folder is named, and refusals take one line."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """sfumato features, training on what it makes, several budgets, and several right labels."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

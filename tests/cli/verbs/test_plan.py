@@ -1,7 +1,5 @@
 """sfumato plan with mechanisms and participations: what it finds is what train then runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The page from the command line: what is written over it, what all runs cost, and what nobody else may see."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json

@@ -1,7 +1,5 @@
 """`sfumato serve` from the command line."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

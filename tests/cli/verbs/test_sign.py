@@ -1,7 +1,5 @@
 """`sfumato sign` and `sfumato verify --signer` from the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Searches: on public data, and not covered."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

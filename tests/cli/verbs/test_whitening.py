@@ -1,7 +1,5 @@
 """sfumato features --whiten-by: from a public source to a private model, and what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

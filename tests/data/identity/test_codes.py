@@ -1,7 +1,5 @@
 """Codes of records: known again in another format, at another size; unrelated under another key."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

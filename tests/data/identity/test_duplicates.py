@@ -1,7 +1,5 @@
 """Near duplicates: planted ones are found, others are not, and one private image says nothing of another."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -43,11 +43,7 @@ CHANGES = {
     "order": (Records(images=TRAIN.images[::-1], labels=TRAIN.labels[::-1]), TEST, CLASSES),
     "parts exchanged": (TEST, TRAIN, CLASSES),
     "boundary of the parts": (*joined(TRAIN, TEST, 4), CLASSES),
-    "shape": (
-        dataclasses.replace(TRAIN, images=TRAIN.images.reshape(5, 4, 9, 1)),
-        TEST,
-        CLASSES,
-    ),
+    "shape": (dataclasses.replace(TRAIN, images=TRAIN.images.reshape(5, 4, 9, 1)), TEST, CLASSES),
     "class names": (TRAIN, TEST, ("a", "c")),
     "class order": (TRAIN, TEST, ("b", "a")),
     "users": (dataclasses.replace(TRAIN, users=np.array(list("vwxyz"))), TEST, CLASSES),

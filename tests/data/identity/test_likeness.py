@@ -1,7 +1,5 @@
 """Copies by features: near ones are found, different images are not, and one private image says nothing of another."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """PNG files with long metadata: whole images, whatever is written about them."""
 
-from __future__ import annotations
-
 import io
 import os
 

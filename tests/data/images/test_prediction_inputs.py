@@ -1,7 +1,5 @@
 """The same image makes the same input, in whatever form it is given; what is no image is refused by name."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Views that a device makes: the bits of the CPU's, from one copy of their moves, without a stop."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

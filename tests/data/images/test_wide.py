@@ -1,7 +1,5 @@
 """Images of more than eight bits, in every form that Pillow reads: each is right, or refused."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

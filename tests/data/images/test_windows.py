@@ -1,7 +1,5 @@
 """Random crops as views: their law, their pixels, and that each is a function of its own example."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

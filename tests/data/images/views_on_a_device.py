@@ -5,8 +5,6 @@
 A device that computes on the CPU can be had once in a process, so this is one of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

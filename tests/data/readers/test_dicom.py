@@ -1,7 +1,5 @@
 """DICOM files: the same eight bits by the same rule, and patients who are known by a code alone."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

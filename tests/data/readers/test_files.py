@@ -1,7 +1,5 @@
 """Images that stay in their files are those that memory would hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Layouts as people have them: validation parts, folders within classes, tables with other separators."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

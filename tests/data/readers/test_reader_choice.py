@@ -1,7 +1,5 @@
 """Data from Python in place of a spelling: what is taken, what it becomes, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Wrapped models, and models that return objects: refused by name, or unwrapped."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

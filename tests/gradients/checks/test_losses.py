@@ -1,7 +1,5 @@
 """Losses that cannot be computed for one example alone, and models from other libraries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,11 +15,7 @@ WEIGHT = torch.tensor([1.0, 2.0, 50.0])
 
 @pytest.mark.parametrize(
     "loss",
-    [
-        nn.CrossEntropyLoss(weight=WEIGHT),
-        nn.NLLLoss(weight=WEIGHT),
-        partial(functional.cross_entropy, weight=WEIGHT),
-    ],
+    [nn.CrossEntropyLoss(weight=WEIGHT), nn.NLLLoss(weight=WEIGHT), partial(functional.cross_entropy, weight=WEIGHT)],
 )
 def test_class_weights_that_a_mean_divides_out_are_refused(loss):
     with pytest.raises(SfumatoError, match=r"divides out again.*class_prevalence"):

@@ -1,7 +1,5 @@
 """Models that compute over the batch in a layer of any name are refused before any step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

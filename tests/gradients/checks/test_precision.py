@@ -1,7 +1,5 @@
 """Autocast inside a model is reported when it makes the self-check fail."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

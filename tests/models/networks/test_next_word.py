@@ -1,7 +1,5 @@
 """The network of next words: its published size, what it computes, and the engine's sums against the oracle's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -30,10 +30,7 @@ def test_depth_and_gains(depth, blocks):
     assert len(gains) == blocks
 
 
-@pytest.mark.parametrize(
-    ("name", "start"),
-    [(SMALL, 0.0), (f"{SMALL},skipinit=0.5", 0.5)],
-)
+@pytest.mark.parametrize(("name", "start"), [(SMALL, 0.0), (f"{SMALL},skipinit=0.5", 0.5)])
 def test_skipinit_is_settable(name, start):
     model = create(name, classes=4, channels=3, size=32)
     gains = [value.item() for path, value in model.named_parameters() if path.endswith("skipinit_gain")]

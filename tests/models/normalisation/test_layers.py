@@ -1,7 +1,5 @@
 """Other normalisation in the place of a model's own: what is swapped, what is kept, and that the engine stays exact."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Batch norm by public examples: against batch norm itself, run on what it stands for."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

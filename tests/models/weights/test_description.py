@@ -1,7 +1,5 @@
 """What a model file says of itself may be anything: it is refused in one line before anything is built by it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -10,8 +10,7 @@ from sfumato.models import create, select_trainable, trunk_of
 
 
 @pytest.mark.parametrize(
-    ("name", "size"),
-    [("wrn-10-1", 16), ("timm:resnet10t", 32), ("timm:vit_tiny_patch16_224", 32)],
+    ("name", "size"), [("wrn-10-1", 16), ("timm:resnet10t", 32), ("timm:vit_tiny_patch16_224", 32)]
 )
 def test_the_classifier_on_the_features_is_the_model(name, size):
     model = create(name, classes=7, channels=3, size=size)

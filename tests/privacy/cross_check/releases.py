@@ -4,8 +4,6 @@ Nothing here uses the theorems of the first accountant: how far one unit moves a
 step and node by node.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

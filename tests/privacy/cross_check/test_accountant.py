@@ -1,7 +1,5 @@
 """The package's epsilon lies between the bounds of a second accountant, which shares no code with it."""
 
-from __future__ import annotations
-
 import ast
 import math
 from dataclasses import replace
@@ -10,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan
-from sfumato.privacy import (
-    BandedToeplitz,
-    CyclicPoisson,
-    FixedOrder,
-    QuantileClipping,
-    Tree,
-    TruncatedPoisson,
-    User,
-)
+from sfumato.privacy import BandedToeplitz, CyclicPoisson, FixedOrder, QuantileClipping, Tree, TruncatedPoisson, User
 from tests.privacy.cross_check.accountant import bounds
 from tests.privacy.cross_check.releases import OneRelease, Steps, releases
 

@@ -1,7 +1,5 @@
 """Optimal coefficients are optimal, admissible and the same each time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

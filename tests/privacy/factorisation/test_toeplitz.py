@@ -1,7 +1,5 @@
 """Errors and sensitivities of Toeplitz factorisations against dense matrices, and the table of known figures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The noise of trees against running Honaker's estimator, node by node."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

@@ -1,7 +1,5 @@
 """Participation and mechanism by name: what uses only what, what is refused, and plans that keep their budget."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -97,11 +95,7 @@ def planned(number: str, value: int | None, epsilon: float | None = None, **pair
 
 
 @pytest.mark.parametrize(
-    ("pair", "epsilon"),
-    [
-        ({"order": "position"}, 2.7),
-        ({"order": "position", "mechanism": "banded", "bands": 8}, 3.5),
-    ],
+    ("pair", "epsilon"), [({"order": "position"}, 2.7), ({"order": "position", "mechanism": "banded", "bands": 8}, 3.5)]
 )
 def test_no_more_steps_and_no_larger_batch_would_fit_where_the_noise_follows_from_them(pair, epsilon):
     """Every number is tried: the coefficients are other ones for each, and epsilon jumps where a round begins."""

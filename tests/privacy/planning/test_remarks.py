@@ -1,7 +1,5 @@
 """What is said of a plan before it is paid for."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

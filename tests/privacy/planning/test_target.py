@@ -1,7 +1,5 @@
 """Plans that are calibrated to a mu or to an attacker's success: what holds, what is refused, and riskcal's figures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

@@ -1,7 +1,5 @@
 """The frontier never exceeds its budget and wastes little of it; its figures mean what they are called."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -11,13 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan, SfumatoError
-from sfumato.privacy.planning.tradeoff import (
-    Frontier,
-    Point,
-    frontier,
-    recommended_point,
-    steps_by_rule,
-)
+from sfumato.privacy.planning.tradeoff import Frontier, Point, frontier, recommended_point, steps_by_rule
 
 CIFAR = {"examples": 50_000, "epsilon": 8.0, "delta": 1e-5}
 

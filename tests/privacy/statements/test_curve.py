@@ -1,7 +1,5 @@
 """What a statement says beyond one point: bounds that hold, figures of the papers, and none that is rounded down."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the same run promises of a person with several images, and of a whole group of users."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

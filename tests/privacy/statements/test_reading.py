@@ -1,7 +1,5 @@
 """Statements of every kind, read again, and as a notebook shows them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 And a statement follows from its own fields, whatever the plan.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from importlib import resources

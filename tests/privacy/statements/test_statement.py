@@ -1,7 +1,5 @@
 """The statement: says the plan's epsilon, rounded up, and names what it does not cover."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Statements about persons: whom they cover, what they count, and what they do not speak of."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -131,13 +129,7 @@ def test_steps_are_found_between_such_lines(ledger):
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"processes": 2},
-        {"processes": 2, "machines": 1, "more": 0},
-        {"processes": 2, "machines": True},
-    ],
+    "body", [{}, {"processes": 2}, {"processes": 2, "machines": 1, "more": 0}, {"processes": 2, "machines": True}]
 )
 def test_a_line_that_says_something_else_is_refused(body):
     plan = PrivacyPlan.calibrate(examples=200, batch_size=200, steps=2, noise_multiplier=9.0, delta=1e-3)

@@ -1,7 +1,5 @@
 """Toeplitz-correlated noise: S^2 against all patterns of participation, and figures of the literature."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Banded noise under cyclic Poisson sampling: published events, and why there must be no more bands than groups."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

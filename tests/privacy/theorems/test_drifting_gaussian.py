@@ -1,7 +1,5 @@
 """Drifting Poisson sampling: each group's own sequence of probabilities, and the larger loss of the two."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

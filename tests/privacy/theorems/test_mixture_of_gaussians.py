@@ -1,7 +1,5 @@
 """A person with several records under Poisson sampling: published figures, brute force and samples."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

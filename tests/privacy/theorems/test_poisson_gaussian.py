@@ -1,7 +1,5 @@
 """Truncated Poisson sampling: published figures, and what the cut costs."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -16,13 +14,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from sfumato import SfumatoError
-from sfumato.privacy import (
-    FullBatch,
-    Gaussian,
-    Poisson,
-    PrivacyPlan,
-    TruncatedPoisson,
-)
+from sfumato.privacy import FullBatch, Gaussian, Poisson, PrivacyPlan, TruncatedPoisson
 from sfumato.privacy.composition import Composition, RepeatedLosses
 from sfumato.privacy.theorems import sampled_losses
 from sfumato.privacy.theorems.sampled_losses import sampled_gaussian, sampled_gaussian_renyi

@@ -1,7 +1,5 @@
 """Tree aggregation: S^2 against the matrix of all nodes, published figures, and what any such figure obeys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

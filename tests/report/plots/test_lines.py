@@ -1,7 +1,5 @@
 """The attacker's curve: what it says is what the bounds are, never less."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 

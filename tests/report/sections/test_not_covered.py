@@ -1,22 +1,12 @@
 """What is not covered, under headings: no line of any statement is lost, and each has its place."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sfumato.privacy import (
-    Circumstances,
-    NoGuarantee,
-    NoisyTable,
-    PrivacyPlan,
-    Search,
-    Statement,
-    User,
-)
+from sfumato.privacy import Circumstances, NoGuarantee, NoisyTable, PrivacyPlan, Search, Statement, User
 from sfumato.privacy.clipping import NoiseGrid
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
 from sfumato.privacy.statements.wording import ProcessCounts

@@ -1,7 +1,5 @@
 """Intervals from noisy counts hold the truth as often as they say; without noise figures are the usual ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

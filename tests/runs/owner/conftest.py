@@ -1,7 +1,5 @@
 """Little images, one owner, and plans."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Budgets: whole plans are reserved before the first step, by processes that race, and never beyond the total."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Lists of codes of records: weights that know private records are refused, whichever part those records are in."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the owner is told before a run of any kind: of runs on other data sets that hold some of its records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

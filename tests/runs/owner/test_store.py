@@ -1,7 +1,5 @@
 """The owner's store: no line is lost, changed or added unnoticed, whoever is killed and whoever writes at once."""
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing

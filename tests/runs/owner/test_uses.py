@@ -1,7 +1,5 @@
 """The owner's list of runs: data are known again, and what was used on them is counted."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -103,11 +101,7 @@ def test_users_who_were_told_apart_otherwise_are_in_the_total_and_named(plan):
         uses.earlier_uses(other).runs,
         uses.earlier_uses(other).seeded,
         uses.earlier_uses(other).other_assignments,
-    ) == (
-        {"x": of_users},
-        1,
-        1,
-    )
+    ) == ({"x": of_users}, 1, 1)
     uses.record(other, of_users, run="y")
     found = uses.uses_report(one)
     assert [total["runs"] for total in found["together"]] == [2]

@@ -1,7 +1,5 @@
 """The likelihood-ratio attack on scores whose law is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The audit of a step checks the noise of each parameter: faults that the projection on one direction passes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """A stranger with the model file: a planted leak is found out, and a private model stays beneath its promise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The white box: the software's own step at its promise, never above it, and the faults that it sees."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

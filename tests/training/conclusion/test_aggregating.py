@@ -1,7 +1,5 @@
 """Models from a run's kept weights: which are chosen, by what, and that the record tells of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

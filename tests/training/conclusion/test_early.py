@@ -1,7 +1,5 @@
 """A run that ends before its last step: from Python, and by an observer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """What a finished run's page is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from sfumato import PrivacyPlan, Statement

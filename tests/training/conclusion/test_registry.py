@@ -1,7 +1,5 @@
 """An entry for the Deployments Registry: valid by its schema, and nothing in it is made up."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -100,10 +98,7 @@ def test_all_facts_make_an_entry_of_the_third_tier(run):
 def test_what_a_statement_says_in_other_terms_is_in_it(run):
     known = stated()
     circumstances = replace(
-        known.circumstances,
-        search=Search(runs=7, epsilon=5.0, delta=1e-4),
-        rounds=3,
-        read=("examples",),
+        known.circumstances, search=Search(runs=7, epsilon=5.0, delta=1e-4), rounds=3, read=("examples",)
     )
     found = entry(run(statement=replace(known, circumstances=circumstances)))["deployment"]
     said = found["privacy_loss"]["privacy_parameters_details"]

@@ -1,7 +1,5 @@
 """A small network and its records, for loops of one's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -3,8 +3,6 @@
 python own_loops_of_ranks.py PLACE
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path
@@ -17,7 +15,7 @@ from sfumato import PrivacyPlan, SfumatoError, private_steps
 from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.training.custom import steps
 
-STEPS = 6
+STEPS = 4
 KNOWN = {"noise_multiplier": 2.0, "steps": STEPS}
 TREE = request_by_names(examples=200, momentum=0.9, mechanism="tree")._asdict()
 KINDS: dict[str, dict[str, Any]] = {
@@ -52,7 +50,7 @@ def main(place: Path) -> None:
     """All kinds, of which each stops once, and a resumed call of the last one when it has ended."""
     for kind in KINDS:
         with contextlib.suppress(StoppedError):
-            run(place, kind, stop=3)
+            run(place, kind, stop=2)
         leads = run(place, kind)
     assert run(place, kind) is leads
     print("leads" if leads else "follows")

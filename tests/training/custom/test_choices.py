@@ -1,7 +1,5 @@
 """Noise, precision, the model's own loss and frozen parts in a loop of one's own."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A loss and an optimizer of one's own in a run: what is recorded, what a resumption demands, what is refused."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

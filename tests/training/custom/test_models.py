@@ -1,7 +1,5 @@
 """Models and data of existing jobs, in the rounds of a federation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """What a loop of one's own takes as its data, and what its statement says of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it started with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -13,10 +11,7 @@ from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.training.custom.records import own_records
 
 STEPS = 6
-CORRELATED = {
-    "tree": {"mechanism": "tree"},
-    "banded": {"mechanism": "banded", "bands": 3, "order": "position"},
-}
+CORRELATED = {"tree": {"mechanism": "tree"}, "banded": {"mechanism": "banded", "bands": 3, "order": "position"}}
 
 
 def begun(data, directory, *, dropout=0.0, **choices):

@@ -1,7 +1,5 @@
 """A site's rounds in a federation: what goes in and out, where it resumes, and what the ledger says of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

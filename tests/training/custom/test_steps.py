@@ -1,7 +1,5 @@
 """A loop of one's own: what it releases, what it goes on with, what it refuses."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

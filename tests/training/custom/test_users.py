@@ -1,7 +1,5 @@
 """A custom loop whose guarantee is for each user: which records are kept, and what the plan and the statement say."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np
@@ -303,10 +301,7 @@ def test_users_are_resumed_and_their_records_must_not_change(tmp_path, noise):
         ({"users": None, "per_user": None, "per_step": 2}, "per_step is 2, but there are no users"),
         ({"users": ["a"] * 60, "per_step": 0}, "per_step must be"),
         ({"users": ["a"] * 60, "per_user": 0}, "per_user must be"),
-        (
-            {"users": ["a"] * 30 + ["b"] * 30, "batch_size": 2, "capture": True},
-            "template and capture",
-        ),
+        ({"users": ["a"] * 30 + ["b"] * 30, "batch_size": 2, "capture": True}, "template and capture"),
         ({"users": None, "per_user": None, "plan": "users"}, "the plan's unit is User"),
     ],
 )

@@ -1,7 +1,5 @@
 """Runs under a budget: reserved whole, before their first step, and once."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the last weights of a run say beside its model: against the same by hand, from the run's own files."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from dataclasses import replace

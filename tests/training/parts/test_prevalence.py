@@ -1,7 +1,5 @@
 """The shares that the scores of a model with class weights are for: in the model file, and where they are declared."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -15,11 +13,7 @@ SETTINGS = Settings(
     model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=None, class_prevalence=TRAINED
 )
 PLAN = PrivacyPlan(
-    mechanism=Gaussian(noise_multiplier=4.0),
-    population=160,
-    participation=Poisson(batch_size=80),
-    steps=20,
-    delta=1e-5,
+    mechanism=Gaussian(noise_multiplier=4.0), population=160, participation=Poisson(batch_size=80), steps=20, delta=1e-5
 )
 
 

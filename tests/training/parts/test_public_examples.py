@@ -1,7 +1,5 @@
 """Runs that normalise by public examples: which they are, where statistics are taken, what the statement says."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Figures that may be published: one release in a run's life, with noise, of which nothing exact is told."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """What the choices alone decide to be impossible is refused before any data are read."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable

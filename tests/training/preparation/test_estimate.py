@@ -1,7 +1,5 @@
 """What a run will take, with one process and with several."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

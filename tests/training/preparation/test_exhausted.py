@@ -1,7 +1,5 @@
 """Memory is not enough for a step: smaller pieces, before anything has left; or a refusal that loses nothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

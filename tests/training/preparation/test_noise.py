@@ -1,7 +1,5 @@
 """Runs with secure noise: what they record and promise, that their sums are exact, and what cannot have it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """bfloat16 by rule: on devices that have it in hardware, for networks that are trained as a whole."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """From choices to a job: threads, and the check of the engine."""
 
-from __future__ import annotations
-
 import joblib
 import pytest
 import torch

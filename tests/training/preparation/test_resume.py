@@ -1,7 +1,5 @@
 """A run that is interrupted between any two steps goes on to the same bytes, whatever its state consists of."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """What the owner is told about the records before a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Made-up records, and the shards that they are written into."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

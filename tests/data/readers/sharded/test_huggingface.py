@@ -1,7 +1,5 @@
 """hf:PATH and data sets of Hugging Face's `datasets` from Python."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

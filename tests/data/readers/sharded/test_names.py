@@ -1,7 +1,5 @@
 """Which files are meant, and which part each is of by its name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -60,10 +58,7 @@ def test_the_validation_shards_are_left_out_beside_a_test_part(tmp_path):
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [
-        (["train-0", "more"], "does not name the part .train or test."),
-        (["test-0", "dev-0"], "has no train part"),
-    ],
+    [(["train-0", "more"], "does not name the part .train or test."), (["test-0", "dev-0"], "has no train part")],
 )
 def test_parts_that_would_be_guessed_or_lost_are_refused(tmp_path, names, message):
     with pytest.raises(SfumatoError, match=message):
@@ -87,10 +82,7 @@ def test_patterns_that_lead_nowhere(place, pattern, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("me___photos/photos-train.arrow", "ends with .parquet; give a folder that Hugging Face"),
-    ],
+    ("name", "message"), [("me___photos/photos-train.arrow", "ends with .parquet; give a folder that Hugging Face")]
 )
 def test_what_is_often_met_in_place_of_shards_is_named_with_what_to_do(tmp_path, name, message):
     (tmp_path / name).parent.mkdir(exist_ok=True)

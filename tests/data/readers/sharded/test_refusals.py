@@ -1,7 +1,5 @@
 """Bad shards, one way after another: each is refused in one line that names it and says what to do."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Records in shards: what was written is what is read, however it is cut and wherever it stays."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
