@@ -18,11 +18,7 @@ from sfumato._checks import SfumatoError
 
 
 def choice(
-    default: Any = MISSING,
-    metavar: str = "NUMBER",
-    by_default: str = "by rule",
-    *,
-    given_as: str | None = None,
+    default: Any = MISSING, metavar: str = "NUMBER", by_default: str = "by rule", *, given_as: str | None = None
 ) -> Any:
     """A field of a part. The string literal below the field is its help text.
 

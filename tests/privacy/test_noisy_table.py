@@ -109,17 +109,6 @@ def test_scores_that_go_apart_would_cost_twice_as_much():
     assert math.log(after[1] / before[1]) == pytest.approx(1.4, rel=0.02)
 
 
-@pytest.mark.parametrize("candidates", [1, 3, 20])
-def test_the_shortfall_holds_as_often_as_it_says(candidates):
-    choice = PrivateChoice(epsilon=0.25, candidates=candidates)
-    for confidence in (0.5, 0.95):
-        bound = choice.shortfall(confidence)
-        for gap in (bound, bound + 1):
-            beyond = sum(choice.probabilities([100, *[100 - gap - 1] * (candidates - 1)])[1:])
-            assert beyond <= 1 - confidence
-    assert PrivateChoice(epsilon=0.5, candidates=2).shortfall(0.95) == math.floor(-math.log(1 - 0.95**0.5) / 0.5)
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -129,7 +118,6 @@ def test_the_shortfall_holds_as_often_as_it_says(candidates):
         (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, 0.5]), "a score must be a number of right"),
         (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, -1]), "a score must be a number of right"),
         (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, True]), "a score must be a number of right"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).shortfall(1.0), "confidence must lie"),
     ],
 )
 def test_what_is_no_choice_is_refused(call, words):

@@ -103,19 +103,10 @@ class Loading:
     """Folder of torchvision's data sets."""
     download: bool = fact("", otherwise=False)
     """Let torchvision download a missing data set."""
-    path_column: str | None = fact(
-        "NAME",
-        "path",
-        of="images",
-        only="`path_column` is for csv:",
-        remedy="leave it out",
-    )
+    path_column: str | None = fact("NAME", "path", of="images", only="`path_column` is for csv:", remedy="leave it out")
     """Column of a table with the image paths."""
     label_column: str | None = fact(
-        "NAME",
-        "label",
-        only="`label_column` is for csv:, parquet: and hf:",
-        remedy="leave it out, or give a table",
+        "NAME", "label", only="`label_column` is for csv:, parquet: and hf:", remedy="leave it out, or give a table"
     )
     """Column of a table with the classes."""
     class_from: str | None = fact(
@@ -128,10 +119,7 @@ class Loading:
     """How to find the class of each image in a folder: folder:2, the second folder of PATH/PATIENT/CLASS/IMAGE, or a
     regular expression for file names, such as 'class([01])'."""
     user_column: str | None = fact(
-        "NAME",
-        "user",
-        only="`user_column` is for csv:, parquet: and hf:",
-        remedy="leave it out, or give a table",
+        "NAME", "user", only="`user_column` is for csv:, parquet: and hf:", remedy="leave it out, or give a table"
     )
     """Column of a table that says whose record each one is."""
     test_fraction: float | None = fact("SHARE", "0.2")

@@ -28,12 +28,7 @@ from sfumato.data.subsets import count_users
 
 
 def open_source(
-    spec: Any,
-    *,
-    owner_key: bytes,
-    declared: Declared | None = None,
-    progress: OnProgress | None = None,
-    **facts: Any,
+    spec: Any, *, owner_key: bytes, declared: Declared | None = None, progress: OnProgress | None = None, **facts: Any
 ) -> Source:
     """Reads a source, checks every record, and records which facts were declared and which were read.
 
@@ -148,10 +143,7 @@ def open_source(
             assignment=assignment(owner_key, records.train, records.test),
             places=places_of(spec) if asked.spelt else (),
         ),
-        reading=replace(
-            loaded.reading,
-            notes=(*loaded.reading.notes, *order.names.notes),
-        ),
+        reading=replace(loaded.reading, notes=(*loaded.reading.notes, *order.names.notes)),
     )
 
 
@@ -226,8 +218,7 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
     decided = [name for name in declared.given if name not in UNDERSTOOD]
     if decided:
         raise SfumatoError(
-            f"{', '.join(decided)} of features:{path} were fixed when it was made",
-            "leave them out, or make it anew",
+            f"{', '.join(decided)} of features:{path} were fixed when it was made", "leave them out, or make it anew"
         )
     cache = Cache(path)
     contents = cache.contents

@@ -84,9 +84,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         settings = early_checks.provisional_settings(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
         early_checks.check_settings(settings, steps=self.steps, model=self.model, spec=spec)
         self.clients_of(
-            count=1 if self.clients is None else self.clients,
-            grouping=self.grouping or GROUPINGS[0],
-            method=method,
+            count=1 if self.clients is None else self.clients, grouping=self.grouping or GROUPINGS[0], method=method
         )
         if method != "central":
             early_checks.check_has_users(spec)

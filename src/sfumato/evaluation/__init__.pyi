@@ -1,6 +1,5 @@
 from .recall import OperatingPoint as OperatingPoint
 from .recall import Recall as Recall
-from .recall import check_disjoint as check_disjoint
 from .recall import recall_at_far as recall_at_far
 from .recall import roc as roc
 from .similarity import nearest as nearest

@@ -22,15 +22,7 @@ from sfumato.evaluation import diagnostic
 from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import evaluation_mode
 from sfumato.models.losses import LOSSES, MULTILABEL, is_exclusive, multilabel_cross_entropy, probabilities
-from sfumato.report import (
-    Evaluation,
-    FigureInterval,
-    LabelScore,
-    MultilabelEvaluation,
-    StepSpread,
-    png,
-    wilson,
-)
+from sfumato.report import Evaluation, FigureInterval, LabelScore, MultilabelEvaluation, StepSpread, png, wilson
 
 BATCH = 256
 SAMPLES = 24

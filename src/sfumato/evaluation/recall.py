@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, positive, positive_integer, shortened, within
+from sfumato._checks import SfumatoError, positive, positive_integer, within
 from sfumato.evaluation.similarity import (
     BLOCK,
     STEPS,
@@ -133,12 +133,7 @@ def recall_at_far(
 
 
 def roc(
-    embeddings: Tensor,
-    labels: Labels,
-    *,
-    lowest: float = 1e-5,
-    per_decade: int = 5,
-    minibatch: int | None = None,
+    embeddings: Tensor, labels: Labels, *, lowest: float = 1e-5, per_decade: int = 5, minibatch: int | None = None
 ) -> Recall:
     """Recall at log-spaced false accept rates from `lowest` to 1.
 
@@ -153,23 +148,6 @@ def roc(
     number = decades * positive_integer("per_decade", per_decade)
     rates = [float(f"{10 ** (-step / per_decade):.6g}") for step in range(number + 1)]
     return recall_at_far(embeddings, labels, rates, minibatch=minibatch)
-
-
-def check_disjoint(trained: Labels, tested: Labels) -> None:
-    """Refuses a test on classes that the model was trained on: recall on these says little about other classes.
-
-    Args:
-        trained, tested: labels or class names.
-
-    Raises:
-        SfumatoError: a class occurs in both.
-    """
-    both = np.intersect1d(np.asarray(trained), np.asarray(tested))
-    if len(both):
-        raise SfumatoError(
-            f"{len(both):,} test classes were used in training: {shortened(', '.join(map(str, both[:6])))}",
-            "test on classes that training did not use",
-        )
 
 
 def _checked_rate(far: float) -> float:

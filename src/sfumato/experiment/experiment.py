@@ -156,11 +156,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         from sfumato.experiment import defaults
 
         return defaults.plan_rules(
-            source.examples,
-            request,
-            batch_size=self.batch_size,
-            steps=self.steps,
-            features=self._features(source),
+            source.examples, request, batch_size=self.batch_size, steps=self.steps, features=self._features(source)
         )
 
     def _features(self, source: Source) -> FixedFeatures | None:

@@ -69,10 +69,7 @@ class LossSettings:
     """softmax (cross-entropy), sigmoid (one binary question per class), multilabel (--label-columns), or next-word
     (--task)."""
     class_prevalence: Mapping[str, float] | None = choice(
-        None,
-        "NAME=SHARE [NAME=SHARE ...]",
-        "all examples weigh the same",
-        given_as="tuple[str, ...]",
+        None, "NAME=SHARE [NAME=SHARE ...]", "all examples weigh the same", given_as="tuple[str, ...]"
     )
     """Share of each class (or label) in the training data, declared: frequent classes weigh less."""
 

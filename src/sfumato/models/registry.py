@@ -42,12 +42,7 @@ _FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     }
 )
 _SMALLEST = MappingProxyType(
-    {
-        "dictionary": (SMALLEST, "scattering"),
-        "scattering": (8, "linear"),
-        "lenet5": (12, "cnn"),
-        "cnn": (8, "linear"),
-    }
+    {"dictionary": (SMALLEST, "scattering"), "scattering": (8, "linear"), "lenet5": (12, "cnn"), "cnn": (8, "linear")}
 )
 """Smallest side of the images in pixels, and the model to suggest for smaller images."""
 TEXT_MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})

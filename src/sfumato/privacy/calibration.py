@@ -296,8 +296,7 @@ class Draft:
         if most < 1:
             cost = target.cost(one, accountant=self.accountant)
             raise SfumatoError(
-                f"{target} is already exceeded by one {what} ({cost:.3g})",
-                f"give more noise or a larger {target.name}",
+                f"{target} is already exceeded by one {what} ({cost:.3g})", f"give more noise or a larger {target.name}"
             )
         return most
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, positive, positive_integer
+from sfumato._checks import SfumatoError, positive, positive_integer
 
 LEAST_EPSILON = 1e-6
 """At a smaller epsilon the noise would hide any realistic number of records."""
@@ -119,8 +119,6 @@ class PrivateChoice:
     >>> choice = PrivateChoice(epsilon=0.1, candidates=3)
     >>> [round(chance, 3) for chance in choice.probabilities([900, 890, 850])]
     [0.814, 0.184, 0.003]
-    >>> choice.shortfall(0.95)
-    40
     """
 
     epsilon: float
@@ -163,12 +161,3 @@ class PrivateChoice:
                 law = np.convolve(law, [1 - other, other])
             chances.append(float(own * (law / np.arange(1, len(law) + 1)).sum()))
         return chances
-
-    def shortfall(self, confidence: float) -> int:
-        """With this probability, the choice has at most this many correct labels fewer than the best candidate.
-
-        The chosen candidate has E_r >= max_j score_j - score_r. The largest of k exponential variables of rate epsilon
-        exceeds x with probability 1 - (1 - e^(-epsilon x))^k.
-        """
-        fraction("confidence", confidence, remedy="give a probability such as 0.95")
-        return math.floor(-math.log(-math.expm1(math.log(confidence) / self.candidates)) / self.epsilon)

@@ -178,10 +178,7 @@ class PrivacyPlan:
         target = Epsilon(target) if isinstance(target, int | float) else target
         guess = self.theorem.equivalent_steps(self, target.mu(self.delta))
         return calibration.largest_within(
-            lambda steps: target.cost(replace(self, steps=steps), accountant=accountant),
-            target.limit,
-            MAX_STEPS,
-            guess,
+            lambda steps: target.cost(replace(self, steps=steps), accountant=accountant), target.limit, MAX_STEPS, guess
         )
 
     # -- privacy loss ----------------------------------------------------------------------------------------------

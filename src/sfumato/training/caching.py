@@ -13,18 +13,7 @@ import torch
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._devices import is_follower
-from sfumato.data import (
-    PARTS,
-    Cache,
-    Contents,
-    Images,
-    Source,
-    Views,
-    choose_reader,
-    facts,
-    open_source,
-    refuse_absent,
-)
+from sfumato.data import PARTS, Cache, Contents, Images, Source, Views, choose_reader, facts, open_source, refuse_absent
 from sfumato.models import Backbone, ExpectedInput
 from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.randomness import owner_key as own_key

@@ -117,8 +117,7 @@ class PrivateStep:
         """Refuse adaptive clipping, and noise whose scale or mechanism differs from the plan's."""
         if isinstance(self.plan.clipping, QuantileClipping):
             raise SfumatoError(
-                "the plan's clipping norm is adaptive, but this step has a fixed one",
-                "plan with clipping=Fixed(...)",
+                "the plan's clipping norm is adaptive, but this step has a fixed one", "plan with clipping=Fixed(...)"
             )
         if self.noise.max_norm != self.plan.max_norm or self.noise.mechanism != self.plan.mechanism:
             raise SfumatoError(

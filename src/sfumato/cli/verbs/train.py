@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
-from sfumato.cli.options.choices import (
-    PrivateChoices,
-    SharedWork,
-    TrainingChoices,
-    refuse_dry_seeds,
-    refuse_several,
-)
+from sfumato.cli.options.choices import PrivateChoices, SharedWork, TrainingChoices, refuse_dry_seeds, refuse_several
 from sfumato.cli.options.run_options import ObserverOptions, RunArgument
 from sfumato.cli.options.spellings import (
     BatchSize,
@@ -158,12 +152,7 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
 
     def check_processes(self) -> None:
         """Refuse several processes for anything but one private run."""
-        refuse_several(
-            {
-                "several budgets": isinstance(self.epsilons, tuple),
-                "--seeds": self.seeds is not None,
-            }
-        )
+        refuse_several({"several budgets": isinstance(self.epsilons, tuple), "--seeds": self.seeds is not None})
 
     def _check_repeated(self, budgets: tuple[float, ...] | None) -> None:
         """Refuse options that do not apply to several runs."""

@@ -18,12 +18,7 @@ from sfumato.data.subsets import coded_users
 _BLOCK = 1024
 
 
-def fingerprint(
-    owner_key: bytes,
-    train: Part,
-    test: Part,
-    classes: tuple[str, ...],
-) -> str:
+def fingerprint(owner_key: bytes, train: Part, test: Part, classes: tuple[str, ...]) -> str:
     """HMAC-SHA256 over every pixel, label, user and group in order, the parts, class names and shapes.
 
     A plain hash of private data is a release: whoever holds a candidate data set can confirm it. Under the owner's key
@@ -51,11 +46,7 @@ def fingerprint(
 
 
 def streamed(
-    owner_key: bytes,
-    train: Part,
-    test: Part,
-    classes: tuple[str, ...],
-    pixels: Callable[[Any], Iterable[np.ndarray]],
+    owner_key: bytes, train: Part, test: Part, classes: tuple[str, ...], pixels: Callable[[Any], Iterable[np.ndarray]]
 ) -> str:
     """`fingerprint` of parts whose pixels, uint8, come piece by piece.
 

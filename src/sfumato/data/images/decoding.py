@@ -59,8 +59,7 @@ def refuse_stack(image: Image.Image, name: str) -> None:
     pages = getattr(image, "n_frames", 1) if image.format in _STACKS else 1
     if pages > 1 and (image.format != "TIFF" or any(_is_image(image, page) for page in range(1, pages))):
         raise UnreadableError(
-            f"{name} has {pages} pages, but a single image is needed",
-            "save each page as a separate file, or remove it",
+            f"{name} has {pages} pages, but a single image is needed", "save each page as a separate file, or remove it"
         )
     if pages > 1:
         image.seek(0)

@@ -216,8 +216,7 @@ class FeatureTransform:
     def read(self, image: Any) -> torch.Tensor:
         """Always refuses: a head without its backbone cannot read images."""
         raise SfumatoError(
-            "this model takes features and has no backbone",
-            "compute the image's features, and call the module on them",
+            "this model takes features and has no backbone", "compute the image's features, and call the module on them"
         )
 
     @property

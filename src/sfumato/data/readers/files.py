@@ -40,12 +40,7 @@ MEMORY_SHARE = 0.5
 
 
 def load_files(
-    listing: Listing,
-    order: Order,
-    *,
-    where: str,
-    unreadable: Sequence[Path | str] = (),
-    notes: tuple[str, ...] = (),
+    listing: Listing, order: Order, *, where: str, unreadable: Sequence[Path | str] = (), notes: tuple[str, ...] = ()
 ) -> Parts:
     """Assigns each record to its part, in the order of the listing, and decodes all records if they fit in memory.
 
@@ -124,11 +119,7 @@ def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
     def judged(place: int) -> bool:
         try:
             image_files.decode_whole(
-                stored.read(place),
-                stored.name(place),
-                sizes=(image_files.SIZE_CAP,),
-                channels=3,
-                levels=pixels.levels,
+                stored.read(place), stored.name(place), sizes=(image_files.SIZE_CAP,), channels=3, levels=pixels.levels
             )
         except image_files.UnreadableError:
             return True

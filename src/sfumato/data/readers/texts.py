@@ -66,8 +66,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
         lacking = [column for column in columns if column not in names]
         if lacking:
             raise SfumatoError(
-                f"{where} has no column names, so no {lacking[0]!r}",
-                "leave `text_column` out, or name the columns",
+                f"{where} has no column names, so no {lacking[0]!r}", "leave `text_column` out, or name the columns"
             )
         found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
     else:
@@ -151,12 +150,7 @@ def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ..
     return Parts(
         records=RecordSets(train=part(False), test=part(True)),
         classes=classes,
-        reading=Reading(
-            size_rule=_size_rule(order),
-            tokens=form,
-            notes=notes,
-            **lines.reading_of(found, order),
-        ),
+        reading=Reading(size_rule=_size_rule(order), tokens=form, notes=notes, **lines.reading_of(found, order)),
     )
 
 

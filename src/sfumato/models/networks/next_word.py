@@ -29,14 +29,7 @@ class NextWordLSTM(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        classes: int,
-        vocabulary: int,
-        length: int,
-        embedding: int = 96,
-        hidden: int = 670,
-        tied: bool = False,
+        self, *, classes: int, vocabulary: int, length: int, embedding: int = 96, hidden: int = 670, tied: bool = False
     ):
         super().__init__()
         embedding, hidden = positive_integer("embedding", embedding), positive_integer("hidden", hidden)

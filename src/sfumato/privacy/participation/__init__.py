@@ -53,12 +53,7 @@ UNPROVEN: dict[str, tuple[str, str]] = {
 }
 """Rules that people use but no theorem here covers: for each, the reason and the nearest alternative."""
 
-_ALSO = {
-    "shuffled": "shuffling",
-    "shuffle": "shuffling",
-    "without-replacement": "fixed-size",
-    "min-sep": "b-min-sep",
-}
+_ALSO = {"shuffled": "shuffling", "shuffle": "shuffling", "without-replacement": "fixed-size", "min-sep": "b-min-sep"}
 
 
 def refuse_unproven(name: object) -> None:

@@ -162,10 +162,7 @@ class NoPrivateData(NoGuarantee):
                 "Whoever sees the model learns nothing about anybody's images. It would be the same without them.",
                 "There is no epsilon, and none of the data's budget is spent.",
             ],
-            "not_covered": [
-                *lines,
-                *(ORIGINS[name] for name in self.origins),
-            ],
+            "not_covered": [*lines, *(ORIGINS[name] for name in self.origins)],
             "test_public": self.test_public,
             "read": list(self.read),
         }

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from sfumato.privacy.statements.circumstances import (
-    FACT_NAMES,
-    FILTERED,
-    ORIGINS,
-    PREPARATION,
-    Circumstances,
-    Search,
-)
+from sfumato.privacy.statements.circumstances import FACT_NAMES, FILTERED, ORIGINS, PREPARATION, Circumstances, Search
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ProcessCounts, Wording
 

@@ -153,12 +153,7 @@ class Noise:
         return state
 
     def prepare(
-        self,
-        like: Mapping[str, Tensor],
-        step: int,
-        state: NoiseState | None = None,
-        *,
-        share: tuple[int, int] = (0, 1),
+        self, like: Mapping[str, Tensor], step: int, state: NoiseState | None = None, *, share: tuple[int, int] = (0, 1)
     ) -> PreparedNoise:
         """The noise of a step before its sum is available. For a device it is drawn on the CPU while the device works.
 

@@ -67,12 +67,7 @@ class SecureNoise(Noise):
         return total.integers
 
     def prepare(
-        self,
-        like: Mapping[str, Tensor],
-        step: int,
-        state: NoiseState | None = None,
-        *,
-        share: tuple[int, int] = (0, 1),
+        self, like: Mapping[str, Tensor], step: int, state: NoiseState | None = None, *, share: tuple[int, int] = (0, 1)
     ) -> PreparedNoise:
         """The noise of a step, as in `Noise.prepare`. It is added to int64 sums, in steps of the grid of sums."""
         self._take_memory(like, self._checked(step, state))

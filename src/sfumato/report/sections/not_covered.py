@@ -50,11 +50,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     (r"The initial weights\. They come from (timm|torchvision|training without privacy)", INHERENT, ""),
     (r"The initial weights|Your model's initial weights|The features\. They were computed", MENDABLE, _PUBLIC_WEIGHTS),
     ("The images that whiten|The fixed features", INHERENT, ""),
-    (
-        "Several records of one person",
-        MENDABLE,
-        "--unit user protects persons, who are identified by --user-from",
-    ),
+    ("Several records of one person", MENDABLE, "--unit user protects persons, who are identified by --user-from"),
     ("One person under two names", MENDABLE, "use one name for each person in the data"),
     (r"The \d+ examples whose statistics", INHERENT, ""),
     ("Identity: ", INHERENT, ""),

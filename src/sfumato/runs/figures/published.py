@@ -30,11 +30,7 @@ def find_body(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
 
 def save(run: RunDirectory, figures: NoisyFigures) -> None:
     """Write the counts atomically. They may be published."""
-    data = {
-        "table": figures.table.to_dict(),
-        "classes": list(figures.classes),
-        "counts": figures.counts.tolist(),
-    }
+    data = {"table": figures.table.to_dict(), "classes": list(figures.classes), "counts": figures.counts.tolist()}
     write(run / FIGURES, json.dumps(data).encode() + b"\n")
 
 

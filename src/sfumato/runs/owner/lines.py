@@ -185,10 +185,7 @@ def from_dict(data: Mapping[str, Any]) -> Line:
     return {CODES: CodesListed, OPENING: RunOpened}[kind](**known)
 
 
-_RELEASES = {
-    RUN: PrivacyPlan.from_dict,
-    CHOICE: lambda data: PrivateChoice(**data),
-}
+_RELEASES = {RUN: PrivacyPlan.from_dict, CHOICE: lambda data: PrivateChoice(**data)}
 
 
 NAMED = "name:"

@@ -21,12 +21,7 @@ _NAMED = 3
 
 
 def notes_before(
-    data: DataIdentity,
-    coming: PrivacyPlan,
-    *,
-    seeded: bool,
-    budget: str | None = None,
-    figures: float | None = None,
+    data: DataIdentity, coming: PrivacyPlan, *, seeded: bool, budget: str | None = None, figures: float | None = None
 ) -> Iterator[str]:
     """Notes for the owner before a run on private data starts.
 

@@ -205,11 +205,7 @@ class WhiteBox:
 
 
 def audit_step(
-    subject: Subject,
-    *,
-    observations: int | None = None,
-    confidence: float = 0.95,
-    progress: Progress | None = None,
+    subject: Subject, *, observations: int | None = None, confidence: float = 0.95, progress: Progress | None = None
 ) -> AuditOutcome:
     """A lower bound of a run's epsilon from its own step, and a check of its noise. Reads no data.
 

@@ -167,9 +167,7 @@ def image_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"images": f"middle squares at {data['size']} x {data['size']} pixels, {colours}"}
 
 
-def evaluation_of(
-    run: RunDirectory,
-) -> Evaluation | MultilabelEvaluation | WordEvaluation | EmbeddingEvaluation | None:
+def evaluation_of(run: RunDirectory) -> Evaluation | MultilabelEvaluation | WordEvaluation | EmbeddingEvaluation | None:
     """The evaluation in the run directory; None if there is none yet."""
     if not (run / names.EVALUATION).exists():
         return None

@@ -32,10 +32,7 @@ RECORDS = 1000
 
 
 def evaluate_averages(
-    setup: RunSetup,
-    trained: Trained,
-    scorer: Scorer,
-    kept: Mapping[int, Mapping[str, Tensor]],
+    setup: RunSetup, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]]
 ) -> StepSpread | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's predicted class.
 

@@ -82,12 +82,10 @@ class EarlyFacts:
 
     Args:
         spec: the source as declared.
-        protects_users: whether the unit is a user.
         options: the options of the parts, by name.
     """
 
     spec: SourceSpec
-    protects_users: bool
     options: Mapping[str, Any]
 
 

@@ -153,10 +153,7 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
         )
     part = draw(opened.train, count)
     return PublicExamples(
-        images=part.take(slice(None)),
-        codes=own_codes(part, owner_key()),
-        filtered=opened.filtered,
-        source=opened,
+        images=part.take(slice(None)), codes=own_codes(part, owner_key()), filtered=opened.filtered, source=opened
     )
 
 

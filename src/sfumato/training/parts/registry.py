@@ -12,10 +12,7 @@ from sfumato.training.parts.part import EarlyFacts, Part, RunRequest
 from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.parts.published import PublishedFigures
 
-PARTS: tuple[type[Part], ...] = (
-    *(ClassShares, Drift, PublicNormalisation),
-    *(PublishedFigures, KeptWeights, Budgeted),
-)
+PARTS: tuple[type[Part], ...] = (*(ClassShares, Drift, PublicNormalisation), *(PublishedFigures, KeptWeights, Budgeted))
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
 """The names of all their options."""
 

@@ -137,22 +137,12 @@ def transform_for(module: nn.Module, source: Source, settings: Settings) -> Prep
         constants = models.public_constants(module, channels=source.channels)
     mean, std = constants or ((0.5,), (0.5,))
     return Transform(
-        size=source.size,
-        channels=source.channels,
-        mean=mean,
-        std=std,
-        bit_depth=source.bit_depth,
-        window=source.window,
+        size=source.size, channels=source.channels, mean=mean, std=std, bit_depth=source.bit_depth, window=source.window
     )
 
 
 def build(
-    model: nn.Module | None,
-    source: Source,
-    settings: Settings,
-    key: RunKey,
-    *,
-    examples: PublicExamples | None = None,
+    model: nn.Module | None, source: Source, settings: Settings, key: RunKey, *, examples: PublicExamples | None = None
 ) -> nn.Module:
     """The model with its initial weights, which are public: drawn from a generator separate from the run's.
 
@@ -170,8 +160,7 @@ def build(
         has = {None: "one label", MULTILABEL: "several labels", NEXT_WORD: "words to predict"}[special]
         right = special or "softmax"
         raise SfumatoError(
-            f"loss is {loss}, but each record of the source has {has}",
-            f"give loss {right}, or leave it out",
+            f"loss is {loss}, but each record of the source has {has}", f"give loss {right}, or leave it out"
         )
     if source.tokens is not None:
         settings.views.refuse_for_texts()

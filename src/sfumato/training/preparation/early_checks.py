@@ -49,14 +49,14 @@ def check(experiment: Experiment, spec: SourceSpec, options: Mapping[str, Any]) 
         options: the options of the run's parts, by name.
     """
     check_experiment(experiment, spec)
-    registry.check(EarlyFacts(spec=spec, protects_users=experiment.unit == "user", options=options))
+    registry.check(EarlyFacts(spec=spec, options=options))
 
 
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
     """`check` for given settings and a given plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
-    registry.check(EarlyFacts(spec=spec, protects_users=plan.users is not None, options=options))
+    registry.check(EarlyFacts(spec=spec, options=options))
 
 
 def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> None:
@@ -138,11 +138,7 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
     if "task" in declared:
         records = "next words"
     models.check(
-        model,
-        records=records,
-        channels=declared.get("channels"),
-        size=declared.get("size"),
-        pretrained=pretrained,
+        model, records=records, channels=declared.get("channels"), size=declared.get("size"), pretrained=pretrained
     )
 
 

@@ -179,8 +179,7 @@ def _parts(
     known = {name: part_in_name(name or "") for name in sets}
     if odd := [name for name, part in known.items() if part is None]:
         raise SfumatoError(
-            f"{where} has the split {odd[0]!r} beside others",
-            "give the splits train and test, or one split of it",
+            f"{where} has the split {odd[0]!r} beside others", "give the splits train and test, or one split of it"
         )
     if "train" not in known.values():
         raise SfumatoError(f"{where} has no split train", "give the train split as well")

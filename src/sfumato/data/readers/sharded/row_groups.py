@@ -181,8 +181,7 @@ def check_same(first: pa.Schema, schema: pa.Schema, image: str, shard: str) -> N
     same = all(known.get("names") == other.get(name, {}).get("names") for name, known in one.items() if name != image)
     if not schema.equals(first) or not same:
         raise SfumatoError(
-            f"shard {shard!r} has other columns or class names than the first one",
-            "give shards of one data set",
+            f"shard {shard!r} has other columns or class names than the first one", "give shards of one data set"
         )
 
 
