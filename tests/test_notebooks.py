@@ -42,7 +42,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     claims(run(path))
 
 
-def test_the_first_classifier_names_digits_and_the_forged_record_does_not_hold(tmp_path: Path):
+def test_the_first_classifier_names_digits_and_the_forged_record_does_not_hold():
     (first,) = (path for path in NOTEBOOKS if path.stem == "first-classifier")
     shown = "".join("".join(output.get("text", "")) for cell in cells(first, "code") for output in cell["outputs"])
     assert "torch.Size([5, 10])" in shown

@@ -59,7 +59,7 @@ def test_who_trained_with_weights_is_not_told_to():
     assert found.with_shift(Reading(classes=("a", "b"), loss="softmax", shares={"a": 0.5, "b": 0.5})).notes == ()
 
 
-def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys):
+def test_declared_shares_move_what_is_measured_and_predicted(rays, call):
     call(f"train {rays} {QUICK} --output run --seed 1 --class-prevalence pneumonia=0.74 normal=0.26")
     shares = "--prevalence pneumonia=0.74 normal=0.26"
     before = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))

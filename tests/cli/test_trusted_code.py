@@ -80,7 +80,7 @@ def test_what_a_file_names_is_not_imported(mine, elsewhere, capsys, command):
 
 
 @pytest.mark.parametrize("run", ["private", "head"])
-def test_what_the_user_names_is(mine, elsewhere, capsys, run):
+def test_what_the_user_names_is(mine, elsewhere, run):
     assert main(["predict", f"{mine}/{run}", "a.png", "--model", "owncode:build,depth=2"]) == 0
     assert Path("executed").exists()
     loaded = sfumato.load(mine / run, model="owncode:build,depth=2")
@@ -126,7 +126,7 @@ def test_a_recipe_s_code_is_not_run(elsewhere, recipe, capsys, verb):
 
 
 @pytest.mark.parametrize("trust", ["--trust-code", "--model owncode:build,depth=2"])
-def test_a_recipe_s_code_is_run_where_its_user_trusts_it(elsewhere, recipe, capsys, trust):
+def test_a_recipe_s_code_is_run_where_its_user_trusts_it(elsewhere, recipe, trust):
     assert main(f"train {recipe} {trust} --dry-run".split()) == 0
     assert Path("executed").exists()
 

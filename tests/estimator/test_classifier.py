@@ -53,7 +53,7 @@ def test_it_fits_and_says_what_it_promised(tmp_path):
     clone(found).set_params(directory=None, **QUICK).fit(X[::-1] * 0.5, y[::-1])  # other records
 
 
-def test_what_is_clipped_and_scaled_before_is_said(tmp_path):
+def test_what_is_clipped_and_scaled_before_is_said():
     """The means of the scaler are exact, and a range declared for the values before it clips those after it."""
     with pytest.warns(UserWarning, match=re.escape("values of X outside value_range (0, 16) are clipped to it")):
         scaled = make_pipeline(StandardScaler(), digits()).fit(X, y)[-1]

@@ -167,7 +167,7 @@ def test_figures_of_classes_are_not_taken_of_labels():
         accuracy.label_score(outputs, matrix[0])
 
 
-def test_the_rule_is_the_loss_of_the_source(source, tmp_path):
+def test_the_rule_is_the_loss_of_the_source(source):
     """No private label decides a default."""
     from sfumato.experiment.experiment import Experiment
 

@@ -315,7 +315,7 @@ def test_noise_that_remembers_draws_users(people, tmp_path):
     assert "each single person" in run.statement.sentence
 
 
-def test_a_declared_number_is_of_what_is_kept_and_nothing_is_read(spec, tmp_path):
+def test_a_declared_number_is_of_what_is_kept_and_nothing_is_read(spec):
     counted = open_source(spec, owner_key=bytes(32))
     declared = open_source(spec, owner_key=bytes(32), examples=60, users=20, classes=["a", "b", "c", "d"])
     asked = Experiment(unit="user", epsilon=8.0, per_user=3)

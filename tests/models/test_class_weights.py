@@ -170,12 +170,12 @@ def test_a_run_records_its_shares_and_its_statement_names_them(weighted):
     assert "0 0.4, 1 0.3" in (weighted.directory / "report.html").read_text()
 
 
-def test_a_budget_takes_them_too(tmp_path, spots):
+def test_a_budget_takes_them_too(spots):
     experiment = Experiment(epsilon=8.0, model="linear", class_prevalence=("0=0.4", "1=0.3", "2=0.2", "3=0.1"))
     assert experiment.decide(spots).settings.objective.class_prevalence == SHARES
 
 
-def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan, tmp_path):
+def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan):
     with pytest.raises(SfumatoError, match="names 'cat', which is not a class"):
         prepare(None, spots, plan, Settings(model="linear", learning_rate=1.0, class_prevalence={"cat": 0.5, "0": 0.5}))
     with pytest.raises(SfumatoError, match="class_prevalence is for private training"):

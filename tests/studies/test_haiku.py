@@ -148,7 +148,7 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path):
         read_haiku(tmp_path / "theirs.npz")
 
 
-def test_a_run_starts_from_them(tmp_path, monkeypatch, capsys):
+def test_a_run_starts_from_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     converted(tmp_path, published(np.random.default_rng(0), depth=10, width=1, classes=5, channels=1))
     options = "--model wrn-10-1,form=de2022 --pretrained theirs.safetensors --trainable classifier --steps 1 "

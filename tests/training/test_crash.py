@@ -234,7 +234,7 @@ def at_done(path, _):
 
 @pytest.mark.parametrize("again", ["train", "finish"])
 @pytest.mark.parametrize("ending", ["train", "finish"])
-def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinished, ending, again, monkeypatch, capsys):
+def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinished, ending, again, capsys):
     with killed(finish, "write", at_done):
         main([ending, str(unfinished)])
     assert ledger.read(unfinished / "ledger.jsonl")[-1].kind == "end"
@@ -250,7 +250,7 @@ def test_a_run_killed_between_its_last_ledger_line_and_the_done_marker(unfinishe
     assert "is finished" in refusal(capsys, [again, str(unfinished)])
 
 
-def test_a_run_that_was_being_ended_early_takes_no_step_more(unfinished, capsys, monkeypatch):
+def test_a_run_that_was_being_ended_early_takes_no_step_more(unfinished, capsys):
     """Its ledger has ended and its model is lost, so it can only be ended again; nothing is released after an end."""
     with killed(finish, "write", at_done):
         main(["finish", str(unfinished)])
@@ -314,7 +314,7 @@ def test_a_ledger_that_ends_with_another_file_concludes_nothing(short, tmp_path,
     assert (run / "dice.key").exists()
 
 
-def test_a_secret_run_key_is_kept_for_the_whole_run(tmp_path, monkeypatch):
+def test_a_secret_run_key_is_kept_for_the_whole_run(tmp_path):
     """Copies of one begun run take the step that was paid with the same participants and noise, and none beyond it."""
     secret = [word for word in SHORT if word not in ("--seed", "7")]
     with killed(loop, "descend"):

@@ -87,7 +87,7 @@ def test_after_a_kill_they_are_the_same_bytes(source, plan, tmp_path, killed_at)
     assert verify(tmp_path / "killed").holds
 
 
-def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_path, monkeypatch):
+def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_path):
     """Its last checkpoint is the one before the first step; what was kept after it belongs to no recorded end."""
 
     with killed(loop, "weights_to_release"):

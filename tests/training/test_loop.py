@@ -120,7 +120,7 @@ class Doubling(nn.Module):
         return self.layer(x.flatten(1)) * (self.factor if self.training else 1)
 
 
-def test_a_model_that_is_another_in_training_releases_no_paid_step_a_second_time(stopped, spots, plan, capsys):
+def test_a_model_that_is_another_in_training_releases_no_paid_step_a_second_time(stopped, spots, plan):
     model = Doubling(2)
     run, _ = stopped(model)
     other = Doubling(3)

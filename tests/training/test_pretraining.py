@@ -308,7 +308,7 @@ def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_whe
     assert any("are not listed next to your key" in line for line in heard.lines)
 
 
-def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):
+def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(shown, tmp_path):
     torch.manual_seed(0)
     own, choices = nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), {"learning_rate": 0.1, "threads": 1}
     first = pretrain(own, shown, directory=tmp_path / "a", steps=2, batch_size=50, **choices)

@@ -61,7 +61,7 @@ def test_private_training_sees_windows_on_the_larger_images(folder, sources, pla
     assert estimate(zoomed).data_bytes - estimate(plain).data_bytes == 40 * SIDE**2
 
 
-def test_public_training_sees_them_too(folder, sources, monkeypatch):
+def test_public_training_sees_them_too(folder, sources):
     job = pretraining.prepare(
         replace(sources[1], public=True), PublicTraining(settings=SETTINGS, steps=2, batch_size=8)
     )

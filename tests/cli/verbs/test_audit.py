@@ -20,7 +20,7 @@ def test_a_run_is_audited_and_its_page_shows_it(call, run):
     assert "in a white box" in Path(run, "report-public.html").read_text()
 
 
-def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatch, capsys):
+def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatch):
     right = Noise.standard_deviation.fget
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: right(noise) / 40))
     call(f"audit {run} --observations 200", status=1)

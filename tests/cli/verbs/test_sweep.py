@@ -209,7 +209,7 @@ def test_a_search_on_data_that_were_public_then_is_told_of_when_they_are_private
     assert search_of("private")["runs"] == 3
 
 
-def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, capsys):
+def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, capsys):
     diverging = QUICK.replace("--model linear", "--model lenet-300-100 --optimizer sgd")
     found = json.loads(call(f"sweep digits {diverging} --vary learning-rate=1e30,0.1 --output s --json"))
     assert found["best"]["learning_rate"] == 0.1

@@ -49,7 +49,7 @@ def test_bfloat16_is_multiplied_as_it_is_and_added_up_in_float32(groups):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_no_gradient_is_copied_on_its_way_to_norm_and_sum(monkeypatch):
+def test_no_gradient_is_copied_on_its_way_to_norm_and_sum():
     """The input channels are last in memory, and sums keep this order."""
     geometry = Geometry(stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
     found = shifted.instantiate(torch.randn(2, 8, 5, 5), torch.randn(2, 3, 5, 5), geometry, (3, 8, 3, 3), 1)

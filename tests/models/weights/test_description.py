@@ -100,7 +100,7 @@ def test_a_network_that_is_far_larger_than_the_file_is_refused_before_it_is_buil
 
 
 @pytest.mark.parametrize("name", [name for name in REQUIRED if name != "statement"])
-def test_what_is_missing_is_refused_by_name(tmp_path, name):
+def test_what_is_missing_is_refused_by_name(name):
     about = {other: value for other, value in RIGHT.items() if other != name}
     with pytest.raises(SfumatoError, match=f"a says of its model that {name} is missing"):
         parse_description({METADATA: json.dumps(about)}, "a")

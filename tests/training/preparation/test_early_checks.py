@@ -95,7 +95,7 @@ ALL = [({name: value}, words) for name, value, words in CHOICES] + TOGETHER
 
 
 @pytest.mark.parametrize(("choices", "words"), ALL, ids=[options(choices) for choices, _ in ALL])
-def test_from_python(folder, unread, choices, words, capsys):
+def test_from_python(folder, unread, choices, words):
     choices = {"steps": 9, **choices}
     if words is None:  # and what is possible goes on to the data
         with pytest.raises(unread):
