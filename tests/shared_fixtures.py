@@ -26,7 +26,7 @@ from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.without_randomness import WithoutRandomness
 from sfumato.gradients.examples import tree_tensors
 from sfumato.observers.progress import NoProgress
-from sfumato.privacy import Gaussian, Poisson, gaussian_true_positive_rates, loss
+from sfumato.privacy import gaussian_true_positive_rates, loss
 from sfumato.privacy.statements import curve, statement
 from sfumato.runs import openings, pins
 from sfumato.training import loop
@@ -337,13 +337,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def planned(digits) -> PrivacyPlan:
-    return PrivacyPlan(
-        mechanism=Gaussian(noise_multiplier=4.0),
-        population=digits.examples,
-        participation=Poisson(batch_size=64),
-        steps=24,
-        delta=1e-5,
-    )
+    return PrivacyPlan.calibrate(examples=digits.examples, batch_size=64, steps=24, noise_multiplier=4.0, delta=1e-5)
 
 
 @pytest.fixture

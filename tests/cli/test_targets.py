@@ -12,7 +12,7 @@ def test_a_plan_shows_target_and_epsilon(call, capsys):
     assert 0.0199 < found["true_positive_rate"] <= 0.02
     assert found["epsilon"] > 1
     assert main(shlex.split("plan --unit user --users 340 --per-user 4 --batch-size 136 --steps 20 --mu 1")) == 0
-    assert "--epsilon 4.365 --delta" in capsys.readouterr().err
+    assert "--noise-multiplier 2.052 --delta" in capsys.readouterr().err
 
 
 def test_a_plan_has_one_target(capsys):

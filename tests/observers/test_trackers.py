@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError, train
+from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato.cli.options.run_options import ObserverOptions
 from sfumato.observers import trackers
 from sfumato.observers.observer import MetricsFile, Observer
@@ -106,9 +106,7 @@ def test_settings_and_plan_are_told_and_a_seed_to_nobody(client, run):
     record["settings"] |= {"pretrained": "/srv/ward-7/run", "public_data": "folder:/srv/ward-8"}
     (run / "settings.json").write_text(json.dumps(record))
     assert "/srv" not in str(tracker.settings)  # no path of this machine
-    plan = PrivacyPlan(
-        population=100, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=4.0), steps=1, delta=1e-5
-    )
+    plan = PrivacyPlan.calibrate(examples=100, batch_size=100, steps=1, noise_multiplier=4.0, delta=1e-5)
     (run / "plan.json").write_text(json.dumps(plan.to_dict()))
     told = tracker.settings
     assert told["plan.epsilon"] == plan.epsilon()

@@ -2,18 +2,12 @@
 
 import json
 
-from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
+from sfumato import PrivacyPlan, Statement
 from sfumato.privacy import Circumstances, NoGuarantee, reconstruction_rates
 from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.report.document import BLANK, GUESSES, html_of
 
-PLAN = PrivacyPlan(
-    population=1000,
-    participation=Poisson(batch_size=100),
-    mechanism=Gaussian(noise_multiplier=2.0),
-    steps=50,
-    delta=1e-5,
-)
+PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=50, noise_multiplier=2.0, delta=1e-5)
 SAID = Statement(plan=PLAN, circumstances=Circumstances(kept=(40, 50))).to_dict()
 OWNER = {
     "heading": {},

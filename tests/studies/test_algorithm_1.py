@@ -11,12 +11,9 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, PrivacyPlan, SfumatoError, open_source
 from sfumato.models import create, replace_norms
-from sfumato.privacy import Gaussian, Poisson
 from studies import algorithm_1 as printed
 
-PLAN = PrivacyPlan(
-    mechanism=Gaussian(noise_multiplier=1.0), population=64, participation=Poisson(batch_size=16), steps=3, delta=1e-5
-)
+PLAN = PrivacyPlan.calibrate(examples=64, batch_size=16, steps=3, noise_multiplier=1.0, delta=1e-5)
 
 
 @pytest.fixture(scope="module")

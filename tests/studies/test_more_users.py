@@ -6,17 +6,12 @@ from dataclasses import replace
 import dp_accounting
 import pytest
 
-from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato import FullBatch, PrivacyPlan, SfumatoError
 from sfumato.privacy import BandedToeplitz, FixedOrder, Tree, User
 from studies.extrapolation import epsilon_of_rounds, extrapolate
 
-SIMULATED = PrivacyPlan(
-    population=6800,
-    participation=Poisson(batch_size=256),
-    mechanism=Gaussian(noise_multiplier=0.62),
-    steps=200,
-    delta=1e-4,
-    unit=User(clients=True),
+SIMULATED = PrivacyPlan.calibrate(
+    examples=6800, batch_size=256, steps=200, noise_multiplier=0.62, delta=1e-4, unit=User(clients=True)
 )
 
 

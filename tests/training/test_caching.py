@@ -27,7 +27,7 @@ from sfumato.evaluation import accuracy
 from sfumato.experiment import Settings
 from sfumato.gradients import is_batch_independent
 from sfumato.models.losses import LOSSES, is_exclusive
-from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
+from sfumato.privacy import Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import checkpoint
 from sfumato.training import caching, computing, inputs, pretraining, train
@@ -138,12 +138,8 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images
         np.testing.assert_allclose(shown, middles, atol=1e-5)
     assert cache.records("test").take(slice(None)).shape == (6, 1, 100)
     windows = torch.from_numpy(smaller.train.take(slice(None)))[:, 1:]
-    plan = PrivacyPlan(
-        population=smaller.examples,
-        participation=FullBatch(),
-        mechanism=Gaussian(noise_multiplier=8.0),
-        steps=2,
-        delta=1e-3,
+    plan = PrivacyPlan.calibrate(
+        examples=smaller.examples, batch_size=smaller.examples, steps=2, noise_multiplier=8.0, delta=1e-3
     )
     settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=3, ema=0.0)
     made = inputs.Inputs(prepare(None, smaller, plan, settings))
@@ -305,9 +301,7 @@ def test_other_weights_beside_the_features_are_refused(tmp_path, images):
     with pytest.raises(SfumatoError, match="holds other weights than the features were computed with; delete it"):
         checkpoint.backbone_of(cache)
     source = open_source(f"features:{cache.path}", owner_key=KEY)
-    plan = PrivacyPlan(
-        population=24, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3
-    )
+    plan = PrivacyPlan.calibrate(examples=24, batch_size=24, steps=2, noise_multiplier=8.0, delta=1e-3)
     with pytest.raises(SfumatoError, match="holds other weights"):
         train("head", source, plan, directory=tmp_path / "run", learning_rate=1.0)
     assert not (tmp_path / "run").exists(), "before anything is spent"
@@ -334,9 +328,7 @@ def test_damaged_pieces_are_computed_anew(tmp_path, images, heard):
 def test_few_features_are_kept_in_memory_and_are_those_on_disk(tmp_path, images, name, monkeypatch):
     cache = computed(tmp_path / "a", images, SHOWINGS[name])
     source = open_source(f"features:{cache.path}", owner_key=KEY)
-    plan = PrivacyPlan(
-        population=24, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=8.0), steps=2, delta=1e-3
-    )
+    plan = PrivacyPlan.calibrate(examples=24, batch_size=24, steps=2, noise_multiplier=8.0, delta=1e-3)
     settings = Settings(model="head", optimizer="sgd", learning_rate=1.0, views=SHOWINGS[name].views)
     job = prepare(None, source, plan, settings, micro_batch=5)
     key = RunKey.from_seed(0)

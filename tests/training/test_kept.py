@@ -8,7 +8,7 @@ import torch
 
 from sfumato import PrivacyPlan, load, open_source, train, verify
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import Gaussian, Ledger, Poisson
+from sfumato.privacy import Ledger
 from sfumato.privacy import ledger as ledgers
 from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.runs import directory as names
@@ -40,13 +40,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture
 def plan(source) -> PrivacyPlan:
-    return PrivacyPlan(
-        mechanism=Gaussian(noise_multiplier=4.0),
-        population=source.examples,
-        participation=Poisson(batch_size=32),
-        steps=12,
-        delta=1e-5,
-    )
+    return PrivacyPlan.calibrate(examples=source.examples, batch_size=32, steps=12, noise_multiplier=4.0, delta=1e-5)
 
 
 def trained(source, plan, place, **others):

@@ -48,6 +48,10 @@ def training():
     return PublicTraining(settings=SETTINGS, steps=24, batch_size=50)
 
 
+def tuned(source, plan, place, **choices):
+    return train(NETWORK, source, plan, directory=place, **choices)
+
+
 def job_for(source, training, place=None):
     run = RunDirectory(place) if place else None
     recorded = recorded_performance(run) if run and run.exists else None
@@ -227,15 +231,7 @@ def test_the_same_from_one_call(shown, pretrained, tmp_path):
 @pytest.mark.parametrize("trainable", [(), ("classifier",)])
 def test_private_fine_tuning_starts_from_its_averaged_weights(pretrained, spots, plan, tmp_path, trainable):
     choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1}
-    run = train(
-        NETWORK,
-        spots,
-        plan,
-        directory=tmp_path / "fine",
-        pretrained=str(pretrained.directory),
-        trainable=trainable,
-        **choices,
-    )
+    run = tuned(spots, plan, tmp_path / "fine", pretrained=str(pretrained.directory), trainable=trainable, **choices)
     before, after = (load(place).module.state_dict() for place in (pretrained.directory, run.directory))
     for name, value in after.items():
         if name.startswith("head."):
@@ -265,10 +261,10 @@ def test_weights_that_have_seen_the_private_records_are_refused(shown, keyed, pl
     same = replace(keyed, public=True)
     first = pretrain(NETWORK, same, directory=tmp_path / "a", **choices)
     second = pretrain(NETWORK, shown, directory=tmp_path / "b", pretrained=str(first.directory), **choices)
-    train(NETWORK, same, plan, directory=tmp_path / "d", pretrained=str(first.directory), learning_rate=0.1, threads=1)
+    tuned(same, plan, tmp_path / "d", pretrained=str(first.directory), learning_rate=0.1, threads=1)
     for weights in (first.directory, second.directory / "model.safetensors", tmp_path / "d"):
         with pytest.raises(SfumatoError, match="without privacy on 200 of these 240 private records"):
-            train(NETWORK, keyed, plan, directory=tmp_path / "c", pretrained=str(weights), learning_rate=0.1)
+            tuned(keyed, plan, tmp_path / "c", pretrained=str(weights), learning_rate=0.1)
     assert not (tmp_path / "c").exists()
 
 
@@ -280,16 +276,16 @@ def test_a_single_record_that_the_weights_have_seen_is_enough(shown, keyed, tmp_
     codes = np.concatenate([keyed.train.codes[:seen], foreign(200 - seen)])
     public_set = replace(shown, train=replace(shown.train, codes=codes))
     weights = str(pretrain(NETWORK, public_set, directory=tmp_path / "a", **choices).directory)
-    fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
+    known = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
     with pytest.raises(SfumatoError, match=f"without privacy on {seen} of these 240 private records") as refused:
-        train(NETWORK, keyed, plan, directory=tmp_path / "c", **fine)
+        tuned(keyed, plan, tmp_path / "c", **known)
     assert "sfumato dedup" in refused.value.remedy
     assert not (tmp_path / "c").exists()
     tested = replace(keyed, train=replace(keyed.train, codes=foreign(200)), test=keyed.train)
     with pytest.raises(SfumatoError, match=f"on {seen} of these 400 private records"):
-        train(NETWORK, tested, plan, directory=tmp_path / "d", **fine)
+        tuned(tested, plan, tmp_path / "d", **known)
     unseen = replace(keyed, train=replace(keyed.train, codes=foreign(200)))
-    run = train(NETWORK, unseen, plan, directory=tmp_path / "e", **fine)
+    run = tuned(unseen, plan, tmp_path / "e", **known)
     assert run.statement.circumstances.origins == ("public run",)
 
 
@@ -299,16 +295,16 @@ def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_whe
     plan = PrivacyPlan.calibrate(examples=199, batch_size=50, steps=2, noise_multiplier=4.0, delta=1e-3)
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
     weights = str(pretrain(NETWORK, replace(keyed, public=True), directory=tmp_path / "a", **choices).directory)
-    fine = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
+    known = {"pretrained": weights, "learning_rate": 0.1, "threads": 1}
     with pytest.raises(SfumatoError, match="on 199 of these 239 private records"):
-        train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", **fine)
+        tuned(without_one(keyed), plan, tmp_path / "b", **known)
     (listed,) = (home / "trained-on").glob("*.npy")
     assert listed.stat().st_mode & 0o777 == 0o600
     listed.write_bytes(b"")
     with pytest.raises(SfumatoError, match="is damaged"):
-        train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", **fine)
+        tuned(without_one(keyed), plan, tmp_path / "b", **known)
     listed.unlink()
-    train(NETWORK, without_one(keyed), plan, directory=tmp_path / "b", progress=heard, **fine)
+    tuned(without_one(keyed), plan, tmp_path / "b", progress=heard, **known)
     assert any("are not listed next to your key" in line for line in heard.lines)
 
 
@@ -321,7 +317,7 @@ def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, sho
 
 def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):
     choices = {"learning_rate": 0.1, "threads": 1}
-    first = train(NETWORK, spots, plan, directory=tmp_path / "a", **choices)
+    first = tuned(spots, plan, tmp_path / "a", **choices)
     second = pretrain(
         NETWORK, shown, directory=tmp_path / "b", steps=2, batch_size=50, pretrained=str(first.directory), **choices
     )
@@ -330,13 +326,13 @@ def test_a_private_run_behind_public_training_is_not_forgotten(spots, shown, pla
     third = pretrain(
         NETWORK, shown, directory=tmp_path / "c", steps=2, batch_size=50, pretrained=str(second.directory), **choices
     )
-    last = train(NETWORK, spots, plan, directory=tmp_path / "d", pretrained=str(third.directory), **choices)
+    last = tuned(spots, plan, tmp_path / "d", pretrained=str(third.directory), **choices)
     assert last.statement.circumstances.origins == ("private run", "public run")
     assert "epsilons add up" in last.statement.not_covered[0]
 
 
 def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, training, tmp_path):
-    train(NETWORK, spots, plan, directory=tmp_path / "a", learning_rate=0.1, threads=1)
+    tuned(spots, plan, tmp_path / "a", learning_rate=0.1, threads=1)
     for name in ("done", "ledger.jsonl"):
         (tmp_path / "a" / name).unlink()
     with pytest.raises(SfumatoError, match="holds a private run"):
@@ -345,14 +341,8 @@ def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, traini
 
 def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp_path):
     with pytest.raises(SfumatoError, match="trainable norm leaves out the classifier, whose weights start at zero"):
-        train(
-            NETWORK,
-            spots,
-            plan,
-            directory=tmp_path / "fine",
-            learning_rate=1.0,
-            pretrained=str(pretrained.directory),
-            trainable=("norm",),
+        tuned(
+            spots, plan, tmp_path / "fine", learning_rate=1.0, pretrained=str(pretrained.directory), trainable=("norm",)
         )
 
 
@@ -379,9 +369,7 @@ def test_private_fine_tuning_starts_from_the_weights_that_are_named(
     other = {"model": "model-last", "model-last": "model"}[file]
     (copied / f"{other}.safetensors").write_bytes(b"")
     choices = {"learning_rate": 1e-9, "averaging": None, "threads": 1, "head": "pretrained", "seed": 1}
-    run = train(
-        NETWORK, spots, plan, directory=tmp_path / "a", pretrained=str(copied), pretrained_weights=which, **choices
-    )
+    run = tuned(spots, plan, tmp_path / "a", pretrained=str(copied), pretrained_weights=which, **choices)
     before, after = (load(one).module.state_dict() for one in (copied / f"{file}.safetensors", run.directory))
     for name, value in after.items():
         torch.testing.assert_close(value, before[name], atol=1e-5, rtol=0)
@@ -413,9 +401,9 @@ def test_all_that_is_known_of_the_weights_is_read_from_the_file_that_is_used(pre
     assert transform_for(nn.Identity(), spots, of_last).mean == (0.25,)
     assert transform_for(nn.Identity(), spots, replace(of_last, pretrained_weights=None)).mean == (0.5,)
     assert pretraining_digests(spots, of_last) == (spots.stored_digest,)
-    train(NETWORK, spots, plan, directory=tmp_path / "a", pretrained_weights="ema", **choices)
+    tuned(spots, plan, tmp_path / "a", pretrained_weights="ema", **choices)
     with pytest.raises(SfumatoError, match="without privacy on"):
-        train(NETWORK, spots, plan, directory=tmp_path / "b", pretrained_weights="last", **choices)
+        tuned(spots, plan, tmp_path / "b", pretrained_weights="last", **choices)
     assert not (tmp_path / "b").exists()
 
 
@@ -429,17 +417,9 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
         ({}, "pretrained_weights is last, but pretrained is not given"),
     ]:
         with pytest.raises(SfumatoError, match=words):
-            train(NETWORK, spots, plan, directory=tmp_path / "a", pretrained_weights="last", learning_rate=0.1, **given)
+            tuned(spots, plan, tmp_path / "a", pretrained_weights="last", learning_rate=0.1, **given)
     with pytest.raises(SfumatoError, match="pretrained_weights must be"):
-        train(
-            NETWORK,
-            spots,
-            plan,
-            directory=tmp_path / "a",
-            pretrained=str(copied),
-            pretrained_weights="first",
-            learning_rate=0.1,
-        )
+        tuned(spots, plan, tmp_path / "a", pretrained=str(copied), pretrained_weights="first", learning_rate=0.1)
     assert not (tmp_path / "a").exists()
 
 

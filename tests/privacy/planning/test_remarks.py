@@ -11,7 +11,7 @@ import pytest
 
 from sfumato import PrivacyPlan
 from sfumato.experiment import defaults
-from sfumato.privacy import FixedOrder, Gaussian, Poisson, User
+from sfumato.privacy import FixedOrder, User
 from sfumato.privacy.planning import remarks
 
 
@@ -106,13 +106,8 @@ def test_steps_that_are_no_whole_turns_are_named(steps, told):
 
 def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
     """100 rounds of 8 vectors of norm 1, all alike, have a sum of 800; noise of 16 in 2,500 parameters one of 8,000."""
-    plan = PrivacyPlan(
-        mechanism=Gaussian(noise_multiplier=16.0),
-        population=1000,
-        participation=Poisson(batch_size=64),
-        steps=100,
-        delta=1e-5,
-        unit=User(clients=True),
+    plan = PrivacyPlan.calibrate(
+        examples=1000, batch_size=64, steps=100, noise_multiplier=16.0, delta=1e-5, unit=User(clients=True)
     )
     told = remarks.drowned_updates_note(plan, clients=8, parameters=2500)
     assert told is not None

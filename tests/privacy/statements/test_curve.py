@@ -10,17 +10,11 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError
 from sfumato.privacy import reconstruction_rates, true_positive_rates
 from sfumato.privacy.statements.curve import EPSILONS, curve_fields, dominating_mu, gaussian_deltas, up_to_digits
 
-PLAN = PrivacyPlan(
-    population=50_000,
-    participation=Poisson(batch_size=4096),
-    mechanism=Gaussian(noise_multiplier=10.0),
-    steps=875,
-    delta=1e-5,
-)
+PLAN = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=875, noise_multiplier=10.0, delta=1e-5)
 FULL = replace(PLAN, participation=FullBatch(), steps=60, mechanism=Gaussian(noise_multiplier=10.0))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError
 from sfumato.privacy import (
     CyclicPoisson,
     FixedOrder,
@@ -18,13 +18,7 @@ from sfumato.privacy import (
     person_epsilon,
 )
 
-PLAN = PrivacyPlan(
-    population=100_000,
-    participation=Poisson(batch_size=1000),
-    mechanism=Gaussian(noise_multiplier=4.0),
-    steps=500,
-    delta=1e-5,
-)
+PLAN = PrivacyPlan.calibrate(examples=100_000, batch_size=1000, steps=500, noise_multiplier=4.0, delta=1e-5)
 
 
 @pytest.mark.parametrize(("images", "epsilon"), [(1, 0.18758), (4, 0.85253), (16, 4.01794)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
+from sfumato import Gaussian, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import (
     BandedToeplitz,
     Circumstances,
@@ -24,13 +24,7 @@ from sfumato.privacy import (
 )
 from sfumato.privacy.statements.display import percent_up, rounded_up
 
-PLAN = PrivacyPlan(
-    population=1000,
-    participation=Poisson(batch_size=100),
-    mechanism=Gaussian(noise_multiplier=2.0),
-    steps=50,
-    delta=1e-5,
-)
+PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=50, noise_multiplier=2.0, delta=1e-5)
 
 
 FIGURES = NoisyTable(epsilon=4.0, classes=2)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato import Gaussian, Ledger, Poisson, PrivacyPlan, SfumatoError, Statement
+from sfumato import Ledger, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import Circumstances, User, group_epsilon
 from sfumato.privacy.ledger import Entry, Record, read
 from sfumato.privacy.statements.display import rounded_up
@@ -18,13 +18,7 @@ UNITS = {
     "clients": User(clients=True, at_most=10),
     "groups": User(clients=True, users=54_400, grouped=True),
 }
-PLAN = PrivacyPlan(
-    population=6800,
-    participation=Poisson(batch_size=256),
-    mechanism=Gaussian(noise_multiplier=5.0),
-    steps=20,
-    delta=1e-5,
-)
+PLAN = PrivacyPlan.calibrate(examples=6800, batch_size=256, steps=20, noise_multiplier=5.0, delta=1e-5)
 
 
 def said(name: str, **changes) -> Statement:

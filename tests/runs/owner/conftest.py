@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan
+from sfumato import FullBatch, Gaussian, PrivacyPlan
 from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.lines import DataIdentity
 
@@ -24,12 +24,8 @@ def plan():
     """A plan that samples."""
 
     def plan(steps: int = 50, sigma: float = 2.0, batch_size: int = 100) -> PrivacyPlan:
-        return PrivacyPlan(
-            population=1000,
-            participation=Poisson(batch_size=batch_size),
-            mechanism=Gaussian(noise_multiplier=sigma),
-            steps=steps,
-            delta=1e-5,
+        return PrivacyPlan.calibrate(
+            examples=1000, batch_size=batch_size, steps=steps, noise_multiplier=sigma, delta=1e-5
         )
 
     return plan

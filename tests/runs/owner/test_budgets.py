@@ -9,7 +9,7 @@ from dataclasses import replace
 import dp_accounting
 import pytest
 
-from sfumato import Gaussian, PrivacyPlan, SfumatoError, read_budget, set_budget
+from sfumato import PrivacyPlan, SfumatoError, read_budget, set_budget
 from sfumato.privacy import FixedOrder, FullBatch, User
 from sfumato.runs.owner import budgets, sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
@@ -248,9 +248,7 @@ def test_what_the_owner_is_told_holds_at_the_largest_delta(plan):
 
 def test_many_different_plans_are_still_bounded(plan):
     parts = [plan(10, sigma=2.0 + 0.1 * place) for place in range(10)]
-    full = PrivacyPlan(
-        population=1000, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=9.0), steps=2, delta=1e-5
-    )
+    full = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=2, noise_multiplier=9.0, delta=1e-5)
     epsilon, delta = budgets.joint_cost([*parts, full])
     exact = full.loss.composed_with(*(part.loss for part in parts)).epsilon(delta, grid=1e-3)
     assert exact <= epsilon <= sum(part.epsilon(delta / 11, grid=1e-3) for part in (*parts, full))
@@ -259,12 +257,8 @@ def test_many_different_plans_are_still_bounded(plan):
 
 def test_full_batch_plans_are_composed_exactly_however_many_they_are(plan):
     whole = [
-        PrivacyPlan(
-            population=1000 + place,
-            participation=FullBatch(),
-            mechanism=Gaussian(noise_multiplier=9.0 + place),
-            steps=1 + place,
-            delta=1e-5,
+        PrivacyPlan.calibrate(
+            examples=1000 + place, batch_size=1000 + place, steps=1 + place, noise_multiplier=9.0 + place, delta=1e-5
         )
         for place in range(12)
     ]

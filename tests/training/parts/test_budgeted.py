@@ -10,7 +10,7 @@ from sfumato import PrivacyPlan, SfumatoError, embed, open_source, read_budget, 
 from sfumato.data import SourceSpec
 from sfumato.experiment import Experiment
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import Gaussian, Ledger, Poisson
+from sfumato.privacy import Ledger
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -30,13 +30,7 @@ def private():
 
 @pytest.fixture
 def plan(private) -> PrivacyPlan:
-    return PrivacyPlan(
-        mechanism=Gaussian(noise_multiplier=4.0),
-        population=private.examples,
-        participation=Poisson(batch_size=64),
-        steps=3,
-        delta=1e-5,
-    )
+    return PrivacyPlan.calibrate(examples=private.examples, batch_size=64, steps=3, noise_multiplier=4.0, delta=1e-5)
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,15 @@
 import numpy as np
 import torch
 
-from sfumato import Poisson, PrivacyPlan, open_source, train
+from sfumato import PrivacyPlan, open_source, train
 from sfumato.experiment.settings import Settings
 from sfumato.models.shares import logit_offsets
-from sfumato.privacy import Gaussian
 
 TRAINED, USED = {"normal": 0.26, "pneumonia": 0.74}, {"normal": 0.38, "pneumonia": 0.62}
 SETTINGS = Settings(
     model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=None, class_prevalence=TRAINED
 )
-PLAN = PrivacyPlan(
-    mechanism=Gaussian(noise_multiplier=4.0), population=160, participation=Poisson(batch_size=80), steps=20, delta=1e-5
-)
+PLAN = PrivacyPlan.calibrate(examples=160, batch_size=80, steps=20, noise_multiplier=4.0, delta=1e-5)
 
 
 def test_with_weights_scores_hold_where_all_classes_are_as_frequent(tmp_path):

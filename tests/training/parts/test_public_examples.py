@@ -59,13 +59,7 @@ def choices(archives) -> Settings:
 
 @pytest.fixture(scope="module")
 def plan() -> PrivacyPlan:
-    return PrivacyPlan(
-        mechanism=Gaussian(noise_multiplier=4.0),
-        population=60,
-        participation=Poisson(batch_size=16),
-        steps=STEPS,
-        delta=1e-5,
-    )
+    return PrivacyPlan.calibrate(examples=60, batch_size=16, steps=STEPS, noise_multiplier=4.0, delta=1e-5)
 
 
 def trained(source, plan, choices, place, **others):

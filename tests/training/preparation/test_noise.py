@@ -8,18 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sfumato import (
-    ClippedGradient,
-    Gaussian,
-    Noise,
-    Poisson,
-    PrivacyPlan,
-    PrivateStep,
-    RunKey,
-    SfumatoError,
-    load,
-    train,
-)
+from sfumato import ClippedGradient, Noise, PrivacyPlan, PrivateStep, RunKey, SfumatoError, load, train
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import STEP
@@ -112,9 +101,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_noise(tmp_path, spots, run,
         assert torch.equal(value, weights(on)[name])
 
 
-SMALL = PrivacyPlan(
-    population=200, participation=Poisson(batch_size=20), mechanism=Gaussian(noise_multiplier=1.5), steps=4, delta=1e-4
-)
+SMALL = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=4, noise_multiplier=1.5, delta=1e-4)
 
 
 def one_by_one(count: int = 12) -> tuple[ClippedGradient, list[tuple[torch.Tensor, torch.Tensor]]]:
