@@ -176,7 +176,8 @@ def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
     console.result(f"best           {line_of(found.best)}")
     full = f"{_sizes_text(_sizes(plan))} at delta {plan.delta!r}"
     console.result(f"at full size   {full}, for the N = {plan.population:,} that are trained on here")
-    console.paragraph(f"predicted      accuracy {found.predicted:.2%}{_accuracy_text(found)}")
+    console.result(f"predicted      accuracy {found.predicted:.2%}{_accuracy_text(found)}")
+    console.result()
     console.note(f"{best.parent / PLOT}   accuracy by setting")
     console.note(f"sfumato train {best}   trains with the best settings on the whole training part; or, as a command:")
     console.note(command)
@@ -199,10 +200,11 @@ def _show_larger(larger: LargerRuns, simulate: int) -> None:
     console.result()
     correlation, chance = larger.rank_correlation, f"one standard error of {larger.scored_on:,} records"
     ranks = "" if correlation is None else f"; rank correlation {correlation:.2f} (Spearman's)"
-    console.paragraph(
+    console.result(
         f"found minus predicted: {100 * larger.difference:+.2f} points on average, at most "
         f"{100 * larger.largest_difference:.2f} in size; {chance} is {100 * larger.standard_error:.2f}{ranks}"
     )
+    console.result()
 
 
 def _accuracy_text(found: Simulation) -> str:

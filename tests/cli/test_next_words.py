@@ -1,6 +1,7 @@
 """Next-word prediction from the command line, from a table of people's texts to a statement that holds."""
 
 import json
+import shlex
 
 import pytest
 
@@ -39,6 +40,27 @@ def test_from_a_table_to_a_statement(call, table, workplace):
     )
     assert "zebra" not in call("report run --public")
     assert "for which there is no format" in call("export run --to torch-export", status=1)
+
+
+def test_an_unfinished_run_goes_on(call, table, workplace, monkeypatch):
+    from sfumato.training.steps import PrivateTrainingSteps
+
+    begun = shlex.split(f"train {table} {QUICK} {USERS} --steps 6 --seed 1 --keep 0")
+    call(shlex.join([*begun, "--output", "whole"]))
+    take = PrivateTrainingSteps.__call__
+
+    def cut(self, step, state):
+        if step == 4:
+            raise KeyboardInterrupt
+        return take(self, step, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateTrainingSteps, "__call__", cut)
+        call(shlex.join([*begun, "--output", "cut"]), status=130)
+    call("train cut")
+    cut_model, whole = ((workplace / name / "model.safetensors").read_bytes() for name in ("cut", "whole"))
+    assert cut_model == whole
+    call("verify cut")
 
 
 @pytest.mark.parametrize(
