@@ -48,14 +48,14 @@ def emnist(path: Path, out: Path, *, one_name: bool = False) -> str:
     """Of the writers of both splits the labels below 36 to train on; of the test split the others to test on.
 
     As in the authors' code pixels are those of TensorFlow Federated times 255 (ink is dark), and a writer is two users,
-    one for each split: NAME;TR and NAME;TE. With `one_name` a writer is one user.
+    one for each split: NAME:TR and NAME:TE. With `one_name` a writer is one user.
     """
     names = ("x_train", "y_train", "users_train", "x_test", "y_test")
     columns: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for split, writer, pixels, labels in _of_writers(path):
         stored = np.clip(np.rint(255 * pixels), 0, 255).astype(np.uint8)
         low = labels < HELD_OUT_LABEL
-        user = writer if one_name else f"{writer};{'TR' if split == 'train' else 'TE'}"
+        user = writer if one_name else f"{writer}:{'TR' if split == 'train' else 'TE'}"
         columns["x_train"].append(stored[low])
         columns["y_train"].append(labels[low])
         columns["users_train"].append(np.full(int(low.sum()), user))

@@ -99,7 +99,7 @@ def test_emnist_is_that_of_the_authors_code(convert, database: Path, tmp_path: P
     assert "37 images of 5 users, 31 to test on" in convert("emnist", database, tmp_path / "out")
     found = np.load(tmp_path / "out" / "emnist.npz")
     assert found["y_train"].tolist() == [4, 9, 0, *[35] * 30, 5, 10, 0, 1]
-    expected = ["f0000_14;TR"] * 2 + ["f0001_41;TR"] + ["f0002_07;TR"] * 30 + ["f0000_14;TE"] * 2 + ["f0001_41;TE"] * 2
+    expected = ["f0000_14:TR"] * 2 + ["f0001_41:TR"] + ["f0002_07:TR"] * 30 + ["f0000_14:TE"] * 2 + ["f0001_41:TE"] * 2
     assert found["users_train"].tolist() == expected
     assert found["y_test"].tolist() == [37, *[36] * 30]
     assert "users_test" not in found
