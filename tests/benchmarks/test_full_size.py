@@ -14,6 +14,7 @@ def call(place):
     return Call(options=options, until=time.monotonic() + 600)
 
 
+@pytest.mark.slow
 def test_a_row_is_trained_and_its_seconds_are_those_of_all_its_slices(tmp_path):
     row = full_size.ROWS[0]
     (tmp_path / f"{full_size._slug(row.name)}.seconds").write_text("100.0 0.0\n")

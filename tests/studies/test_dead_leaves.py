@@ -45,6 +45,7 @@ def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
     assert prior.second is None
 
 
+@pytest.mark.slow
 def test_a_second_layer_follows_from_its_seed(monkeypatch):
     monkeypatch.setattr("studies.dead_leaves._PATCHES", 200)
     monkeypatch.setattr(making, "DIRECTIONS", 3)
