@@ -59,12 +59,17 @@ def test_what_cannot_be_planned_is_refused(options, words, capsys, tmp_path, mon
     assert not list(Path().iterdir())
 
 
+def test_declared_examples_of_users_are_in_the_next_command(capsys):
+    assert main(shlex.split("plan --unit user --users 51 --examples 900 --batch-size 51 --steps 4 --epsilon 8")) == 0
+    assert capsys.readouterr().err.rstrip().endswith("--unit user --examples 900")
+
+
 @pytest.mark.parametrize("options", ["", "--per-user 4", "--per-user 4 --per-step 1"])
 def test_a_plan_for_users(call, options):
     command = f"plan --unit user --users 340 {options} --batch-size 30 --steps 20 --noise-multiplier 4"
     found = json.loads(call(f"{command} --json"))
     assert (found["unit"], found["users"]) == ("user", 340)
-    assert found["per_step"] == (1 if "per-step" in options else "all")
+    assert found.get("per_step") == (1 if "per-step" in options else None)
     assert "examples" not in found
     told = dict(line.split(maxsplit=1) for line in call(command).splitlines() if len(line.split()) == 2)
     assert told["users"] == "340"

@@ -94,6 +94,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         ):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | target_figures(plan, self.target) | remarks.figures(plan)
+        data.pop("per_step" if self.per_step is None else "", None)  # a rule of train's, which moves no figure here
         console.show(data, Facts(data), Note(self._train_command(plan)), json=self.json)
 
     @property
@@ -116,8 +117,9 @@ class Plan(PrintsJson, Units, PairOfRecords):
             one_of("unit", self.unit, ("example", "user"))
         for name in ("users", "per_user", "per_step"):
             if getattr(self, name) is not None:
-                option = name.replace("_", "-")
-                raise UsageError(f"--{option} is for users, but the unit is an example", "give --unit user")
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is for users, but the unit is an example", "give --unit user"
+                )
         if self.examples is None:
             raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
         return Example(), positive_integer("examples", self.examples)
@@ -135,15 +137,15 @@ class Plan(PrintsJson, Units, PairOfRecords):
 
     def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""
-        what = "examples" if plan.users is None else "users"
         norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
         names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
         given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
         given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
         if self.drift is not None:
             given.setdefault("drift-groups", "NAME")
+        given |= {} if plan.users is None or self.examples is None else {"examples": self.examples}
         return (
-            f"next: sfumato train SOURCE --{what} {plan.population} --batch-size {plan.expected_batch_size} "
+            f"next: sfumato train SOURCE --{'examples' if plan.users is None else 'users'} {plan.population} --batch-size {plan.expected_batch_size} "
             f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
             + "".join(f" --{name} {value}" for name, value in given.items())
         )
