@@ -137,17 +137,16 @@ class Plan(PrintsJson, Units, PairOfRecords):
 
     def _train_command(self, plan: PrivacyPlan) -> str:
         """The command that trains with this plan."""
-        norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
         names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
         given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
         given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
-        if self.drift is not None:
-            given.setdefault("drift-groups", "NAME")
+        given = ({} if self.drift is None else {"drift-groups": "NAME"}) | given
+        given |= {} if plan.max_norm == 1 else {"max-norm": f"{plan.max_norm:g}"}
         given |= {} if plan.users is None or self.examples is None else {"examples": self.examples}
         return (
-            f"next: sfumato train SOURCE --{'examples' if plan.users is None else 'users'} {plan.population} --batch-size {plan.expected_batch_size} "
-            f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
-            + "".join(f" --{name} {value}" for name, value in given.items())
+            f"next: sfumato train SOURCE --{'users' if plan.users else 'examples'} {plan.population} --batch-size "
+            f"{plan.expected_batch_size} --steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta "
+            f"{plan.delta!r}" + "".join(f" --{name} {value}" for name, value in given.items())
         )
 
 
