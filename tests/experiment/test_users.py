@@ -266,6 +266,22 @@ def test_a_users_views_do_not_depend_on_who_else_is_there(people, micro_batch):
     )
 
 
+def test_views_and_dropout_of_a_person_are_drawn_by_name(people):
+    """With another person gone from the data everybody's number is another one, and no draw is."""
+    chosen, key = replace(SETTINGS, model="module", views=2, shift=2), RunKey.from_seed(0)
+    plan = plan_for(people, at_most=None, per_step=2)
+
+    def drawn(source, user):
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4))
+        job = prepare(model, source, plan, chosen, device="cpu", threads=1, micro_batch=64)
+        number = sorted(set(source.train.users.tolist())).index(user)
+        ((inputs, *_, keys),) = UserInputs(job).micro_batches(key, 3, np.array([number]))
+        return inputs, keys
+
+    before, after = drawn(people, "person 6"), drawn(without(people, "person 13"), "person 6")
+    torch.testing.assert_close(before, after, rtol=0, atol=0)
+
+
 def test_what_follows_by_rule_is_said(people):
     asked = Experiment(unit="user", epsilon=8.0)
     assert asked.select_records(people) is people

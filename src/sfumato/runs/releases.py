@@ -178,12 +178,17 @@ def _as_begun(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def require_unedited(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:
-    """Refuse a record that is not the one the ledger began with, or whose circumstances are not the statement's."""
+def refuse_edited(record: Mapping[str, Any], opening: Mapping[str, Any]) -> None:
+    """Refuse a record that is not the one the ledger began with."""
     if found := edited_fields(record, opening):
         raise SfumatoError(
             f"settings.json differs from the beginning of the ledger in {', '.join(found)}", "restore it from a copy"
         )
+
+
+def require_unedited(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:
+    """As `refuse_edited`, and refuse a record whose circumstances are not the statement's."""
+    refuse_edited(record, opening)
     began = dict(record["circumstances"])
     differing = [name for name in began.keys() | circumstances if began.get(name) != circumstances.get(name)]
     if odd := sorted(set(differing) - set(_AT_THE_END)):

@@ -57,6 +57,12 @@ def test_at_most_g_of_each_user_are_kept_whoever_else_is_there(owners, at_most, 
         assert fewer == {owner: those for owner, those in all_kept.items() if owner != gone}
 
 
+def test_draws_go_by_a_users_name_and_the_run_is_bound_to_who_has_which_records():
+    whole, rest = grouped([1, 2, 3, 4], [0, 1, 2, 2]), grouped([2, 3, 4], [1, 2, 2])
+    assert [*whole[0].names(np.array([1, 2]))] == [*rest[0].names(np.array([0, 1]))]
+    assert whole[0].fingerprint != grouped([1, 2, 3, 4], [1, 0, 2, 2])[0].fingerprint
+
+
 def steps(directory, users, **choices):
     torch.manual_seed(0)
     model = nn.Linear(6, 3)

@@ -240,6 +240,18 @@ def test_a_killed_run_publishes_the_same_bytes(finished, private, plan, tmp_path
     assert verify(tmp_path / "run").holds
 
 
+def test_an_unfinished_run_whose_epsilon_of_the_figures_was_edited_is_refused(private, plan, tmp_path, killed_at):
+    with killed_at(4):
+        trained(private, plan, tmp_path / "run")
+    path = tmp_path / "run" / names.SETTINGS
+    record = json.loads(path.read_text())
+    record["circumstances"]["figures"]["epsilon"] = 25.0
+    path.write_text(json.dumps(record))
+    with pytest.raises(SfumatoError, match=r"differs from the beginning of the ledger in circumstances\.figures"):
+        trained(private, plan, tmp_path / "run", report_epsilon=25.0)
+    assert not (tmp_path / "run" / names.FIGURES).exists()
+
+
 def test_a_run_whose_figures_were_published_early_takes_no_further_step(
     private, plan, tmp_path, killed_at, monkeypatch
 ):

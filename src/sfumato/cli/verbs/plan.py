@@ -140,7 +140,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
         given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
         given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
-        given = ({} if self.drift is None else {"drift-groups": "NAME"}) | given
+        given |= {} if self.drift is None or "drift-groups" in given else {"drift-groups": "NAME"}
         given |= {} if plan.max_norm == 1 else {"max-norm": f"{plan.max_norm:g}"}
         given |= {} if plan.users is None or self.examples is None else {"examples": self.examples}
         return (

@@ -134,7 +134,9 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     """The number of releases in the ledger. Refuses a ledger of another job, or whose steps are not 0, 1, 2, ..."""
     recorded = run.read_json(names.SETTINGS)
-    return recorded_steps(ledger, _opening(job, recorded["run"]), job.plan)
+    paid = recorded_steps(ledger, _opening(job, recorded["run"]), job.plan)
+    releases.refuse_edited(recorded, ledger.entries[0].body)
+    return paid
 
 
 def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
