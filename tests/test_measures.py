@@ -83,7 +83,7 @@ OPTIONS = {
 """Of each verb: its options."""
 REFUSALS = 1051
 """Constructions of the package's errors."""
-TRAIN, OWN_STEP, VERIFY = 717, 37, 23
+TRAIN, OWN_STEP, VERIFY = 725, 37, 23
 """Calls from room to room before the first step of a run; files that one step of a custom loop passes; modules that
 `sfumato verify --help` imports."""
 
