@@ -190,6 +190,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.training.attempt import count_side_effects
 from tests.training.custom import test_rounds as t
+from tests.training.custom.conftest import records
 
 def site(place, kill_at=None):
     def before(number, name, call, given):
@@ -199,7 +200,7 @@ def site(place, kill_at=None):
             os.kill(os.getpid(), signal.SIGKILL)
 
     seen = count_side_effects(before)
-    run = t.begun(t.records(), place)
+    run = t.begun(records(), place)
     while (number := run.completed) < t.ROUNDS:
         with open(f"{place}.sent", "a") as sent:
             sent.write(f"{number} {t.pins.weights_digest(run.train(t.weights_of(number)))}\\n")
@@ -212,7 +213,7 @@ def forked(*given):
     os._exit(0)
 
 place = Path(sys.argv[1])
-t.begun(t.records(), place / "warm").train(t.weights_of(0))
+t.begun(records(), place / "warm").train(t.weights_of(0))
 os.fsync = os.fstat  # what a killed process wrote is there without it
 if not os.fork():
     (place / "count").write_text(str(site(place / "whole")))
