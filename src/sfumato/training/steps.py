@@ -66,15 +66,13 @@ class UserInputs(Inputs):
         pieces = [pieces[place] for place in dealt]
         stored = self._read(records, [rows.reshape(-1) for _, rows, _ in pieces])
         for (users, rows, own), taken in zip(pieces, stored, strict=True):
-            names = [f"user {self._users.names[user]}" for user in users]
+            names = [self._users.draw_name(user) for user in users]
             draws = self._draw_views(key, step, names, rows.shape[1])
             found = self._compute(rows.reshape(-1), draws, taken)
             inputs, targets = (flat.unflatten(0, rows.shape) for flat in found)
             mask = _devices.to_device(own, job.device)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
-            keys = None
-            if job.gradient.uses_keys:
-                keys = dropout_keys(key, step, names)
+            keys = dropout_keys(key, step, names) if job.gradient.uses_keys else None
             yield inputs, targets, record_shares(mask, targets, next_words=job.source.next_words), keys
 
     def _draw_views(self, key: RunKey, step: int, names: Sequence[str], records: int) -> ViewDraws:

@@ -54,6 +54,10 @@ class UserRecords:
     def __len__(self) -> int:
         return len(self.names)
 
+    def draw_name(self, user: int) -> str:
+        """What the draws of a user go by: the name, since the number moves if another user is added or removed."""
+        return f"user {self.names[user]}"
+
     def shown(self, user: int, key: RunKey, step: int) -> np.ndarray:
         """The rows of the records that a user shows in a step, in their order.
 
@@ -68,7 +72,7 @@ class UserRecords:
         rows = self.order[self.ends[user] : self.ends[user + 1]]
         if self.per_step is None or len(rows) <= self.per_step:
             return rows
-        generator = key.generator("records", step, f"user {self.names[user]}")
+        generator = key.generator("records", step, self.draw_name(user))
         return rows[np.sort(generator.permutation(len(rows))[: self.per_step])]
 
     def pieces(self, users: np.ndarray, size: int, key: RunKey, step: int) -> Iterator[UserPiece]:

@@ -56,7 +56,7 @@ class LoopUsers(LoopRecords):
 
     def names(self, rows: np.ndarray) -> Sequence[object]:
         """What dropout keys are drawn by: the users' names."""
-        return [f"user {name}" for name in self.by_user.names[rows]]
+        return [self.by_user.draw_name(user) for user in rows]
 
     def batch(self, users: np.ndarray, places: np.ndarray, own: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """The inputs and targets (b, R, ...) of the users' records, with shares (b, R)."""
