@@ -1,5 +1,7 @@
 """A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it started with."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -40,6 +42,16 @@ def test_correlated_noise_goes_on_after_an_interruption(data, tmp_path, name):
     for until in (3, 5, None):
         cut = taken(data, tmp_path / "cut", until=until, **given)
     assert torch.equal(cut, whole)
+
+
+def test_a_loop_whose_settings_were_edited_is_not_resumed(data, tmp_path):
+    taken(data, tmp_path / "cut", until=3)
+    path = tmp_path / "cut" / "settings.json"
+    record = json.loads(path.read_text())
+    record["performance"]["micro_batch"] += 1
+    path.write_text(json.dumps(record))
+    with pytest.raises(SfumatoError, match=r"differs from the beginning of the ledger in performance\.micro_batch"):
+        taken(data, tmp_path / "cut")
 
 
 def test_dropout_follows_the_record_however_the_batch_is_cut(data, tmp_path):

@@ -275,7 +275,7 @@ class PrivateSteps:
         run, paid = self._run, 0
         if ledger is not None:
             remove_temporary(run.path)
-            paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
+            paid = resume.recorded_steps(ledger, run.read_json(names.SETTINGS), self._opening(run.identity), self.plan)
         self._key = resume.verified_key(run, ledger)
         if ledger is not None:
             resume.refuse_ended(run, ledger, self.plan)

@@ -134,21 +134,19 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     """The number of releases in the ledger. Refuses a ledger of another job, or whose steps are not 0, 1, 2, ..."""
     recorded = run.read_json(names.SETTINGS)
-    paid = recorded_steps(ledger, _opening(job, recorded["run"]), job.plan)
-    releases.refuse_edited(recorded, ledger.entries[0].body)
-    return paid
+    return recorded_steps(ledger, recorded, _opening(job, recorded["run"]), job.plan)
 
 
-def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
-    """`paid_steps` for a ledger whose first entry must contain `beginning`."""
+def recorded_steps(ledger: Ledger, recorded: Mapping[str, Any], beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
+    """`paid_steps` for a ledger that began with this record, and whose first entry must contain `beginning`."""
     opening = dict(ledger.entries[0].body) if ledger.entries else {}
-    odd = [name for name, value in beginning.items() if opening.get(name) != value]
+    odd = [name.replace("_", " ") for name, value in beginning.items() if opening.get(name) != value]
     if odd:
-        listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(
-            f"the ledger {ledger.path} does not match this run, in: {listing}",
+            f"the ledger {ledger.path} does not match this run, in: {', '.join(odd)}",
             "restore plan.json and ledger.jsonl from a copy, or discard the run",
         )
+    releases.refuse_edited(recorded, opening)
     return Record(plan, ledger.entries).paid
 
 
