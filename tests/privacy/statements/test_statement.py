@@ -28,7 +28,6 @@ PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=50, noise_mult
 
 
 FIGURES = NoisyTable(epsilon=4.0, classes=2)
-EARLIER = "Earlier runs on the same data, and choices made by looking at them. Their epsilons add up."
 
 
 def statement(**facts) -> Statement:

@@ -11,8 +11,7 @@ GROUPS = {
         "budget": (
             "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs "
             "report_epsilon unit per_user per_step adjacency participation mechanism order groups "
-            "largest_batch bands buffers steps_per_tree complete_trees drift drift_shape drift_groups "
-            "drift_size"
+            "largest_batch bands steps_per_tree complete_trees drift drift_shape drift_groups drift_size"
         ),
         "data": (
             "source examples users classes label_columns size channels bit_depth window test_fraction skip_unreadable "

@@ -126,7 +126,6 @@ def total_text(account: Account) -> str:
 
 def _parts_of_account(account: Account) -> Iterator[str | Table]:
     """A budget and its history."""
-    from sfumato.privacy.statements.display import rounded_up
     from sfumato.runs.owner.budgets import percent
     from sfumato.runs.owner.sentences import disagreements
 
@@ -226,7 +225,6 @@ def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
 
 def _parts_of_uses(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     """The uses as a table, and their totals in words."""
-    from sfumato.privacy.statements.display import rounded_up
     from sfumato.runs.owner.budgets import runs_text
     from sfumato.runs.owner.sentences import other_assignments, seeded_suffix
 

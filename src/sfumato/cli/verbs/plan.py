@@ -89,12 +89,12 @@ class Plan(PrintsJson, Units, PairOfRecords):
         with console.bar("calibrating"):
             plan = make_plan(self, population, unit, self.request(population), mu=self.mu, attack_risk=self.attack_risk)
         weak = remarks.weak_signal_note(plan, 2)
-        for note in filter(
-            None, (remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), weak and f"even {weak}")
-        ):
+        notes = (remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), weak and f"even {weak}")
+        for note in filter(None, notes):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | target_figures(plan, self.target) | remarks.figures(plan)
-        data.pop("per_step" if self.per_step is None else "", None)  # a rule of train's, which moves no figure here
+        if self.per_step is None:  # then a rule of train's decides, which moves no figure here
+            data.pop("per_step", None)
         console.show(data, Facts(data), Note(self._train_command(plan)), json=self.json)
 
     @property
@@ -140,9 +140,12 @@ class Plan(PrintsJson, Units, PairOfRecords):
         names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
         given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
         given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
-        given |= {} if self.drift is None or "drift-groups" in given else {"drift-groups": "NAME"}
-        given |= {} if plan.max_norm == 1 else {"max-norm": f"{plan.max_norm:g}"}
-        given |= {} if plan.users is None or self.examples is None else {"examples": self.examples}
+        if self.drift is not None:
+            given.setdefault("drift-groups", "NAME")
+        if plan.max_norm != 1:
+            given["max-norm"] = f"{plan.max_norm:g}"
+        if plan.users is not None and self.examples is not None:
+            given["examples"] = self.examples
         return (
             f"next: sfumato train SOURCE --{'users' if plan.users else 'examples'} {plan.population} --batch-size "
             f"{plan.expected_batch_size} --steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta "
