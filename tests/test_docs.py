@@ -26,7 +26,7 @@ from tests import reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTES = ROOT / "studies" / "results" / "notes.md"
-PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), NOTES, *(ROOT / "docs").glob("*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", NOTES, *(ROOT / "docs").glob("*.md")]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
 RUN_PAGES = [ROOT / "README.md", pytest.param(ROOT / "docs" / "python.md", marks=pytest.mark.slow)]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -2,8 +2,8 @@
 
 One thing is changed at a time around a Wide-ResNet 16-2 on 16 images of 32 x 32 with one view: examples, views, side of
 the images, width, depth. Each point is timed as in clipping.py, interleaved with plain gradient steps of the same model
-and batch. Writes benchmarks/results/scaling-MACHINE.json and draws studies/results/engine-scaling.svg; `--draw FILE` only draws
-the figures of an earlier run.
+and batch. Writes benchmarks/results/scaling-MACHINE.json and draws studies/results/engine-scaling.svg; `--draw FILE`
+only draws the figures of an earlier run.
 """
 
 from __future__ import annotations
