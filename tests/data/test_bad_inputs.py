@@ -156,7 +156,8 @@ all_refused(
         ),
         case(
             "digits",
-            "user_from=class is for folder:, csv:, parquet:, hf: and npz:, but the source is digits; leave it out; tables have a column user, "
+            "user_from=class is for folder:, csv:, parquet:, hf: and npz:, "
+            "but the source is digits; leave it out; tables have a column user, "
             "archives the arrays users_train and users_test",
             user_from="class",
         ),

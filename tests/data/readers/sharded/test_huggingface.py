@@ -160,7 +160,7 @@ def test_a_folder_of_image_files_is_refused_with_what_reads_them(tmp_path):
 
     (tmp_path / "metadata.csv").write_text("file_name,label\n")
     with pytest.raises(SfumatoError, match=r"holds no Parquet; correct hf:.* read by folder:PATH, .*--path-column"):
-        huggingface.find(str(tmp_path))
+        huggingface.find_hugging_face(str(tmp_path))
 
 
 @pytest.mark.parametrize(
