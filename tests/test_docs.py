@@ -18,7 +18,7 @@ from sfumato.cli.options.spellings import spelling_of
 from sfumato.cli.registry import VERBS, load
 from sfumato.data.declared import fact
 from sfumato.data.kinds import KINDS
-from sfumato.data.readers.torchvision_reader import IN_ARRAYS
+from sfumato.data.readers.published import IN_ARRAYS
 from sfumato.runs import directory
 from sfumato.training.parts import kept_weights
 from studies import command
