@@ -177,7 +177,7 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.sampled_losses import connect_dots
+    from sfumato.privacy.theorems.connect_dots import connect_dots
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(step.ends[0], step.ends[1], width)
@@ -191,7 +191,7 @@ def _added(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.sampled_losses import connect_dots
+    from sfumato.privacy.theorems.connect_dots import connect_dots
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)

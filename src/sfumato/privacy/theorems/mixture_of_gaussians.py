@@ -71,7 +71,7 @@ class MixedGaussians(RepeatedSteps):
         from dp_accounting.pld import privacy_loss_distribution
         from scipy.special import log_ndtr, logsumexp
 
-        from sfumato.privacy.theorems.sampled_losses import connect_dots
+        from sfumato.privacy.theorems.connect_dots import connect_dots
 
         counts, masses, lost = _weights(self.records, self.probability)
         sigma, curve = self.sigma, _curve(self.sigma, self.probability, self.records)
