@@ -14,17 +14,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
 from sfumato.cli.options.run_options import EndsWithJson
-from sfumato.cli.options.spellings import (
-    Device,
-    Epsilon,
-    Examples,
-    Path,
-    Precision,
-    Text,
-    Whole,
-    WholeByRule,
-    with_spellings,
-)
+from sfumato.cli.parser import numbers, option
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.data.paths import stem_of
@@ -43,7 +33,6 @@ NOT_IN_RECIPES = (
 )
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
@@ -56,13 +45,13 @@ class SourceChoices(Labels, Pixels, Loading, People):
 class RunChoices:
     """Where the run is kept, and how it is computed."""
 
-    output: Path = None
+    output: str | None = option("PATH")
     """Run directory. (default: runs/ and the source's name)"""
-    seed: Whole = None
+    seed: int | None = None
     """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
-    device: Device = None
+    device: str | None = option("cpu|cuda|cuda:N", "an accelerator, if there is one")
     """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: Whole = None
+    threads: int | None = None
     """Number of CPU threads. (default: as many as the process may use)"""
 
 
@@ -77,7 +66,7 @@ class SharedWork:
 class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
-    source: Text = None
+    source: str | None = None
     """Source to use instead of the recipe's."""
     trust_code: bool = False
     """Run the code that a recipe, a run or its weights name as their model (package:function)."""
@@ -192,7 +181,6 @@ class TextChoices(NewRunChoices, all_optional(Texts)):
     """Options of a verb that trains on texts too."""
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class TrainingChoices(TextChoices, Choices):
     """Options of a verb that trains a classifier."""
@@ -221,21 +209,20 @@ class TrainingChoices(TextChoices, Choices):
         return replace(self, **taken), notes
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Normalisation, TrainingChoices):
     """Options of a verb that trains privately."""
 
-    epsilon: Epsilon = None
+    epsilon: float | tuple[float, ...] | None = option("EPSILON[,EPSILON...]", "3", read=numbers)
     """Privacy budget. sfumato train takes several, separated by commas, and trains one model for each."""
-    examples: Examples = None
+    examples: int | None = option("N", "counted in the data")
     """N, the number of training examples (with --unit user, of those kept), declared. If counted, the statement says
     so."""
     private: bool = False
     """The data are private, although the source is a public one."""
-    micro_batch: WholeByRule = None
+    micro_batch: int | None = option("NUMBER", "by rule")
     """Largest number of examples in memory at once. (default: measured on synthetic examples)"""
-    precision: Precision = None
+    precision: str | None = option("float32|bfloat16", "by rule")
     """Precision of matrix products and convolutions. The guarantee does not change. (default: bfloat16 on GPUs that
     have it in hardware, if a whole network is trained; else float32)"""
 

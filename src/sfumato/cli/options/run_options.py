@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import one_of
-from sfumato.cli.options.spellings import Directory, FunctionName, TrackerName
+from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
     from sfumato.observers.observer import Observer
@@ -42,7 +42,7 @@ class EndsWithJson:
 class RunArgument(PrintsJson):
     """Options of a verb about one run."""
 
-    run_directory: Directory
+    run_directory: str = argument("RUN")
     """The run directory."""
 
 
@@ -50,7 +50,7 @@ class RunArgument(PrintsJson):
 class ModelOptions(RunArgument):
     """Options of a verb that uses a run's model."""
 
-    model: FunctionName = None
+    model: str | None = option("package:function")
     """The function that builds a model of your own (package:function)."""
 
 
@@ -61,7 +61,7 @@ class ObserverOptions:
     tensorboard: bool = False
     """Also write the figures of metrics.jsonl for TensorBoard, to tensorboard/ in the run directory. For the owner
     only."""
-    track: TrackerName = None
+    track: str | None = option("mlflow|wandb")
     """Also log these figures to MLflow or Weights & Biases. On private data only epsilon and the learning rate."""
 
     def check_observers(self) -> None:

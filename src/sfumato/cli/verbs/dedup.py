@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, write_errors
 from sfumato.cli.options.run_options import EndsWithJson
-from sfumato.cli.options.spellings import (
-    BitDepth,
-    LabelColumns,
-    OwnSide,
-    Path,
-    Spelling,
-    UserFrom,
-    Whole,
-    Window,
-    positional,
-)
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
+from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,35 +38,35 @@ class Dedup(EndsWithJson):
     Removing them from the public set instead reveals something about the private set, and later statements say so.
     """
 
-    public: Annotated[str, positional("PUBLIC")]
+    public: str = argument("PUBLIC")
     """The public images, spelled as for sfumato train, such as folder:PATH."""
-    private: Annotated[str, positional("PRIVATE")]
+    private: str = argument("PRIVATE")
     """The private source."""
     drop: str = "private"
     """Which set loses the duplicates: private, public (which reveals something about the private set), or none."""
-    limit: Annotated[float | None, Spelling("SHARE", "default: 0.28")] = None
+    limit: float | None = option("SHARE", "0.28")
     """Largest difference that counts as a copy, relative to the image's contrast."""
-    backbone: Annotated[str | None, Spelling("NAME", "default: pixels only")] = None
+    backbone: str | None = option("NAME", "pixels only")
     """Also compare features of this public network (timm:NAME, torchvision:NAME, or a run of sfumato pretrain), to find
     copies in other light or colours."""
-    weights: Path = None
+    weights: str | None = option("PATH")
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
-    resolution: OwnSide = None
+    resolution: int | None = option("PIXELS", "what it was trained with")
     """Input size of the backbone in pixels."""
-    output: Path = None
+    output: str | None = option("PATH")
     """Where pairs.json, pairs.html and the smaller set go. (default: dedup/ and the private source's name, with -public
     if that set is the smaller one)"""
-    bit_depth: BitDepth = None
+    bit_depth: int | None = option("BITS", "16-bit images are refused")
     """Number of bits that 16-bit images use, in both sets: 12 if white is 4095."""
-    window: Window = None
+    window: tuple[int, int] | None = option("LOW,HIGH", "16-bit images are refused")
     """Alternatively, the values that become black and white, in both sets."""
-    user_from: UserFrom = None
+    user_from: str | None = option("class|folder|dicom|REGEX", "the user column, if there is one")
     """How to find the person behind each private image."""
-    label_columns: LabelColumns = None
+    label_columns: tuple[str, ...] | None = option("NAME [NAME ...]", "one label per image")
     """Several labels of each private image, as in sfumato train. The smaller set keeps them."""
-    root: Path = None
+    root: str | None = option("PATH")
     """Folder of torchvision's data sets."""
-    threads: Whole = None
+    threads: int | None = None
     """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:

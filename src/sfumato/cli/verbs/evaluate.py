@@ -12,11 +12,11 @@ from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
 from sfumato._choices import choices_of
 from sfumato._devices import is_follower
 from sfumato._files import write
-from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import SharedWork
 from sfumato.cli.options.run_options import ModelOptions
 from sfumato.cli.output import console, evaluation_output
 from sfumato.cli.output.evaluation_output import PARTS
+from sfumato.cli.parser import argument, option
 from sfumato.data.declared import Loading
 
 if TYPE_CHECKING:
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from sfumato.runs.reading import Reading
 
 
-@partial(spellings.with_spellings, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(SharedWork, ModelOptions, Loading):
     """Measure a finished run's model on the test part of a source. The figures have no noise: on private data they are
     for the owner only.
     """
 
-    source: spellings.SourceName
+    source: str = argument("SOURCE")
     """The data to measure on, spelled as for sfumato train, such as folder:PATH; features:PATH for a run on
     features."""
     part: str = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False
     """The data are public. digits, torchvision sources and data that the run declares public always are."""
-    label_sets: spellings.Path = None
+    test_fraction: float | None = option("SHARE", "as in training")
+    label_sets: str | None = option("PATH")
     """JSON file with several right labels per image, as in ImageNet-ReaL."""
-    user_from: spellings.UserFrom = None
+    user_from: str | None = option("class|folder|dicom|REGEX", "the user column, if there is one")
     """How to find the person behind each image, as in training."""
-    groups_from: spellings.ColumnName = None
+    groups_from: str | None = option("COLUMN")
     """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
     calibration of each group."""
     path_column: str | None = None
@@ -57,27 +57,27 @@ class Evaluate(SharedWork, ModelOptions, Loading):
     """Column of a table with the classes."""
     skip_unreadable: bool = False
     """Skip images that cannot be read, instead of refusing the source."""
-    text_column: spellings.TextColumns = None
+    text_column: tuple[str, ...] | None = option("NAME [NAME ...]", "text")
     """Columns of a table that hold texts."""
-    bit_depth: spellings.OwnBitDepth = None
+    bit_depth: int | None = option("BITS", "as in training")
     """Number of bits that 16-bit images use: 12 if white is 4095."""
-    window: spellings.OwnWindow = None
+    window: tuple[int, int] | None = option("LOW,HIGH", "as in training")
     """Alternatively, the values that become black and white."""
-    positive: spellings.ClassName = None
+    positive: str | None = option("CLASS")
     """Class, such as a disease, whose area under the ROC curve, sensitivity and specificity are printed, with 95%
     intervals."""
-    threshold: spellings.Number = None
+    threshold: float | None = None
     """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
-    prevalence: spellings.SharesThere = None
+    prevalence: tuple[str, ...] | None = option("SHARE|CLASS=SHARE [CLASS=SHARE ...]")
     """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
     of every class, which also shifts the scores of a model trained with --class-prevalence."""
-    plot: spellings.Path = None
+    plot: str | None = option("PATH")
     """Draw the ROC curve of that class into this .svg file."""
-    far: spellings.Number = None
+    far: float | None = None
     """For embeddings: false accept rate at which recall is measured. (default: 0.001)"""
-    device: spellings.Device = None
+    device: str | None = option("cpu|cuda|cuda:N", "an accelerator, if there is one")
     """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: spellings.Whole = None
+    threads: int | None = None
     """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:

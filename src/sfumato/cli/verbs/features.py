@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._devices import is_follower
-from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import SharedWork, SourceChoices, source_spec
 from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
+from sfumato.cli.parser import argument, option
 from sfumato.data.paths import stem_of
 from sfumato.observers.progress import open_with_progress
 
@@ -39,43 +39,43 @@ class Features(SharedWork, EndsWithJson, SourceChoices):
     interrupted one. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
     """
 
-    what: spellings.SourceName
+    what: str = argument("SOURCE")
     """The images, spelled as for sfumato train, such as folder:PATH."""
-    backbone: Annotated[str, spellings.Spelling("NAME")]
+    backbone: str
     """Public network: timm:NAME, torchvision:NAME, or a run of sfumato pretrain."""
-    weights: spellings.Path = None
+    weights: str | None = option("PATH")
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
-    model: spellings.FunctionName = None
+    model: str | None = option("package:function")
     """The function that builds a model of your own (package:function)."""
-    resolution: spellings.OwnSide = None
+    resolution: int | None = option("PIXELS", "what it was trained with")
     """Input size of the backbone in pixels."""
-    resize: spellings.OwnSide = None
+    resize: int | None = option("PIXELS", "what it was trained with")
     """Size to which images are resized before they are cropped to the resolution."""
-    crop: spellings.Crop = "central"
+    crop: str = option("central|inception", "central", default="central")
     """How training images are cropped: central, or at random as in Inception."""
-    crop_area: spellings.CropArea = None
+    crop_area: float | None = option("SHARE", "0.08")
     """For random crops: smallest share of the image's area."""
-    views: spellings.Whole = None
+    views: int | None = None
     """K, the versions of each training image: random crops, or the image and its mirror image. (default: 1; 2 for
     central crops with --flip True)"""
-    flip: spellings.OffByDefault = None
+    flip: bool | None = option("True|False", "False")
     """Whether views are mirrored."""
-    whiten_by: spellings.SourceText = None
+    whiten_by: str | None = option("SOURCE")
     """Public source of images, by the second moment of whose features the features are whitened."""
-    dtype: spellings.StorageType = "float32"
+    dtype: str = option("float32|float16|bfloat16", "float32", default="float32")
     """Type in which features are stored."""
-    batch: spellings.WholeByRule = None
+    batch: int | None = option("NUMBER", "by rule")
     """Number of images at a time."""
 
-    examples: spellings.Examples = None
+    examples: int | None = option("N", "counted in the data")
     """N, declared. Otherwise it is counted, and statements say that it was read from the data."""
     private: bool = False
     """The data are private, although the source is a public one."""
-    output: spellings.Path = None
+    output: str | None = option("PATH")
     """Directory of the cache. (default: caches/ and the source's name)"""
-    device: spellings.Device = None
+    device: str | None = option("cpu|cuda|cuda:N", "an accelerator, if there is one")
     """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: spellings.Whole = None
+    threads: int | None = None
     """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:

@@ -7,9 +7,9 @@ from typing import Literal
 
 from sfumato._checks import positive_integer
 from sfumato.cli.options.run_options import ModelOptions
-from sfumato.cli.options.spellings import Path, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
+from sfumato.cli.parser import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Export(ModelOptions):
 
     to: Literal["onnx", "torch-export"] = "onnx"
     """The format."""
-    output: Path = None
+    output: str | None = option("PATH")
     """Output folder, or a model file that ends in .onnx or .pt2. (default: export-TO in the run directory, NAME-TO
     beside a model file)"""
 
@@ -55,7 +55,7 @@ class Serve(ModelOptions):
     """Address to listen on. 0.0.0.0 means all interfaces."""
     port: int = 8000
     """Port to listen on. 0 means any free port."""
-    api_key_file: Path = None
+    api_key_file: str | None = option("PATH")
     """File with a key that requests must send, readable only by its owner. (default: no key is needed)"""
     max_body: float = 10
     """Largest request in megabytes. At most sixteen are in memory at once."""
@@ -67,7 +67,7 @@ class Serve(ModelOptions):
     """Milliseconds that a batch waits for more records."""
     queue: int = 512
     """Largest number of waiting records. Further requests are refused with 503."""
-    threads: Whole = None
+    threads: int | None = None
     """Number of CPU threads of the model. (default: as many as the process may use)"""
 
     def run(self) -> None:
