@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._cards import Detail
 from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.run_options import EndsWithJson
+from sfumato.cli.options.run_options import DeviceOptions, EndsWithJson
 from sfumato.cli.parser import numbers, option
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
@@ -42,17 +42,13 @@ class SourceChoices(Labels, Pixels, Loading, People):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunChoices:
+class RunChoices(DeviceOptions):
     """Where the run is kept, and how it is computed."""
 
     output: str | None = option("PATH")
     """Run directory. (default: runs/ and the source's name)"""
     seed: int | None = None
     """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
-    device: str | None = option("cpu|cuda|cuda:N", "an accelerator, if there is one")
-    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: int | None = None
-    """Number of CPU threads. (default: as many as the process may use)"""
 
 
 class SharedWork:
@@ -84,7 +80,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         """Whether `what` is a run directory to resume. Refuses options that would change the run."""
         from sfumato.runs import directory as names
 
-        if not what or not (FilePath(what) / names.SETTINGS).is_file():
+        if not what or not (Path(what) / names.SETTINGS).is_file():
             return False
         harmless = ("copy", "dry_run", "json", "verbose", "title", "trust_code", "tensorboard", "track")
         given = [name for name in self.given if name not in harmless]
@@ -118,7 +114,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
             options.pop("public", None)
         if "public" in given:
             options.pop("private", None)
-        if "pretrained" in given and not FilePath(given["pretrained"]).is_dir():
+        if "pretrained" in given and not Path(given["pretrained"]).is_dir():
             options.pop("pretrained_weights", None)  # only a run has several weights to choose from
         if {"method", "client_loss"} & set(given):  # drop options that the given method or loss does not use
             method, loss = (given.get(name, options.get(name)) for name in ("method", "client_loss"))
@@ -138,9 +134,9 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         return source_spec(self, self.source or "")
 
     @property
-    def default_output(self) -> FilePath:
+    def default_output(self) -> Path:
         """The default run directory, runs/NAME."""
-        return FilePath("runs") / stem_of(self.source or "")
+        return Path("runs") / stem_of(self.source or "")
 
     def directory(self) -> RunDirectory:
         """The given directory; otherwise the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.

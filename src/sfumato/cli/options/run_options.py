@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import one_of
+from sfumato._checks import one_of, positive_integer
 from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
@@ -52,6 +52,31 @@ class ModelOptions(RunArgument):
 
     model: str | None = option("package:function")
     """The function that builds a model of your own (package:function)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadsOption:
+    """The option of a verb that computes on the CPU."""
+
+    threads: int | None = None
+    """Number of CPU threads. (default: as many as the process may use)"""
+
+    def set_threads(self) -> None:
+        """Make torch use this many threads."""
+        import torch
+
+        from sfumato.training.preparation.prepare import default_threads
+
+        count = default_threads() if self.threads is None else positive_integer("threads", self.threads)
+        torch.set_num_threads(count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(ThreadsOption):
+    """The options of a verb that computes on one device."""
+
+    device: str | None = option("cpu|cuda|cuda:N", "an accelerator, if there is one")
+    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato._files import write
 from sfumato.cli.options.choices import SourceChoices, source_spec
 from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
@@ -64,6 +65,7 @@ class Budget(PrintsJson):
 
     def run(self) -> None:
         """Set or show a budget."""
+        from sfumato.report.plots import comparisons
         from sfumato.runs.owner import budgets
 
         setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency", "accounting")}
@@ -80,18 +82,15 @@ class Budget(PrintsJson):
             return
         if given and self.epsilon is None:
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
-        if self.plot is not None and not self.plot.endswith(".svg"):
-            raise SfumatoError(f"plot must end with .svg, got {self.plot!r}", "give a file such as a.svg")
+        if self.plot is not None:
+            comparisons.check(self.plot)
         if self.epsilon is None:
             found = budgets.read_budget(self.what)
         else:
             plans = tuple(map(read_plan, self.plans))
             found = budgets.set_budget(self.what, **setting, plans=plans)
         if self.plot is not None:
-            from sfumato._files import write
-            from sfumato.report.plots.comparisons import spending
-
-            write(FilePath(self.plot), spending(found.history(), total_text(found)).encode())
+            write(Path(self.plot), comparisons.spending(found.history(), total_text(found)).encode())
         plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
         console.show(found.to_dict(), *_parts_of_account(found), plot, json=self.json)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of
 from sfumato._files import write, write_errors
-from sfumato.cli.options.run_options import EndsWithJson
+from sfumato.cli.options.run_options import EndsWithJson, ThreadsOption
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
 from sfumato.cli.parser import argument, option
@@ -30,7 +30,7 @@ COPIES = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dedup(EndsWithJson):
+class Dedup(EndsWithJson, ThreadsOption):
     """Find copies and near copies of private images in a public set: crops, shifts, mirror images, other sizes, JPEG.
 
     Pre-training on an image that is also private breaks the guarantee for it. By default the private set is written
@@ -66,8 +66,6 @@ class Dedup(EndsWithJson):
     """Several labels of each private image, as in sfumato train. The smaller set keeps them."""
     root: str | None = option("PATH")
     """Folder of torchvision's data sets."""
-    threads: int | None = None
-    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Compare the sets and write the results."""
@@ -75,12 +73,8 @@ class Dedup(EndsWithJson):
 
         for spec in (self.public, self.private):
             refuse_absent(spec)
-        import torch
-
-        from sfumato.training.preparation.prepare import default_threads
-
         one_of("drop", self.drop, DROPS)
-        torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
+        self.set_threads()
         place, network = self._place(), self._network()
         with self.progress_bars() as progress:
             found = self._compared(network, progress)
@@ -97,11 +91,11 @@ class Dedup(EndsWithJson):
             json=self.json,
         )
 
-    def _place(self) -> FilePath:
+    def _place(self) -> Path:
         """The output directory. The default depends on which set loses its duplicates."""
         from sfumato.data.paths import stem_of
 
-        place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
+        place = Path(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
         return place
@@ -145,7 +139,7 @@ class Dedup(EndsWithJson):
             pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
         return Compared(public, private, images[0], images[1], pairs)
 
-    def _notes(self, found: Compared, place: FilePath, written: str | None, *, marked: bool) -> Iterator[str]:
+    def _notes(self, found: Compared, place: Path, written: str | None, *, marked: bool) -> Iterator[str]:
         """Notes on the page, on the consequences of the choice, and on the next command."""
         yield f"{place / PAGE}   the pairs side by side; it shows private images"
         if written is None:
@@ -201,7 +195,7 @@ class Dedup(EndsWithJson):
             label_columns=self.label_columns if spec == self.private else None,
         )
 
-    def _write(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
+    def _write(self, found: Compared, place: Path, *, marked: bool) -> str | None:
         """Write the set without its duplicates. Returns the new source; None if none is written, or nothing is left."""
         from sfumato.data import write_without
 
@@ -246,7 +240,7 @@ class Compared(NamedTuple):
             f"similar: {exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near cop{'y' if near == 1 else 'ies'}."
         )
 
-    def write(self, place: FilePath) -> None:
+    def write(self, place: Path) -> None:
         """Write the pairs, as a list of locations and as a page with the images."""
         import json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
@@ -109,7 +109,7 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
 
         refuse_dry_seeds(dry_run=self.dry_run)
         trial = self.with_recipe(self.what).trial()
-        base = FilePath(self.output or f"runs/{stem_of(self.what)}-seeds")
+        base = Path(self.output or f"runs/{stem_of(self.what)}-seeds")
         with self.progress_bars(repeating=False) as progress:
 
             def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:

@@ -9,7 +9,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._devices import is_follower
 from sfumato.cli.options.choices import SharedWork, SourceChoices, source_spec
-from sfumato.cli.options.run_options import EndsWithJson
+from sfumato.cli.options.run_options import DeviceOptions, EndsWithJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
 from sfumato.cli.parser import argument, option
@@ -22,17 +22,8 @@ if TYPE_CHECKING:
     from sfumato.training.caching import StoredViews
 
 
-LINES = {
-    "features": "{train:,} training and {test:,} test records, D = {width}",
-    "whitened": "by {whiten_by}",
-    "views": "{views} of each training image ({crop})",
-    "cache": "{cache} ({bytes:,} bytes, {dtype})",
-    "time": "{seconds:.1f} s for {computed:,} records",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Features(SharedWork, EndsWithJson, SourceChoices):
+class Features(SharedWork, EndsWithJson, DeviceOptions, SourceChoices):
     """Compute the features of a source once, with a fixed public backbone, into a cache on disk.
 
     A cache is a source: sfumato train features:PATH trains a private classifier on it. Repeat the command to resume an
@@ -73,29 +64,21 @@ class Features(SharedWork, EndsWithJson, SourceChoices):
     """The data are private, although the source is a public one."""
     output: str | None = option("PATH")
     """Directory of the cache. (default: caches/ and the source's name)"""
-    device: str | None = option("cpu|cuda|cuda:N", "an accelerator, if there is one")
-    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: int | None = None
-    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Compute the missing features."""
         from sfumato.data import refuse_absent
 
         refuse_absent(self.what)
-        import torch
-
         from sfumato.data import Cache
-        from sfumato.training.preparation.prepare import default_threads
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} already holds features", "give a source of images")
         showing = self._stored_views()
-        for name in ("threads", "batch"):
-            if getattr(self, name) is not None:
-                positive_integer(name, getattr(self, name))
+        if self.batch is not None:
+            positive_integer("batch", self.batch)
         device = _devices.select(self.device)
-        torch.set_num_threads(self.threads or default_threads())
+        self.set_threads()
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with self.progress_bars() as progress:
             missing, together, seconds = self._computed(cache, showing, device, progress)
@@ -154,14 +137,14 @@ class Features(SharedWork, EndsWithJson, SourceChoices):
             "dtype": contents.dtype,
             "bytes": sum(path.stat().st_size for path in cache.path.iterdir()),
             "computed": computed,
-            "seconds": seconds,
+            "seconds": round(seconds, 3),
             "one_by_one": not together,
         }
         alone = Note("note: the backbone ran on one image at a time, because images of a batch might affect each other")
         secret = Note("note: features reveal much about their images; keep the cache as private as the images")
         console.show(
             data,
-            Facts(data, LINES),
+            Facts(data),
             None if together else alone,
             None if contents.source["public"] else secret,
             Note(f"next: sfumato train features:{cache.path}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import one_of, positive_integer
@@ -206,7 +206,7 @@ class Tradeoff(PrintsJson):
         share = next(found.share(best) for found in frontiers if best in found.points)
         rows = [found.to_dict() for found in frontiers]
         if self.plot is not None:
-            write(FilePath(self.plot), comparisons.frontiers(rows, self.epochs).encode())
+            write(Path(self.plot), comparisons.frontiers(rows, self.epochs).encode())
         data = {"examples": self.examples, "epsilon": self.epsilon, "delta": delta, "epochs": self.epochs}
         data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best)}
         console.show(

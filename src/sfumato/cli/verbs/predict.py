@@ -75,7 +75,7 @@ class Predict(ModelOptions):
         data |= {} if self.interval is None else self._with_intervals(rows, paths, loaded.classes, self.interval)
         names = [shortened(path) for path in paths] if of_texts else paths
         notes = (Note(f"note: {note}") for note in (*loaded.reading.notes, *data.get("notes", ())))
-        lines = Facts({}, more=list(zip(names, map(_line, rows), strict=True)))
+        lines = Facts(list(zip(names, map(_line, rows), strict=True)))
         console.show(data, lines, *notes, json=self.json)
         for one in unreadable:
             console.note(f"left out: {one['reason']}")

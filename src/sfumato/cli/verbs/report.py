@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
@@ -101,7 +101,7 @@ class Report(RunArgument):
         }
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
-    def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
+    def _render(self, run: RunDirectory, plain: bool) -> tuple[Path, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import finish, registry, run_report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
@@ -114,7 +114,7 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
 
         self._check_repeated(budgets)
         chosen = self.resolved()
-        base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
+        base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
         how: dict[str, Any] = {"seeds": self.seeds}
         if budgets is not None:
             chosen = replace(chosen, epsilon=None)
@@ -157,7 +157,7 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
 
     def resolved(self) -> Train:
         """These options, completed by those of the recipe. Refuses unreadable input before slow imports."""
-        if self.what and FilePath(self.what).is_dir() and ":" not in self.what:
+        if self.what and Path(self.what).is_dir() and ":" not in self.what:
             from sfumato.data import Cache
 
             raise SfumatoError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path as FilePath
+from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.run_options import PrintsJson, RunArgument
@@ -118,7 +118,7 @@ class Federation(PrintsJson):
             from sfumato._files import write
             from sfumato.report import federation_page
 
-            write(FilePath(self.page), federation_page(data, LIMITS.format(settings="")).encode(), private=True)
+            write(Path(self.page), federation_page(data, LIMITS.format(settings="")).encode(), private=True)
         console.show(
             data | ({} if self.page is None else {"page": self.page}),
             Table(data["sites"], COLUMNS, texts=4),
