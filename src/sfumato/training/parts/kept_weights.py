@@ -23,9 +23,9 @@ from sfumato.privacy import Circumstances
 from sfumato.report import StepSpread
 from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
 from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
-from sfumato.training.loop import trained_bytes
 from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest, RunSetup, Trained
 from sfumato.training.scorers import Scorer
+from sfumato.training.weights import trained_bytes
 
 RECORDS = 1000
 """Largest number of test records, or about that of words, for evaluating averages, spread over the test split."""
