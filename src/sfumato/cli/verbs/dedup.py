@@ -132,7 +132,7 @@ class Dedup(EndsWithJson):
         import numpy as np
 
         from sfumato.data import find_duplicates
-        from sfumato.data.identity.duplicates import LIMIT, SIDE
+        from sfumato.data.duplicates import LIMIT, SIDE
 
         progress.begin("reading", 2)
         public, private = (self._open(spec, size=SIDE, channels=3) for spec in (self.public, self.private))

@@ -160,7 +160,7 @@ def _find_images(folder: str) -> Iterator[str]:
     import os
     import pathlib
 
-    from sfumato.data.images.decoding import is_image_file
+    from sfumato.data.decoding import is_image_file
 
     def refuse(problem: OSError) -> None:
         reason = problem.strerror or problem
