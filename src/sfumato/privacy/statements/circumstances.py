@@ -92,7 +92,7 @@ class Circumstances:
         read: the facts that were read from the data instead of declared: some of `FACT_NAMES`.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
-        seeded: the run key was derived from a seed, so nothing is promised.
+        seeded: the run key was derived from a seed, so there is no guarantee.
         key_bits: the width of the secret from which all randomness is drawn.
         noise_sampler: how the noise was generated.
         origins: the sources of the initial weights or of the features: some of `ORIGINS`.
@@ -164,7 +164,7 @@ class Circumstances:
             lists["class_prevalence"] = tuple(data["class_prevalence"].items())
             figures = None if data["figures"] is None else NoisyTable.from_dict(data["figures"])
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
-            typed = {one.name: {"bool": bool, "int": int, "str": str}.get(str(one.type)) for one in fields(cls)}
+            typed = {field.name: {"bool": bool, "int": int, "str": str}.get(str(field.type)) for field in fields(cls)}
             if {*data, *_IF_ANY} != {*typed} or any(typed[name] not in (None, type(data[name])) for name in data):
                 raise KeyError
             values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}

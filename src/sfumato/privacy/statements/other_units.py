@@ -55,9 +55,9 @@ def person_epsilon(
     if images == 1:
         return plan.epsilon(delta, grid=grid)
     part: Part
-    (one,) = plan.loss.parts
-    if isinstance(one, OneGaussian):
-        part = OneGaussian(precision=images**2 * one.precision)
+    (single,) = plan.loss.parts
+    if isinstance(single, OneGaussian):
+        part = OneGaussian(precision=images**2 * single.precision)
     elif type(plan.theorem) is PoissonGaussian:
         sigma, q = plan.theorem.relative_noise(plan), plan.sampling_probability
         part = MixedGaussians(sigma=sigma, probability=q, records=images, steps=plan.steps)
@@ -68,7 +68,7 @@ def person_epsilon(
 
 
 def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) -> float:
-    """Epsilon at delta for k examples by group privacy, which needs only the run's promise for one example.
+    """Epsilon at delta for k examples by group privacy, which needs only the run's guarantee for one example.
 
     **Guarantee.** (k e, (e^(k e) - 1) / (e^e - 1) d) holds for every (e, d) that holds for one example (Vadhan 2017,
     lemma 2.2). The result is the least k e found whose second figure, computed at that e, is at most delta. Infinite
