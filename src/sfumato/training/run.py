@@ -20,7 +20,7 @@ from sfumato.data import Source, SourceSpec
 from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
-from sfumato.experiment.settings import Settings
+from sfumato.experiment.settings import Settings, refuse_noise
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
 from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
@@ -37,7 +37,7 @@ from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
 from sfumato.training.parts.options import OPTIONS, split
 from sfumato.training.parts.part import Measure
-from sfumato.training.preparation import early_checks, resume, sources
+from sfumato.training.preparation import resume, sources
 from sfumato.training.preparation.building import pretraining_digests
 from sfumato.training.preparation.estimate import idle_warning
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
@@ -114,7 +114,8 @@ def train(
         check_machine(machine)
         if isinstance(source, str):
             spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
-            early_checks.check(asked, spec, options)
+            asked.check_source(spec)
+            options.check(public=spec.is_public)
             source, context["request"] = (
                 spec.open(owner_key()),
                 to_recipe.request_of(spec, asked, machine, options),
@@ -134,7 +135,10 @@ def train(
             known: dict[str, Any] = {"examples": examples, "users": people, "zoom": chosen.augmentation.zoom}
             if isinstance(source, str):
                 spec = SourceSpec(spec=source, **known)
-                early_checks.check_planned(chosen, plan, spec, options)
+                chosen.check_steps(plan.steps)
+                chosen.check_source(spec, chosen.model)
+                refuse_noise(chosen.noise, plan.mechanism, plan.clipping)
+                options.check(public=spec.is_public)
                 source, context["request"] = spec.open(owner_key()), {"source": spec.record()}
             source = sources.open_data(source, **known)
         source = users.cap_for_plan(source, plan)
