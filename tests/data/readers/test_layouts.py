@@ -85,7 +85,7 @@ def test_a_column_of_another_name_says_whose_image_it_is(tmp_path):
         found = opened(spec, user_column="Patient", test_fraction=0.4)
         assert found.users == len(found.train) / 3  # all of a person's images are in one part
         assert len(found.test) % 3 == 0
-    with pytest.raises(SfumatoError, match="has no column 'who', only .*; correct user_column"):
+    with pytest.raises(SfumatoError, match=r"has no column 'who', only .*; correct user_column"):
         opened(f"parquet:{tmp_path}/t.parquet", user_column="who")
     with pytest.raises(SfumatoError, match=r"has no column 'patient', only .*; correct user_column"):
         opened(f"csv:{tmp_path}/t.csv", user_column="patient")
