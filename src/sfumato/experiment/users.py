@@ -179,8 +179,8 @@ def refuse_shared(source: Source) -> None:
 
     if shared := shared_users(replace(source, held_out=None), owner_key()):
         raise SfumatoError(
-            f"{shared} of the {source.users} training users also have test records, so accuracy would be measured on "
-            "people whom the model was trained on",
+            f"{shared} of the {source.users} training users also have test records, so the model would be tested on "
+            "people whom it was trained on",
             "split the data by user, or give a single part and leave the split to sfumato",
         )
 

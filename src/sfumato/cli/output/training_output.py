@@ -15,10 +15,9 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import wording
 
 if TYPE_CHECKING:
-    from sfumato.embedding.job import AnyJob
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.job import PrivateJob
+    from sfumato.training.job import PrivateJob, PublicJob
     from sfumato.training.run import PublicRun
 
 EMBEDDING_FIGURES = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
@@ -235,7 +234,7 @@ def prospects(job: PrivateJob, forecast: str | None) -> Iterator[str]:
 # -- dry runs ----------------------------------------------------------------------------------------------------------
 
 
-def show_dry_run(job: PrivateJob | AnyJob, run: RunDirectory, *, json: bool) -> None:
+def show_dry_run(job: PrivateJob | PublicJob, run: RunDirectory, *, json: bool) -> None:
     """Print what a run would do."""
     data = dry_run_data(job, run)
     nothing = console.dry_run_note(f"{data['would']} the run in {run.path}")
@@ -244,7 +243,7 @@ def show_dry_run(job: PrivateJob | AnyJob, run: RunDirectory, *, json: bool) -> 
 
 def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     """What a run would do, as plain data."""
-    from sfumato.embedding.choices import UNTRAINED
+    from sfumato.experiment.client_choices import UNTRAINED
     from sfumato.privacy.planning import remarks
     from sfumato.training.job import PublicJob
 
@@ -261,26 +260,26 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     else:
         data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan)
         data["privacy_plan"] = job.plan.to_dict()
-    if (clients := getattr(job, "clients", None)) is not None:
+    if job.embedding is not None:
+        clients = job.embedding.clients
         data["clients"] = clients.recorded if clients.method == UNTRAINED else clients.to_dict()
     return data | _estimates(job)
 
 
 def _estimates(job: Any) -> dict[str, Any]:
     """Estimates for a run: time and memory, signal, published figures, and kept weights."""
-    from sfumato.embedding import job as of_embedding
     from sfumato.privacy.planning import remarks
     from sfumato.training.launch import current_workers
     from sfumato.training.loop import trained_bytes
-    from sfumato.training.preparation.estimate import average_bytes, estimate, idle_warning
+    from sfumato.training.preparation.estimate import average_bytes, embedding_seconds, estimate, idle_warning
 
-    if hasattr(job, "clients"):
+    if job.embedding is not None:
         trained = [
             value for value in job.module.parameters() if value.requires_grad and getattr(job, "uses_data", True)
         ]
         parameters = sum(value.numel() for value in trained)
         expected = {
-            "seconds": of_embedding.seconds(job),
+            "seconds": embedding_seconds(job, job.embedding),
             "parameters": parameters,
             "processes": current_workers().count,
         }

@@ -12,15 +12,15 @@ from sfumato.cli.options.choices import NewRunChoices, SharedWork, refuse_dry_se
 from sfumato.cli.options.run_options import ObserverOptions
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, with_spellings
 from sfumato.data.paths import stem_of
-from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
-from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.experiment.client_choices import BudgetOfRounds, ClientChoices, ServerChoices
+from sfumato.experiment.clients import EmbeddingExperiment
 from sfumato.experiment.settings import NoiseMade, Pair
 
 if TYPE_CHECKING:
-    from sfumato.embedding.job import AnyJob
-    from sfumato.embedding.run import EmbeddingTrial
     from sfumato.observers.observer import Observer
     from sfumato.runs.directory import RunDirectory
+    from sfumato.training.embedding import EmbeddingTrial
+    from sfumato.training.job import PrivateJob, PublicJob
 
 
 @with_spellings
@@ -88,7 +88,7 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
 
     def trial(self) -> EmbeddingTrial:
         """The requested training."""
-        from sfumato.embedding.run import EmbeddingTrial
+        from sfumato.training.embedding import EmbeddingTrial
 
         return EmbeddingTrial(
             experiment=self.experiment,
@@ -113,17 +113,17 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-seeds")
         with self.progress_bars(repeating=False) as progress:
 
-            def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:
+            def observers(job: PrivateJob | PublicJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
             found = search.repeat(trial, seeds=seeds, directory=base, observers=observers, progress=progress)
         search_output.show_repeated(found, base, json=self.json)
 
-    def job_from_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
+    def job_from_record(self, path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
         """The job of a run directory, from its record."""
-        from sfumato.embedding.run import job_from_record
+        from sfumato.training.preparation.from_record import embedding_job_from_record
 
-        return job_from_record(path)
+        return embedding_job_from_record(path)
 
     @property
     def experiment(self) -> EmbeddingExperiment:

@@ -177,7 +177,7 @@ class Evaluate(SharedWork, ModelOptions, Loading):
         import numpy as np
 
         from sfumato.data import Transform
-        from sfumato.embedding.steps import BATCH, embed_records, evaluation
+        from sfumato.evaluation.embeddings import BATCH, embed_records, evaluation
 
         transform = loaded.transform
         assert isinstance(transform, Transform)

@@ -76,7 +76,7 @@ def conclude(
         carried = Statement(plan=job.plan, circumstances=conclusion.circumstances)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
     further = {} if conclusion is None else conclusion.evaluation
-    if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
+    if isinstance(job, PrivateJob) and job.embedding is None and (few := unlearnt(job.source, job.plan)):
         further = further | {"unlearnt": few}
     result = scorer.evaluation(released, trained.outputs)
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))

@@ -16,6 +16,7 @@ from sfumato._choices import choices_of
 from sfumato.data import SourceSpec
 from sfumato.data.declared import Labels
 from sfumato.experiment import users
+from sfumato.experiment.client_choices import DECAY, WITHOUT_PLAN, clipping_of
 from sfumato.experiment.defaults import aggregate_rules
 from sfumato.experiment.settings import Settings
 from sfumato.models import shares
@@ -29,6 +30,7 @@ from sfumato.training.parts.part import EarlyFacts
 from sfumato.training.preparation.building import refuse_noise
 
 if TYPE_CHECKING:
+    from sfumato.experiment.clients import EmbeddingExperiment
     from sfumato.experiment.experiment import Experiment
     from sfumato.experiment.settings import Budget
     from sfumato.privacy.clipping import Clipping
@@ -197,3 +199,25 @@ def try_plan(
         unit=unit,
         adjacency=request.adjacency,
     )
+
+
+def check_embedding(experiment: EmbeddingExperiment, spec: SourceSpec | None = None) -> None:
+    """Refuse options of an embedding training that are impossible for any data, or for this source as declared."""
+    check_numbers(experiment)
+    method = experiment.chosen
+    if method not in WITHOUT_PLAN:
+        experiment.refuse_no_noise()
+        experiment.refuse_orders()
+    experiment.refuse_others()
+    if experiment.per_user is not None:
+        positive_integer("per_user", experiment.per_user)
+    settings = provisional_settings(vars(experiment), ema=DECAY if experiment.aggregate == "ema" else 0.0)
+    check_settings(settings, steps=experiment.steps, model=experiment.model, spec=spec)
+    experiment.clients_of(**{} if experiment.clients is None else {"count": experiment.clients})
+    if method != "central":
+        check_has_users(spec)
+    if method not in WITHOUT_PLAN:
+        request, quantile = experiment.request(ANY_NUMBER, momentum=0.0), experiment.quantile
+        clipping = clipping_of(experiment.max_norm, quantile, count_noise=1e6)  # the real one depends on the clients
+        refuse_noise(experiment.noise, request.mechanism, None if quantile is None else clipping)
+        try_plan(experiment, request, User(clients=True, at_most=experiment.per_user), clipping=clipping)
