@@ -3,7 +3,7 @@
 For instance: python studies/printed.py npz:mnist.npz --public --model lenet5,norm=batch --public-data npz:omniglot.npz
 --public-examples 16 --epsilon 3 --batch-size 64 --steps 500
 
-The claimed epsilon does not hold, so the data must be public. See docs/normalisation.md.
+The claimed epsilon does not hold, so the data must be public. See studies/results/notes.md.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `studies`
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrivateChoices
 from sfumato.cli.output import training_output
+from sfumato.cli.parser import argument
 from sfumato.observers.progress import ProgressBars
 from studies import command, printed_run
 
@@ -28,7 +28,7 @@ NOT_READ = ("normalisation", "micro_batch", "precision")
 class Printed(PrivateChoices):
     """Options are as in sfumato train."""
 
-    what: spellings.SourceOrRecipe
+    what: str = argument("SOURCE|RECIPE")
     """A source or a recipe."""
 
     def run(self) -> None:

@@ -5,27 +5,27 @@ import inspect
 import re
 import shlex
 import subprocess
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 import sfumato
 from sfumato import cli, models, optim, search
 from sfumato._choices import choice
-from sfumato.cli.options.spellings import spelling_of
+from sfumato.cli.parser import page_of
 from sfumato.cli.registry import VERBS, load
 from sfumato.data.declared import fact
 from sfumato.data.kinds import KINDS
-from sfumato.data.readers.torchvision_reader import IN_ARRAYS
+from sfumato.data.readers.published import IN_ARRAYS
 from sfumato.runs import directory
-from sfumato.training.parts.part import Part
+from sfumato.training.parts import kept_weights
 from studies import command
 from tests import reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTES = ROOT / "studies" / "results" / "notes.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", NOTES, *(ROOT / "docs").glob("*.md")]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
 RUN_PAGES = [ROOT / "README.md", pytest.param(ROOT / "docs" / "python.md", marks=pytest.mark.slow)]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -59,10 +59,7 @@ def written(path: Path) -> list[str]:
 
 def options_of(verb: type) -> set[str]:
     """The options of a verb, as they are typed."""
-    hints = get_type_hints(verb, include_extras=True)
-    spelt = {field.name: spelling_of(hints[field.name]) for field in fields(verb)}
-    named = [name for name, spelling in spelt.items() if spelling is None or not spelling.positional]
-    return {"--" + name.replace("_", "-") for name in named}
+    return {option.flag for options in page_of(verb)[1].values() for option in options}
 
 
 def section(verb: str) -> str:
@@ -184,10 +181,10 @@ def test_what_contributing_shows_exists_and_can_be_called():
     assert calls
     for call in calls:
         eval(call, {"choice": choice, "fact": fact})
-    methods = re.findall(r"^\+    def (\w+)\((.*?)\):", text, re.MULTILINE)
-    assert methods
-    for name, arguments in methods:
-        assert inspect.getfullargspec(getattr(Part, name)).args == arguments.split(", "), name
+    functions = re.findall(r"^\+def (\w+)\((.*?)\):", text, re.MULTILINE)
+    assert functions
+    for name, arguments in functions:
+        assert inspect.getfullargspec(getattr(kept_weights, name)).args == arguments.split(", "), name
     for name in re.findall(r"`([\w./]+/\w+\.py)`", text):
         assert any((ROOT / start / name).exists() for start in ("", "src/sfumato")), name
     of_sources = text.partition("**A source.**")[2].partition("\n**")[0]
@@ -205,7 +202,7 @@ def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text("utf-8")
     notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "docs").glob("notebooks/*.ipynb")}
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert pages | notebooks == set(re.findall(r"([\w/-]+\.md)", menu))
+    assert pages | notebooks | {"index.md"} == set(re.findall(r"([\w/-]+\.md)", menu))  # the index is the README
 
 
 def test_every_public_object_has_its_docstring_in_the_api():

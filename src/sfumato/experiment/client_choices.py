@@ -53,7 +53,7 @@ LARGEST_SMALL_IMAGE = 32
 DECAY = 0.9999
 """Of the moving average, where gradients are taken at it and none is given."""
 FEDEMB_FROM = 100_000
-"""The least number of users for training a network: docs/embeddings.md."""
+"""The least number of users for training a network: docs/tasks.md."""
 USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
 """Of Xu et al. 2022 for EMNIST."""
 

@@ -16,13 +16,13 @@ from sfumato.randomness import RunKey
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import VARIED
 from sfumato.training.job import PrivateJob
-from sfumato.training.loop import check_choices
-from sfumato.training.parts.registry import OPTIONS
+from sfumato.training.parts.options import OPTIONS, RunOptions
 from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, pretraining_digests
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.preparation.trial import AnyTrial
+from sfumato.training.weights import check_choices
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Trial(AnyTrial):
         experiment: the chosen options. The others follow by rule.
         source: the source's name, or a `SourceSpec` with declarations.
         device, threads, micro_batch, precision: performance settings, which don't affect the promise.
-        options: options of the run's parts, by name (`registry.OPTIONS`).
+        options: fields of `RunOptions`, by name.
         notes: further notes to report when the run starts.
         earlier_search: the search that chose these options, whose cost then counts too.
     """
@@ -104,7 +104,7 @@ class Trial(AnyTrial):
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
         check_machine(self.machine)
-        early_checks.check(self.experiment, self.spec, self.options)
+        early_checks.check(self.experiment, self.spec, RunOptions(**self.options))
 
     @property
     def machine(self) -> Machine:

@@ -22,7 +22,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.parts import budgeted
+from sfumato.training.parts.options import check_budget
 from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.clients import check, check_scored, prepare
 from sfumato.training.preparation.prepare import check_machine, own_threads
@@ -108,7 +108,7 @@ class EmbeddingTrial(AnyTrial):
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
         early_checks.check_embedding(self.experiment, self.spec)
-        budgeted.check(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
+        check_budget(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
         check(self.options, self.experiment.chosen)
         check_machine(self.machine)
 

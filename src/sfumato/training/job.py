@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sfumato import optim
 from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
 from sfumato.experiment.client_choices import UNTRAINED, Clients, NoiselessRounds
 from sfumato.experiment.settings import STANDARD, Performance, Settings
@@ -19,9 +21,12 @@ from sfumato.privacy import Circumstances, ClippedWithoutNoise, NoGuarantee, NoP
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
+from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.custom.code import CustomCode
-from sfumato.training.parts.part import Part, RunKind
+from sfumato.training.parts.part import RunKind
+from sfumato.training.parts.public_examples import PublicNormalisation
+from sfumato.training.weights import average_for, optimizer_for, set_rate, trained_parameters, training_over
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
@@ -89,7 +94,6 @@ class Job:
         own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
         request: the user's request as plain data (source and its options).
-        parts: optional parts of the run.
         embedding: the facts of a training of embeddings; else None.
     """
 
@@ -104,7 +108,6 @@ class Job:
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
     embedding: Embedding | None = None
 
     @property
@@ -117,11 +120,47 @@ class Job:
         """How the views of an example are made."""
         return self.settings.views
 
+    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """Set the learning rate of a step."""
+        descent = self.settings.descent
+        rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
+        set_rate(optimizer, descent.learning_rate * rate(step))
+
+    @property
+    def averaging(self) -> Average | None:
+        """The average of the weights that is released; None without averaging."""
+        return average_for(self.settings.averages)
+
+    @property
+    def training_over(self) -> TrainingOverAggregates | None:
+        """The aggregate at which gradients are computed; None for the last weights."""
+        return training_over(self.settings.averages)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A new optimizer over the trained parameters."""
+        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
+
+    def checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
+        """The state before the first step.
+
+        Args:
+            identity: of the run.
+            ledger: the hash of the ledger's first entry.
+        """
+        averaging = self.averaging
+        average = {} if averaging is None else averaging.begin(trained_parameters(self.module))
+        return Checkpoint.of(0, self.module, average, self.optimizer(), run=identity, ledger=ledger)
+
+    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
+        """Restores module and optimizer from the checkpoint. Returns the average's state."""
+        if self.own.optimizer is None:  # a custom optimizer's initial state is part of the run's digests
+            checkpoint.require_optimizer(optimizer, where=where)
+        return checkpoint.restore(self.module, optimizer, self.device)
+
     @property
     def step_facts(self) -> dict[str, Any]:
-        """Plain data of the parts and clients that determine the steps: recorded, and pinned like the settings."""
-        of_parts = {name: value for part in self.parts for name, value in part.pins.items()}
-        return of_parts if self.embedding is None else of_parts | self.embedding.record
+        """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
+        return {} if self.embedding is None else self.embedding.record
 
     @property
     def model_facts(self) -> dict[str, Any]:
@@ -166,6 +205,9 @@ class PrivateJob(Job):
         circumstances: facts for the statement besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
         notes: messages about defaults chosen for this machine, reported before the run begins.
+        budget: name of the owner's budget in which the whole plan is reserved.
+        public_examples: the public examples of the model's normalisation.
+        groups: whether each training record is in the second group of a plan with a drift, bool (N,).
     """
 
     gradient: Any
@@ -173,6 +215,15 @@ class PrivateJob(Job):
     circumstances: Circumstances
     input_shape: Shape
     notes: tuple[str, ...] = ()
+    budget: str | None = None
+    public_examples: PublicNormalisation | None = None
+    groups: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def step_facts(self) -> dict[str, Any]:
+        """The clients, the digest of the public examples, and the budget's name."""
+        public = {} if self.public_examples is None else self.public_examples.pin
+        return super().step_facts | public | ({} if self.budget is None else {"budget": {"name": self.budget}})
 
     @property
     def synthetic_targets(self) -> Tensor | None:
@@ -207,7 +258,9 @@ class PrivateJob(Job):
     def sampler_inputs(self) -> dict[str, np.ndarray]:
         """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
         (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
-        return {name: entries for part in self.parts for name, entries in part.sampler_inputs.items()}
+        excluded = None if self.public_examples is None else self.public_examples.excluded
+        inputs = {"groups": self.groups, "excluded": excluded}
+        return {name: entries for name, entries in inputs.items() if entries is not None}
 
     @property
     def max_user_records(self) -> int | None:

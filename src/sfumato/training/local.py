@@ -27,7 +27,7 @@ from sfumato._devices import fork_rng
 from sfumato.experiment.client_choices import LocalSGD
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
 from sfumato.models.losses import PAIRED
-from sfumato.training.loop import trained_parameters
+from sfumato.training.weights import trained_parameters
 
 
 def batches(

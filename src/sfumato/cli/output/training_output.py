@@ -270,8 +270,8 @@ def _estimates(job: Any) -> dict[str, Any]:
     """Estimates for a run: time and memory, signal, published figures, and kept weights."""
     from sfumato.privacy.planning import remarks
     from sfumato.training.launch import current_workers
-    from sfumato.training.loop import trained_bytes
     from sfumato.training.preparation.estimate import average_bytes, embedding_seconds, estimate, idle_warning
+    from sfumato.training.weights import trained_bytes
 
     if job.embedding is not None:
         trained = [

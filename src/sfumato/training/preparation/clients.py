@@ -24,9 +24,7 @@ from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.clients import updates_of
 from sfumato.training.job import MICRO_BATCH, Embedding, PrivateJob, PublicJob
 from sfumato.training.local import BackboneWithHead
-from sfumato.training.parts import kept_weights
-from sfumato.training.parts.part import RunRequest
-from sfumato.training.parts.registry import parts_of, split
+from sfumato.training.parts.options import RunOptions, check_kept, split
 from sfumato.training.preparation.building import origins, pretraining_digests, transform_for
 from sfumato.training.preparation.prepare import common_setup, key_of_weights, private_setup
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
@@ -43,7 +41,7 @@ def check(options: Mapping[str, Any], method: str) -> None:
     budget, keep = options.get("budget"), options.get("keep")
     if budget is not None and method in WITHOUT_PLAN:
         raise SfumatoError(f"`budget` is {budget}, but method {method} spends nothing of it", "leave it out")
-    kept_weights.check_count(keep)
+    check_kept(keep)
     if keep and method not in BY_ROUNDS:
         raise SfumatoError(
             f"keep is {keep}, but method {method} has no rounds by a plan whose weights could be kept",
@@ -73,7 +71,7 @@ def prepare(
     """
     options, others = split(choices)
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
-    check(options, clients.method)
+    check(vars(options), clients.method)
     _check_source(source, decided)
 
     def built(key: RunKey) -> nn.Module:
@@ -150,12 +148,10 @@ def check_plan(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
         )
 
 
-def _private(
-    source: Source, decided: EmbeddingDecision, start: Start, built: Built, options: Mapping[str, Any]
-) -> PrivateJob:
+def _private(source: Source, decided: EmbeddingDecision, start: Start, built: Built, options: RunOptions) -> PrivateJob:
     """The job of rounds by a plan, whose sums of clipped updates get noise."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
-    parts = parts_of(RunRequest(source=source, plan=plan, settings=settings, options=options))
+    options.check_room(source, plan, settings.seed)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         return plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
@@ -173,18 +169,18 @@ def _private(
     unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = (*(fact for fact in source.facts_read if fact not in unused), *["groups"] * (clients.grouping == "fixed"))
     query = updates_of(known["module"], clients, plan.max_norm)
-    known |= private_setup(known, plan, query, parts, start, alone=True, read=read)  # one client after the other
+    known |= private_setup(known, plan, query, options, start, alone=True, read=read)  # one client after the other
     return PrivateJob(**known, input_shape=source.shape, embedding=Embedding.at_start(clients, known["module"]))
 
 
 def _of_gradients(
-    source: Source, decided: EmbeddingDecision, start: Start, built: Built, options: Mapping[str, Any]
+    source: Source, decided: EmbeddingDecision, start: Start, built: Built, options: RunOptions
 ) -> PrivateJob:
     """The job of a classifier that contains the backbone, trained with each user's mean gradient (DP-SGD)."""
     settings = decided.settings
     module = built(key_of_weights(start.unfinished.key, settings))
     of_module = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    job = prepare_classifier(module, source, decided.plan, of_module, start, **options)
+    job = prepare_classifier(module, source, decided.plan, of_module, start, **vars(options))
     return replace(
         job,
         settings=settings,

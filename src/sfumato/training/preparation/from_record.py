@@ -27,7 +27,7 @@ from sfumato.training.custom.code import CustomCode, Loss
 from sfumato.training.custom.optimizers import Makes
 from sfumato.training.job import EMBEDDING, ROUND, PrivateJob, PublicJob, PublicTraining, is_public
 from sfumato.training.loop import outcome_at_checkpoint
-from sfumato.training.parts import registry
+from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation import clients as clients_preparation
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
@@ -88,8 +88,8 @@ def job_from_record(
         source = users.cap_for_plan(source_of(path, record, **known), plan)
         facts = Circumstances.from_dict(record["circumstances"])
         start = Start.for_run(run, request=record["request"], search=facts.search)
-        options = registry.recorded_options(record, path)
-    return prepare(own, source, plan, settings, start, **options), run
+        options = RunOptions.from_record(record)
+    return prepare(own, source, plan, settings, start, **vars(options)), run
 
 
 def embedding_job_from_record(path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
@@ -113,7 +113,7 @@ def embedding_job_from_record(path: str) -> tuple[PrivateJob | PublicJob, RunDir
         decided = PublicDecision(settings, clients, record["batch_size"], record["steps"], [], rounds)
         return clients_preparation.prepare(source, decided, start=start), run
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    decided, options = EmbeddingDecision(plan, settings, clients, []), registry.recorded_options(record, path)
+    decided, options = EmbeddingDecision(plan, settings, clients, []), vars(RunOptions.from_record(record))
     return clients_preparation.prepare(users.cap_for_plan(source, plan), decided, start=start, **options), run
 
 
