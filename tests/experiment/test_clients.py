@@ -9,7 +9,6 @@ import pytest
 from sfumato._checks import SfumatoError
 from sfumato.experiment import EmbeddingExperiment
 from sfumato.experiment.client_choices import Clients
-from sfumato.training.preparation.early_checks import check_embedding
 
 SOURCE: Any = SimpleNamespace(users=400, size=28, train=SimpleNamespace(users=np.arange(400).astype(str)))
 
@@ -68,7 +67,7 @@ def test_heads_begin_at_prototypes_by_rule_and_at_random_as_in_the_paper_where_t
 )
 def test_what_is_asked_of_heads_that_clients_do_not_have_is_refused_by_the_option_s_name(asked, words):
     with pytest.raises(SfumatoError, match=words):
-        check_embedding(EmbeddingExperiment(**asked))
+        EmbeddingExperiment(**asked).refuse_early()
 
 
 def test_a_record_says_where_heads_begin():

@@ -205,21 +205,21 @@ class LocalSGD:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        positive("learning_rate", self.learning_rate)
+        positive("client_rate", self.learning_rate)
         positive("head_scale", self.head_scale)
-        below_one("momentum", self.momentum)
-        positive_integer("epochs", self.epochs)
-        positive_integer("batch_size", self.batch_size)
+        below_one("client_momentum", self.momentum)
+        positive_integer("client_epochs", self.epochs)
+        positive_integer("client_batch_size", self.batch_size)
         if self.examples is not None:
-            positive_integer("examples", self.examples)
+            positive_integer("client_examples", self.examples)
         if self.shuffle_buffer is not None:
             not_negative("shuffle_buffer", self.shuffle_buffer)
-        one_of("loss", self.loss, LOSSES)
+        one_of("client_loss", self.loss, LOSSES)
         one_of("head", self.head, HEADS)
         not_negative("reconstruction_steps", self.reconstruction_steps)
-        one_of("first_head", self.first_head, FIRST_HEADS)
+        one_of("client_head", self.first_head, FIRST_HEADS)
         if self.temperature is not None:
-            positive("temperature", self.temperature)
+            positive("client_temperature", self.temperature)
         self._check_heads()
 
     def _check_heads(self) -> None:
@@ -231,8 +231,8 @@ class LocalSGD:
             )
         of_local_heads = {
             "reconstruction_steps": self.reconstruction_steps or None,
-            "first_head": None if self.first_head == "random" else self.first_head,
-            "temperature": self.temperature,
+            "client_head": None if self.first_head == "random" else self.first_head,
+            "client_temperature": self.temperature,
         }
         for name, value in of_local_heads.items():
             if value is not None and not self.has_local_head:
@@ -242,7 +242,7 @@ class LocalSGD:
                 )
         if self.first_head == "prototype" and self.temperature is None:
             raise SfumatoError(
-                "first_head 'prototype' needs a temperature, since its rows are directions",
+                "client_head 'prototype' needs client_temperature, since its rows are directions",
                 f"give a temperature such as {TEMPERATURE:g}",
             )
 

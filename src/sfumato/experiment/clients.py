@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato import data
-from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import choices_of
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.client_choices import (
@@ -23,7 +23,6 @@ from sfumato.experiment.client_choices import (
     FIRST_HEADS,
     LARGEST_SMALL_IMAGE,
     LOCAL_HEAD,
-    LOSSES,
     METHODS,
     NOISELESS,
     ROUNDS,
@@ -31,6 +30,7 @@ from sfumato.experiment.client_choices import (
     UNTRAINED,
     USERS_PER_CLIENT,
     USERS_PER_ROUND,
+    WITHOUT_PLAN,
     BudgetOfRounds,
     ClientChoices,
     Clients,
@@ -41,15 +41,21 @@ from sfumato.experiment.client_choices import (
     unused_choices,
 )
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.settings import Budget, NoiseMade, Pair, make_plan
+from sfumato.experiment.settings import (
+    MOST_EXAMPLES,
+    Budget,
+    NoiseMade,
+    Pair,
+    Settings,
+    check_plan,
+    make_plan,
+    refuse_noise,
+)
 from sfumato.optim.descent import Descent
 from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from sfumato.data import Source
-    from sfumato.experiment.settings import Settings
+    from sfumato.data import Source, SourceSpec
     from sfumato.privacy import PrivacyPlan
 
 CLIENT_OPTIONS = {
@@ -124,6 +130,32 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         decided = by_method.get(experiment.chosen, _private)(experiment, source)
         return decided._replace(reasons=[*why, *decided.reasons])
 
+    def refuse_early(self, spec: SourceSpec | None = None) -> None:
+        """Refuse options that are impossible for any data, or for this source as declared."""
+        from sfumato.privacy import User
+
+        self.check_numbers()
+        method, private = self.chosen, self.chosen not in WITHOUT_PLAN
+        if private:
+            self.refuse_no_noise()
+            self.refuse_orders()
+        self.refuse_others()
+        if self.per_user is not None:
+            positive_integer("per_user", self.per_user)
+        settings = Settings.provisional(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
+        settings.check_steps(self.steps)
+        self.clients_of(**{} if self.clients is None else {"count": self.clients})
+        if spec is not None:
+            settings.check_source(spec, self.model)
+            if method != "central":
+                spec.refuse_without_users()
+        if private:
+            request = self.request(MOST_EXAMPLES, momentum=0.0)
+            clipping = clipping_of(self.max_norm, self.quantile, count_noise=1e6)  # the real one depends on the clients
+            refuse_noise(self.noise, request.mechanism, None if self.quantile is None else clipping)
+            unit = User(clients=True, at_most=self.per_user)
+            check_plan(self, unit, request, clipping=clipping, max_norm=None)
+
     def with_method(self, source: Source) -> tuple[EmbeddingExperiment, list[str]]:
         """The experiment with the method by rule, and the reasons; unchanged if the options decide the method."""
         if self.method is not None or set(self.given) - set(BY_RULE):
@@ -195,9 +227,11 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def population(self, source: Source) -> int:
         """The number of users from which a round is drawn, or of groups if these are fixed."""
+        from sfumato.experiment import users
+
         if source.users is None:
             data.refuse_without_users()
-        return groups_of(source) if self.grouping == "fixed" else source.users
+        return users.groups_of(source) if self.grouping == "fixed" else source.users
 
     def size_of_round(self, population: int, reasons: list[str]) -> int:
         """The expected number of users (groups, if these are fixed) in a round. Adds to `reasons`."""
@@ -226,20 +260,12 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def clients_of(self, **others: Any) -> Clients:
         """The clients with the requested method, grouping, dimension and false accept rate."""
-        given = {name: getattr(self, name) for name in ("grouping", "dimension", "far")}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = {name: value for name, value in self.given.items() if name in ("grouping", "dimension", "far")}
         return Clients(**{"local": self.local(), "method": self.chosen, **given, **others})
 
     def local(self) -> LocalSGD:
         """The settings of a client's training."""
         given = {name: getattr(self, name) for name in CLIENT_OPTIONS if getattr(self, name) is not None}
-        for name, value in given.items():
-            if name in ("client_rate", "head_scale", "client_temperature"):
-                positive(name, value)
-            if name in ("client_epochs", "client_batch_size", "client_examples"):
-                positive_integer(name, value)
-            if name == "client_loss":
-                one_of(name, value, LOSSES)
         has_heads = self.chosen in LOCAL_HEAD and self.client_loss in (None, "softmax")
         by_rule: dict[str, Any] = {"examples": 2048, "first_head": "prototype" if has_heads else "random"}
         by_rule["head"] = "global" if self.chosen in ("fedavg", "fedavg-noiseless") else "local"
@@ -249,8 +275,6 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def settings(self, source: Source) -> Settings:
         """The settings of model and server."""
-        from sfumato.experiment.settings import Settings
-
         by_rule = {
             "model": "lenet" if source.size <= LARGEST_SMALL_IMAGE else "mobilenet-v2",
             "learning_rate": 0.02,
@@ -404,7 +428,6 @@ def _noiseless(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
 def _untrained(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
     """Settings and dimension of an untrained embedding, by rule on a classifier's fixed features."""
     from sfumato.experiment import defaults
-    from sfumato.experiment.settings import Settings
 
     experiment.population(source)
     reasons: list[str] = []
@@ -419,20 +442,3 @@ def _untrained(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
     given = {name: experiment.given.get(name) for name in ("pretrained", "pretrained_weights", "seed")}
     settings = Settings(model=model, optimizer="sgd", learning_rate=1.0, momentum=0.0, ema=0.0, **given)
     return PublicDecision(settings, experiment.clients_of(dimension=dimension), batch_size=1, steps=0, reasons=reasons)
-
-
-def groups_of(source: Source) -> int:
-    """The number of groups of users in the training part."""
-    import numpy as np
-
-    return len(np.unique(known_groups(source)))
-
-
-def known_groups(source: Source) -> np.ndarray:
-    """The group of each training record's user, text (N,). Refuses a source without groups."""
-    if source.train.groups is None:
-        raise SfumatoError(
-            "grouping is by groups, but the source does not name the group of each user",
-            "give a table with the column group, or an archive with groups_train; or use random grouping",
-        )
-    return source.train.groups

@@ -21,11 +21,10 @@ SEVERAL = (2, 5)
 """Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
 
 
-def user_cap(source: Source, unit: str | None, per_user: int | None, per_step: int | None) -> int | None:
+def user_cap(source: Source, unit: str | None, per_user: int | None) -> int | None:
     """G, the number of records kept of each user; None for all records, and if the unit is an example."""
     from sfumato.data import by_user
 
-    check_choices(unit, per_user, per_step)
     if unit != "user":
         return None
     if source.users is None:
@@ -111,6 +110,21 @@ def records_of_a_step(per_step: int | None, at_most: int | None, *, fixed: bool)
     return shown_by_plan(1, at_most), [Detail("per step 1 (by rule: gradients of different users say more)")]
 
 
+def groups_of(source: Source) -> int:
+    """The number of groups of users in the training part."""
+    return len(np.unique(known_groups(source)))
+
+
+def known_groups(source: Source) -> np.ndarray:
+    """The group of each training record's user, text (N,). Refuses a source without groups."""
+    if source.train.groups is None:
+        raise SfumatoError(
+            "grouping is by groups, but the source does not name the group of each user",
+            "give a table with the column group, or an archive with groups_train; or use random grouping",
+        )
+    return source.train.groups
+
+
 def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
     """The sampling candidates of a plan, examples or users, and their number in the data."""
     if not isinstance(plan.unit, User):
@@ -164,7 +178,7 @@ def class_users_note(source: Source, plan: PrivacyPlan) -> str | None:
     """A note on what a guarantee for users means if each class is one user; else None."""
     from sfumato.data import BY_CLASS
 
-    if source.user_from != BY_CLASS or source.declared.purpose.open_set or not isinstance(plan.unit, User):
+    if source.user_from != BY_CLASS or source.open_set or not isinstance(plan.unit, User):
         return None
     return (
         "each class is one user, so the guarantee hides what the model knows about a class: the smaller epsilon, the "
@@ -204,7 +218,7 @@ def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
         raise SfumatoError("the plan has virtual clients, which are for embeddings", "make the plan without clients")
     check_cap(by_user(source.train)[0], unit)
     check_classes(source)
-    if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # otherwise the parts share classes on purpose
+    if source.user_from != BY_CLASS or source.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)
     rule = plan.participation
     if rule.padded_size is not None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.data import Source, by_user
 from sfumato.experiment.client_choices import EVEN, Clients
-from sfumato.experiment.clients import known_groups
+from sfumato.experiment.users import known_groups
 from sfumato.gradients import GridSum
 from sfumato.gradients.clipping import accumulation_dtype, clip_factors, exact_squared_norms, exact_weighted_sum
 from sfumato.observers.progress import Progress

@@ -23,7 +23,6 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.parts.options import check_budget
-from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.clients import check, check_scored, prepare
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.sources import open_data
@@ -107,7 +106,7 @@ class EmbeddingTrial(AnyTrial):
 
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
-        early_checks.check_embedding(self.experiment, self.spec)
+        self.experiment.refuse_early(self.spec)
         check_budget(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
         check(self.options, self.experiment.chosen)
         check_machine(self.machine)

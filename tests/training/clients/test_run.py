@@ -10,7 +10,7 @@ from torch import nn
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.averaging import denoising
-from sfumato.experiment import clients as experiment
+from sfumato.experiment import users
 from sfumato.experiment.clients import EmbeddingDecision
 from sfumato.observers.progress import NoProgress
 from sfumato.randomness import NoiseState, Sampler
@@ -116,7 +116,7 @@ def test_removing_one_user_moves_the_sum_of_the_real_round_by_up_to_twice_the_no
 
 def test_removing_a_whole_fixed_group_moves_it_by_the_norm_at_most(source, monkeypatch):
     """The last by name; the number of groups is a public fact, and stays."""
-    monkeypatch.setattr(experiment, "groups_of", lambda source: 4)
+    monkeypatch.setattr(users, "groups_of", lambda source: 4)
     choices = {"grouping": "fixed", "batch_size": 3, "clients": None, "max_norm": 0.05, "client_rate": 0.5}
     rounds = [round_of(source, key=key, **choices) for key in range(3)]
     distances = [moved(whole, round_of(source, key=key, group="g3", **choices)) for key, whole in enumerate(rounds)]
