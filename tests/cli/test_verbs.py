@@ -353,7 +353,7 @@ def test_verify_says_in_one_line_that_the_statement_follows(call, run):
     line = call(f"verify {run}")
     assert line.count("\n") == 1
     assert line.startswith("This run is an experiment: its randomness follows from a seed, so its weights have no ")
-    assert "anybody. The statement follows from the record. " in line
+    assert "privacy guarantee. The statement" in line
     assert "cannot prove its own honesty" in line
     verdict = json.loads(call(f"verify {run} --json"))
     assert verdict["holds"] is True
