@@ -116,8 +116,8 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
             def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
-            found = search.repeat(trial, seeds=seeds, directory=base, observers=observers, progress=progress)
-        search_output.show_repeated(found, base, json=self.json)
+            result = search.sweep(search.Seeds(trial, seeds), directory=base, observers=observers, progress=progress)
+        search_output.show_repeated(result, base, json=self.json)
 
     def job_from_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
         """The job of a run directory, from its record."""

@@ -126,19 +126,24 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
         self._check_repeated(budgets)
         chosen = self.resolved()
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
-        how: dict[str, Any] = {"seeds": self.seeds}
-        if budgets is not None:
-            chosen = replace(chosen, epsilon=None)
-            how = {"epsilons": budgets, "trial_for_epsilon": self.trial_for_epsilon}
-            how["dry_run"] = training_output.dry_run_data if self.dry_run else None
+        if budgets is None:
+            trials = search.Seeds(chosen.trial(), self.seeds)
+        else:
+            trials = search.Budgets(replace(chosen, epsilon=None).trial(), budgets, self.trial_for_epsilon)
         with self.progress_bars(repeating=False, verbose=self.verbose or self.dry_run) as progress:
 
             def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
-            found = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **how)
-        show = search_output.show_dry_run if self.dry_run else search_output.show_repeated
-        show(found, base, json=self.json)
+            result = search.sweep(
+                trials,
+                directory=base,
+                dry_run=self.dry_run,
+                preview=training_output.dry_run_data,
+                observers=observers,
+                progress=progress,
+            )
+        search_output.show_repeated(result, base, json=self.json)
 
     def trial_for_epsilon(self, epsilon: float) -> Trial:
         """The training for one budget. The recipe may have a row for it."""
