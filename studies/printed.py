@@ -3,7 +3,7 @@
 For instance: python studies/printed.py npz:mnist.npz --public --model lenet5,norm=batch --public-data npz:omniglot.npz
 --public-examples 16 --epsilon 3 --batch-size 64 --steps 500
 
-The claimed epsilon does not hold, so the data must be public. See docs/normalisation.md.
+The claimed epsilon does not hold, so the data must be public. See studies/results/notes.md.
 """
 
 from __future__ import annotations

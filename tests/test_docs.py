@@ -20,12 +20,13 @@ from sfumato.data.declared import fact
 from sfumato.data.kinds import KINDS
 from sfumato.data.readers.torchvision_reader import IN_ARRAYS
 from sfumato.runs import directory
-from sfumato.training.parts.part import Part
+from sfumato.training.parts import kept_weights
 from studies import command
 from tests import reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTES = ROOT / "studies" / "results" / "notes.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", NOTES, *(ROOT / "docs").glob("*.md")]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
 RUN_PAGES = [ROOT / "README.md", pytest.param(ROOT / "docs" / "python.md", marks=pytest.mark.slow)]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -184,10 +185,10 @@ def test_what_contributing_shows_exists_and_can_be_called():
     assert calls
     for call in calls:
         eval(call, {"choice": choice, "fact": fact})
-    methods = re.findall(r"^\+    def (\w+)\((.*?)\):", text, re.MULTILINE)
-    assert methods
-    for name, arguments in methods:
-        assert inspect.getfullargspec(getattr(Part, name)).args == arguments.split(", "), name
+    functions = re.findall(r"^\+def (\w+)\((.*?)\):", text, re.MULTILINE)
+    assert functions
+    for name, arguments in functions:
+        assert inspect.getfullargspec(getattr(kept_weights, name)).args == arguments.split(", "), name
     for name in re.findall(r"`([\w./]+/\w+\.py)`", text):
         assert any((ROOT / start / name).exists() for start in ("", "src/sfumato")), name
     of_sources = text.partition("**A source.**")[2].partition("\n**")[0]
@@ -205,7 +206,7 @@ def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text("utf-8")
     notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "docs").glob("notebooks/*.ipynb")}
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert pages | notebooks == set(re.findall(r"([\w/-]+\.md)", menu))
+    assert pages | notebooks | {"index.md"} == set(re.findall(r"([\w/-]+\.md)", menu))  # the index is the README
 
 
 def test_every_public_object_has_its_docstring_in_the_api():

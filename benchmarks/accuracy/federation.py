@@ -10,7 +10,7 @@ noise, which is what the average of the sites' noise amounts to. Every site has 
 - hands: photographs by person, features of `dictionary`; the seed draws 60 people to test on. A record is a person,
   with the mean loss of at most 10 photographs. Equal shares only: each person shows all ten digits.
 
-The model is a linear head, trained by the rule of docs/federation.md: 60 rounds of one full-batch step, momentum kept
+The model is a linear head, trained by the rule of docs/scaling.md: 60 rounds of one full-batch step, momentum kept
 at the sites, one rate at all sites, and averages weighted by their sizes. One site and one place train by the same
 rule. Clipped sums and averages are computed here, all budgets at once, and the noise is torch's; `by private_rounds` is
 the package itself. DATA holds mnist.npz and sign_language_digits.zip. Goes on where it stopped; writes

@@ -2,8 +2,8 @@
 
 One thing is changed at a time around a Wide-ResNet 16-2 on 16 images of 32 x 32 with one view: examples, views, side of
 the images, width, depth. Each point is timed as in clipping.py, interleaved with plain gradient steps of the same model
-and batch. Writes benchmarks/results/scaling-MACHINE.json and draws docs/engine-scaling.svg; `--draw FILE` only draws
-the figures of an earlier run.
+and batch. Writes benchmarks/results/scaling-MACHINE.json and draws studies/results/engine-scaling.svg; `--draw FILE`
+only draws the figures of an earlier run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.shared import measuring, methods, problems
 from benchmarks.shared.problems import Row
 from benchmarks.speed import clipping
 
-PICTURE = RESULTS.parents[1] / "docs" / "engine-scaling.svg"
+PICTURE = RESULTS.parents[1] / "studies" / "results" / "engine-scaling.svg"
 BASE = {"examples": 16, "views": 1, "side": 32, "width": 2, "depth": 16}
 POINTS = {
     "examples": (4, 8, 16, 32, 64),

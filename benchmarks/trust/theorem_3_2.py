@@ -17,7 +17,7 @@ risk is the mean of r; for half of the pairs r is 0, and the risk has a kink at 
 2019 (arXiv 1812.05217, section 3) without noise: a maximum of T + 1 linear functions over the unit ball of T
 dimensions, on which the last weights are no better than log(T) / (32 sqrt(T)).
 
-Writes benchmarks/results/theorem-3-2.json and docs/theorem-3-2.svg. About a minute on one core.
+Writes benchmarks/results/theorem-3-2.json and studies/results/theorem-3-2.svg. About a minute on one core.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def main() -> None:
             found[name].append(each := measure(size))
             print(name, *(f"{key} {value:.4g}" for key, value in each.items()), flush=True)
     RESULTS.joinpath("theorem-3-2.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    (RESULTS.parents[1] / "docs" / "theorem-3-2.svg").write_text(draw(found), "utf-8")
+    (RESULTS.parents[1] / "studies" / "results" / "theorem-3-2.svg").write_text(draw(found), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""For mkdocs: each notebook of this folder as a page, with the outputs that are stored in it."""
+"""For mkdocs: the README as the first page, and each notebook of this folder as a page with its stored outputs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ HERE = Path(__file__).parent
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each notebook; the notebook itself stays beside it, to be downloaded."""
+    """Add the first page, and a page for each notebook; the notebook itself stays beside it, to be downloaded."""
+    readme = (HERE.parents[1] / "README.md").read_text("utf-8")
+    files.append(File.generated(config, "index.md", content=first_page(readme)))
     for path in sorted(HERE.glob("*.ipynb")):
         content = page(json.loads(path.read_text("utf-8")), path.name)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=content))
     return files
+
+
+def first_page(readme: str) -> str:
+    """The README with its links as they lead from `docs/`; a file outside has no page, so its name alone stays."""
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|docs/)[^)]+\)", r"\1", readme).replace("(docs/", "(")
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:

@@ -199,7 +199,7 @@ def capture_graph(
 
 
 def has_bfloat16(name: str) -> bool:
-    """Whether an accelerator multiplies bfloat16 matrices in hardware. False on the CPU: see docs/engine.md."""
+    """Whether an accelerator multiplies bfloat16 matrices in hardware. False on the CPU."""
     import torch
 
     if (device := torch.device(name)).type == "cpu":

@@ -46,7 +46,7 @@ def test_the_rate_is_the_equation_of_its_docstring(model):
     ("given", "size", "channels", "expected"),
     [
         ({}, 32, 3, "dictionary"),
-        ({}, 28, 1, "dictionary,wavelets=0.85"),  # of drawings wavelets tell more, docs/defaults.md
+        ({}, 28, 1, "dictionary,wavelets=0.85"),  # of drawings wavelets tell more, studies/results/notes.md
         ({"flip": False}, 32, 3, "scattering"),  # its features of colour images are those of their mirror images
         ({}, 8, 1, "scattering"),
         ({}, 15, 3, "scattering"),

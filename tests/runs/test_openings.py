@@ -20,7 +20,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.openings import open_run
 from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.lines import DataIdentity, DataUse, RunOpened
-from sfumato.runs.owner.store import Store
+from sfumato.runs.owner.store import History
 
 STEPS, DELTA = 4, 1e-3
 
@@ -124,7 +124,7 @@ class Writes:
     def __init__(self, patch):
         self.due, self.kills = -1, 0
         self._watch(patch, RunDirectory, "write_json", 0, lambda name, *_: name == names.OPENED)
-        self._watch(patch, Store, "append", 2, lambda line: isinstance(line, RunOpened))
+        self._watch(patch, History, "append", 2, lambda line: isinstance(line, RunOpened))
         self._watch(patch, Ledger, "append", 4, lambda kind, _: kind == ledger.OPENING)
 
     def _watch(self, patch, kind, name, point, concerns):

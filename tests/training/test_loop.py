@@ -17,7 +17,6 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.conclusion.finish import conclude
-from sfumato.training.parts.part import Part
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.run import take_remaining_steps
@@ -140,14 +139,6 @@ def test_a_model_of_other_shapes_is_refused(stopped, spots, plan):
     assert [one.line() for one in ledger.read(run / "ledger.jsonl") if one.kind != "opening"] == before
 
 
-class Pinned(Part):
-    """A part whose facts determine the steps."""
-
-    @property
-    def pins(self):
-        return {"figures": {"count": 7}}
-
-
 def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
     run, job = stopped()
     began = ledger.read(run / "ledger.jsonl")[0].body
@@ -164,7 +155,7 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
         ("settings_commitment", {"source": replace(source, features="0" * 64)}),
         ("settings_commitment", {"settings": replace(settings, learning_rate=0.25)}),
         ("settings_commitment", {"transform": replace(job.transform, mean=(0.25,))}),
-        ("settings_commitment", {"parts": (*job.parts, Pinned())}),
+        ("settings_commitment", {"budget": "faces"}),
     ]:
         assert differs_in(resume._opening(replace(job, **change), identity)) == [part], change
     assert differs_in(resume._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [

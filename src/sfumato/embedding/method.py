@@ -146,7 +146,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
 
 
 FEDEMB_FROM = 100_000
-"""The least number of users for training a network: docs/embeddings.md."""
+"""The least number of users for training a network: docs/tasks.md."""
 SMALLEST, PIXELS = 8, "linear"
 """The least image side in pixels for the features of a classifier's rule, and the features of smaller images: the
 pixels themselves."""

@@ -39,9 +39,7 @@ from sfumato.privacy.unit import ALL
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts import kept_weights
-from sfumato.training.parts.part import RunRequest
-from sfumato.training.parts.registry import parts_of, split
+from sfumato.training.parts.options import RunOptions, check_kept, split
 from sfumato.training.preparation.building import origins, pretraining_digests, transform_for
 from sfumato.training.preparation.prepare import common_setup, key_of_weights, private_setup
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
@@ -57,7 +55,7 @@ def check(options: Mapping[str, Any], method: str) -> None:
     budget, keep = options.get("budget"), options.get("keep")
     if budget is not None and method in WITHOUT_PLAN:
         raise SfumatoError(f"`budget` is {budget}, but method {method} spends nothing of it", "leave it out")
-    kept_weights.check_count(keep)
+    check_kept(keep)
     if keep and method not in BY_ROUNDS:
         raise SfumatoError(
             f"keep is {keep}, but method {method} has no rounds by a plan whose weights could be kept",
@@ -87,11 +85,11 @@ def prepare(
     """
     options, others = split(choices)
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
-    check(options, clients.method)
+    check(vars(options), clients.method)
     if isinstance(decided, EmbeddingDecision) or clients.method == UNTRAINED:
         refuse_trained_on(source, pretraining_digests(source, settings))
     if isinstance(decided, EmbeddingDecision):
-        options = {**options, **({} if clients.method in BY_ROUNDS else {"keep": 0})}
+        options = options if clients.method in BY_ROUNDS else replace(options, keep=0)
         if clients.method == "dpsgd":
             return _dpsgd_job(source, decided, model, start, options)
         _refuse(source, decided.plan, clients)
@@ -128,12 +126,11 @@ def _private(
     decided: EmbeddingDecision,
     start: Start,
     built: Callable[[RunKey], nn.Module],
-    options: Mapping[str, Any],
+    options: RunOptions,
 ) -> EmbeddingJob:
     """The job with a plan, of virtual clients."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
-    asked = RunRequest(source=source, plan=plan, settings=settings, options=options)
-    parts = parts_of(asked)
+    options.check_room(source, plan, settings.seed)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         return plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
@@ -146,7 +143,7 @@ def _private(
     read = [fact for fact in source.facts_read if fact not in unused]
     facts = {"read": (*read, *(["groups"] if clients.grouping == "fixed" else []))}
     query = _updates(known, plan.max_norm, clients)
-    known |= private_setup(known, plan, query, parts, start, alone=True, **facts)  # one client after the other
+    known |= private_setup(known, plan, query, options, start, alone=True, **facts)  # one client after the other
     known |= {"initial_weights": copy_weights(known["module"]), "clients": clients, "input_shape": source.shape}
     return EmbeddingJob(**known)
 
@@ -157,14 +154,14 @@ def _updates(known: Mapping[str, Any], max_norm: float, clients: Clients) -> Cli
 
 
 def _dpsgd_job(
-    source: Source, decided: EmbeddingDecision, model: nn.Module | None, start: Start, options: Mapping[str, Any]
+    source: Source, decided: EmbeddingDecision, model: nn.Module | None, start: Start, options: RunOptions
 ) -> DpsgdJob:
     """The job of a classifier that contains the backbone, trained with each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
     module = build(source, settings, clients, key_of_weights(start.unfinished.key, settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    job = prepare_classifier(module, source, decided.plan, own, start, **options)
+    job = prepare_classifier(module, source, decided.plan, own, start, **vars(options))
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))

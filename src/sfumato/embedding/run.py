@@ -28,7 +28,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.job import is_public
-from sfumato.training.parts import budgeted, registry
+from sfumato.training.parts.options import RunOptions, check_budget, split
 from sfumato.training.preparation.from_record import refuse_searched, source_of
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.sources import open_data
@@ -92,7 +92,7 @@ class EmbeddingTrial(AnyTrial):
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
         self.experiment.refuse_early(self.spec)
-        budgeted.check(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
+        check_budget(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
         check(self.options, self.experiment.chosen)
         check_machine(self.machine)
 
@@ -201,9 +201,9 @@ def begin(
 ) -> Run | PublicRun:
     """Train in this directory. `choices` are options of the parts and fields of `Start`."""
     source.require_classes("a training of embeddings")
-    options, others = registry.split(choices)
+    options, others = split(choices)
     start = Start.for_run(run, **others)
-    job, reasons = job_of(experiment, source, model=model, start=start, **options)
+    job, reasons = job_of(experiment, source, model=model, start=start, **vars(options))
     if not run.exists:
         for line in reasons:
             progress.report(line)
@@ -226,7 +226,7 @@ def job_from_record(path: str) -> tuple[AnyJob, RunDirectory]:
     source, start = source_of(path, record), Start.for_run(run, **known_start)
     settings, clients, options = Settings.from_dict(record["settings"]), _clients(record[KIND]), {}
     if not public:
-        plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), registry.recorded_options(record, path)
+        plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), vars(RunOptions.from_record(record))
         decided, source = EmbeddingDecision(plan, settings, clients, []), users.cap_for_plan(source, plan)
     else:
         known = {"settings": settings, "clients": clients, "batch_size": record["batch_size"], "steps": record["steps"]}

@@ -1,6 +1,6 @@
 """Default rules. They use public facts alone: declared N, image size, colour, classes, epsilon and device.
 
-The rules come from experiments on digits, MNIST and a subset of CIFAR-10 (figures in docs/defaults.md). They never look
+The rules come from experiments on digits, MNIST and a subset of CIFAR-10 (figures in docs/models.md). They never look
 at an image.
 """
 

@@ -18,7 +18,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import budgets, store
 from sfumato.runs.owner.lines import DataUse, RunOpened, now
-from sfumato.runs.owner.store import Store
+from sfumato.runs.owner.store import History
 
 
 def open_run(run: RunDirectory, ledger: Ledger, *, copy: bool = False) -> None:
@@ -82,7 +82,7 @@ def _of_copies(others: Sequence[RunOpened], paid: int, ledger: Ledger) -> list[d
     return found
 
 
-def _counted(held: Store, run: RunDirectory, line: RunOpened) -> list[DataUse]:
+def _counted(held: History, run: RunDirectory, line: RunOpened) -> list[DataUse]:
     """The use that the steps of this copy are: one more run of the steps that are left, on the same data.
 
     Errors: `SfumatoError` if no theorem counts them, or if they do not fit into the budget.

@@ -15,7 +15,7 @@ from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import FIXED
 from sfumato.training.job import PrivateJob
 from sfumato.training.loop import check_choices
-from sfumato.training.parts.registry import OPTIONS
+from sfumato.training.parts.options import OPTIONS, RunOptions
 from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, pretraining_digests
 from sfumato.training.preparation.prepare import check_machine, prepare
@@ -35,7 +35,7 @@ class Trial(AnyTrial):
         experiment: the chosen options. The others follow by rule.
         source: the source's name, or a `SourceSpec` with declarations.
         device, threads, micro_batch, precision: performance settings, which don't affect the guarantee.
-        options: options of the run's parts, by name (`registry.OPTIONS`).
+        options: fields of `RunOptions`, by name.
         notes: further notes to report when the run starts.
         earlier_search: the search that chose these options, whose cost then counts too.
     """
@@ -69,7 +69,7 @@ class Trial(AnyTrial):
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
         check_machine(self.machine)
-        early_checks.check(self.experiment, self.spec, self.options)
+        early_checks.check(self.experiment, self.spec, RunOptions(**self.options))
 
     def select_records(self, source: Source) -> Source:
         """The source, reduced to the number of records per user that the experiment keeps."""

@@ -21,7 +21,8 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.custom.code import CustomCode
-from sfumato.training.parts.part import Part, RunKind
+from sfumato.training.parts.part import RunKind
+from sfumato.training.parts.public_examples import PublicNormalisation
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
@@ -46,7 +47,6 @@ class Job:
         own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
         request: the user's request as plain data (source and its options).
-        parts: optional parts of the run.
     """
 
     module: nn.Module
@@ -60,7 +60,6 @@ class Job:
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -74,8 +73,8 @@ class Job:
 
     @property
     def step_facts(self) -> dict[str, Any]:
-        """Plain data of the parts that determine the steps: recorded, and pinned like the settings."""
-        return {name: value for part in self.parts for name, value in part.pins.items()}
+        """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
+        return {}
 
     @property
     def model_facts(self) -> dict[str, Any]:
@@ -120,6 +119,9 @@ class PrivateJob(Job):
         circumstances: facts for the statement besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
         notes: messages about defaults chosen for this machine, reported before the run begins.
+        budget: name of the owner's budget in which the whole plan is reserved.
+        public_examples: the public examples of the model's normalisation.
+        groups: whether each training record is in the second group of a plan with a drift, bool (N,).
     """
 
     gradient: ClippedGradient | UserGradient
@@ -127,6 +129,15 @@ class PrivateJob(Job):
     circumstances: Circumstances
     input_shape: Shape
     notes: tuple[str, ...] = ()
+    budget: str | None = None
+    public_examples: PublicNormalisation | None = None
+    groups: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def step_facts(self) -> dict[str, Any]:
+        """The digest of the public examples, and the budget's name."""
+        public = {} if self.public_examples is None else self.public_examples.pin
+        return public | ({} if self.budget is None else {"budget": {"name": self.budget}})
 
     @property
     def synthetic_targets(self) -> Tensor | None:
@@ -152,7 +163,9 @@ class PrivateJob(Job):
     def sampler_inputs(self) -> dict[str, np.ndarray]:
         """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
         (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
-        return {name: entries for part in self.parts for name, entries in part.sampler_inputs.items()}
+        excluded = None if self.public_examples is None else self.public_examples.excluded
+        inputs = {"groups": self.groups, "excluded": excluded}
+        return {name: entries for name, entries in inputs.items() if entries is not None}
 
     @property
     def max_user_records(self) -> int | None:

@@ -35,8 +35,8 @@ from sfumato.training.conclusion import finish
 from sfumato.training.custom.code import CustomCode
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
+from sfumato.training.parts.options import OPTIONS, split
 from sfumato.training.parts.part import Measure
-from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import early_checks, resume, sources
 from sfumato.training.preparation.building import pretraining_digests
 from sfumato.training.preparation.estimate import idle_warning
@@ -115,7 +115,10 @@ def train(
         if isinstance(source, str):
             spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
             early_checks.check(asked, spec, options)
-            source, context["request"] = spec.open(owner_key()), to_recipe.request_of(spec, asked, machine, options)
+            source, context["request"] = (
+                spec.open(owner_key()),
+                to_recipe.request_of(spec, asked, machine, options),
+            )
         source = asked.select_records(sources.open_data(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
@@ -139,7 +142,7 @@ def train(
     run = RunDirectory(directory)
 
     def job() -> PrivateJob:
-        return prepare(own, source, plan, settings, Start.for_run(run, machine=machine, **context), **options)
+        return prepare(own, source, plan, settings, Start.for_run(run, machine=machine, **context), **vars(options))
 
     return execute_in_workers(job, run, heading=heading, progress=progress, observers=observers, copy=copy)
 
@@ -259,9 +262,17 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     yield from sources.notes(source, job.plan)
     yield from (f"note: {note}" for note in job.notes)
     yield from earlier_use_notes(job)
-    for part in job.parts:
-        yield from part.notes(source, job.plan)
+    yield from option_notes(job)
     yield from codes.unlisted_notes(source, pretraining_digests(source, job.settings))
+
+
+def option_notes(job: PrivateJob) -> Iterator[str]:
+    """Messages about class weights, and about the public examples of the normalisation."""
+    if job.settings.objective.class_prevalence is not None:
+        named = "labels" if job.source.multilabel else "classes"
+        yield f"note: with weights by `class_prevalence`, rare {named} are recognised more often and others less often"
+    if job.public_examples is not None:
+        yield from job.public_examples.notes(job.source)
 
 
 def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) -> AbstractContextManager[Any]:

@@ -129,7 +129,7 @@ def test_a_kill_between_a_line_and_the_count_is_no_loss(use, monkeypatch, first)
     if not first:
         use("x")
     with monkeypatch.context() as killed:
-        killed.setattr(store.Store, "write_count", stop_at(1 + first))
+        killed.setattr(store.History, "write_count", stop_at(1 + first))
         with pytest.raises(KeyboardInterrupt):
             use("y", count=0)
     assert [*disagreements()] == []
@@ -139,7 +139,7 @@ def test_a_kill_between_a_line_and_the_count_is_no_loss(use, monkeypatch, first)
 
 def stop_at(number: int):
     """The count, which a kill prevents at this call."""
-    genuine, calls = store.Store.write_count, []
+    genuine, calls = store.History.write_count, []
 
     def write_count(self):
         calls.append(self)

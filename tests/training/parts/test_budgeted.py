@@ -78,7 +78,7 @@ def test_a_run_that_does_not_fit_leaves_nothing_behind(private, plan, tmp_path):
 
 
 def test_a_run_that_was_cut_after_its_line_counts_and_takes_no_step(private, plan, tmp_path, monkeypatch):
-    inner = store.Store.append
+    inner = store.History.append
 
     def append(self, line):
         inner(self, line)
@@ -86,7 +86,7 @@ def test_a_run_that_was_cut_after_its_line_counts_and_takes_no_step(private, pla
             raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.Store, "append", append)
+        patch.setattr(store.History, "append", append)
         with pytest.raises(StopError):
             trained(private, plan, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,6 @@ from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, Trun
 from sfumato.randomness import owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
-from sfumato.training.parts.part import RunRequest
 from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.preparation import prepare
 
@@ -136,7 +135,7 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
     assert job.sampler_inputs["excluded"].sum() == 3
     assert len(job.source.train) == 57
     assert {image.tobytes() for image in job.source.train.images}.isdisjoint(
-        image.tobytes() for part in job.parts if part.examples is not None for image in part.examples.images
+        image.tobytes() for image in job.public_examples.public.images
     )
     elsewhere = prepare.prepare(
         None, source, plan, replace(choices, public_data=choices.norms.public_data, public_examples=20), threads=1
@@ -152,8 +151,7 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
 
 def test_the_larger_images_of_records_that_are_left_out_are_left_out_too(plan, choices, archives):
     source = open_source(f"npz:{archives / 'private.npz'}", owner_key=owner_key(), size=6, zoom=1.3)
-    asked = RunRequest(source=source, plan=plan, settings=choices, options={})
-    part = PublicNormalisation.from_request(asked)
+    part = PublicNormalisation.read(choices, source)
     assert part is not None
     kept = part.exclude_records(source)
     assert len(kept.zoomed) == len(kept.train) == 57 < len(source.zoomed)

@@ -107,14 +107,14 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
         """Print the dry run."""
         from sfumato.cli.output.training_output import show_dry_run
         from sfumato.training.preparation import sources
-        from sfumato.training.run import earlier_use_notes, refuse_finished
+        from sfumato.training.run import earlier_use_notes, option_notes, refuse_finished
 
         refuse_finished(run)
         for note in () if run.exists else earlier_use_notes(job):
             progress.report(note)
         for note in (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes)):
             progress.report(note)
-        for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
+        for note in option_notes(job):
             progress.report(note)
         show_dry_run(job, run, json=self.json)
 
@@ -184,7 +184,7 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
 
     def trial(self) -> Trial:
         """The requested training."""
-        from sfumato.training.parts.registry import OPTIONS
+        from sfumato.training.parts.options import OPTIONS
 
         own = {name: getattr(self, name) for name in OPTIONS if name in {one.name for one in fields(self)}}
         return replace(super().trial(), options=own)

@@ -29,7 +29,7 @@ from sfumato._checks import SfumatoError, positive, within
 
 SIDE = 32
 LIMIT = 0.28
-"""Largest difference over contrast of a duplicate; docs/transfer.md says how it was chosen."""
+"""Largest difference over contrast of a duplicate; studies/results/notes.md says how it was chosen."""
 
 Window = tuple[float, float, float]
 """Share of the side, and horizontal and vertical position of the centre, in [-1, 1]."""
@@ -278,7 +278,7 @@ def _crop(pixels: Tensor, windows: Tensor, side: int) -> Tensor:
 
 NEARER = 0.25
 """A private image is a copy if its distance from a public image is less than this share of that image's distance from
-other public images; docs/transfer.md says how it was chosen."""
+other public images; studies/results/notes.md says how it was chosen."""
 OTHERS = 3
 """The third nearest public image is used, since the public set may itself contain a copy or two."""
 _BLOCK = 2048

@@ -12,7 +12,7 @@ from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.unit import User
 
 ENOUGH_SIGNAL = 10.0
-"""Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
+"""Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/models.md."""
 
 
 class ExpectedGain(NamedTuple):
@@ -32,7 +32,7 @@ MEASURED_GAINS = (
     ExpectedGain(5, 11, 0.10, 0.47, 0.64),
     ExpectedGain(0, 15, 0.03, 0.10, 0.36),
 )
-"""Measured with the default model (benchmarks/results/little-data.json); see docs/defaults.md."""
+"""Measured with the default model (benchmarks/results/little-data.json); see docs/models.md."""
 HIDDEN = MEASURED_GAINS[-2].least_signal
 """Below this signal over the noise, trials learnt a tenth of what is learnt without privacy (median)."""
 SHOWN = 12

@@ -16,7 +16,7 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs.owner import store
 from sfumato.runs.owner.lines import BudgetSet, DataUse, check_name, same_people
-from sfumato.runs.owner.store import Store
+from sfumato.runs.owner.store import History
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +137,13 @@ def names() -> list[str]:
     return sorted({one.name for one in store.read().lines if isinstance(one, BudgetSet)})
 
 
-def read_budget(name: str) -> Account:
-    """The current state of a budget.
+def read_budget(name: str, history: History | None = None) -> Account:
+    """The state of a budget on the owner's list; without `history` it is read now.
 
     Errors: `SfumatoError` if there is no budget of this name, if the owner's list cannot be read, or if the list has
     lost a line since the budget was set, since the remainder is then unknown.
     """
-    return _account(check_name("budget", name), store.read())
+    return _account(check_name("budget", name), history or store.read())
 
 
 def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed: Any) -> Account:
@@ -202,33 +202,33 @@ def _refuse_other(account: Account, given: Mapping[str, Any]) -> None:
             )
 
 
-def _lines(name: str, found: Store) -> list[BudgetSet]:
-    return [one for one in found.lines if isinstance(one, BudgetSet) and one.name == name]
+def _lines(name: str, history: History) -> list[BudgetSet]:
+    return [one for one in history.lines if isinstance(one, BudgetSet) and one.name == name]
 
 
-def _account(name: str, found: Store) -> Account:
-    """The account that the store's lines add up to."""
-    lines = _lines(name, found)
+def _account(name: str, history: History) -> Account:
+    """The account that the list's lines add up to."""
+    lines = _lines(name, history)
     if not lines:
-        others = sorted({one.name for one in found.lines if isinstance(one, BudgetSet)})
+        others = sorted({one.name for one in history.lines if isinstance(one, BudgetSet)})
         known = f"; there {'is' if len(others) == 1 else 'are'} {', '.join(others)}" if others else ""
         raise SfumatoError(
             f"there is no budget {name}{known}", f"set it first (sfumato budget {name} --epsilon 8 --delta 1e-5)"
         )
-    if found.lost > lines[0].lost:
+    if history.lost > lines[0].lost:
         raise SfumatoError(
-            f"the list of runs {found.home / store.FILE} has lost lines since the budget {name} was set, so its "
+            f"the list of runs {history.home / store.FILE} has lost lines since the budget {name} was set, so its "
             "remainder is unknown",
             "restore the list and its count from a copy, or set a budget of another name",
         )
     reserved = dict[str, DataUse]()
-    for one in found.lines:
+    for one in history.lines:
         if isinstance(one, DataUse) and one.budget == name:
             reserved.setdefault(one.run, one)
     return Account(name=name, totals=tuple(lines), reservations=tuple(reserved.values()))
 
 
-def reservation(held: Store, coming: DataUse) -> DataUse:
+def reservation(held: History, coming: DataUse) -> DataUse:
     """The line that reserves a run's whole plan: `coming` with its cost.
 
     A run that already has a reservation counts once, however often it resumes.

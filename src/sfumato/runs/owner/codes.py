@@ -17,14 +17,12 @@ from sfumato.data import Source, find_known, own_codes
 from sfumato.randomness import keys, owner_key
 from sfumato.runs.owner import store
 from sfumato.runs.owner.lines import CodesListed
-from sfumato.runs.owner.store import Store
+from sfumato.runs.owner.store import TRAINED_ON, USED, History
 
-USED, TRAINED_ON = "used-records", "trained-on"
-"""The folders of both kinds of lists. A list is named after the material of its data."""
 CODE_BYTES = 32
 
 
-def extend(held: Store, folder: str, material: str, now: np.ndarray) -> None:
+def extend(held: History, folder: str, material: str, now: np.ndarray) -> None:
     """Add codes uint8 (N, 32) to a list, creating it if necessary. The caller holds the store."""
     path = held.home / folder / f"{material}.npy"
     before = read_list(folder, material)
@@ -105,7 +103,7 @@ def unlisted_notes(source: Source, materials: Collection[str]) -> Iterator[str]:
         )
 
 
-def disagreements() -> Iterator[str]:
+def disagreements(history: History | None = None) -> Iterator[str]:
     """Entries that the owner's store or the lists have lost, in words.
 
     **Guarantee.** A store or a list that lost entries, because it is missing or was replaced by an older copy, is named
@@ -114,25 +112,23 @@ def disagreements() -> Iterator[str]:
 
     Errors: `SfumatoError` if one of them cannot be read.
     """
-    home = keys.home()
-    lists = {path.relative_to(home).as_posix() for one in (USED, TRAINED_ON) for path in (home / one).glob("*.npy")}
-    found = store.read()  # the lists are written first, so read them first: a run that starts meanwhile is no loss
-    if not found.counted:
+    history = history or store.read()
+    if not history.counted:
         yield f"their count ({store.COUNT}) is missing"
-    elif found.anew:
-        yield f"their count ({store.COUNT}) was missing and begun anew on {found.anew}, with what was there"
-    if found.lost > bool(found.anew):
-        yield f"{store.FILE} lacks {found.lost:,} of {found.entries:,} entries"
-    counts = {one.path: one.count for one in found.lines if isinstance(one, CodesListed)}
+    elif history.anew:
+        yield f"their count ({store.COUNT}) was missing and begun anew on {history.anew}, with what was there"
+    if history.lost > bool(history.anew):
+        yield f"{store.FILE} lacks {history.lost:,} of {history.entries:,} entries"
+    counts = {one.path: one.count for one in history.lines if isinstance(one, CodesListed)}
     for path, count in counts.items():
         codes = read_list(*path.removesuffix(".npy").split("/"), whole=False)
         if codes is None:
             yield f"{path} is gone"
         elif len(codes) < count:
             yield f"{path} lacks {count - len(codes):,} of {count:,} entries"
-    if (lacking := len(lists - counts.keys())) and not found.lost:
+    if (lacking := len(history.code_lists - counts.keys())) and not history.lost:
         yield f"{store.FILE} does not know {lacking} of the lists in {USED} and {TRAINED_ON}"
-    for folder in sorted(home.glob(f"{store.LOST_KEY}*")):
+    for folder in sorted(history.home.glob(f"{store.LOST_KEY}*")):
         yield f"those of a lost key lie in {folder.name}"
 
 

@@ -14,6 +14,7 @@ from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
 from sfumato.runs.owner.budgets import JointCost, adjacency_of, joint_cost, joint_costs, percent, runs_text
 from sfumato.runs.owner.lines import DataIdentity
+from sfumato.runs.owner.store import History
 from sfumato.runs.owner.uses import EarlierUses, earlier_uses
 
 _NAMED = 3
@@ -21,7 +22,13 @@ _NAMED = 3
 
 
 def notes_before(
-    data: DataIdentity, coming: PrivacyPlan, *, seeded: bool, budget: str | None = None, figures: float | None = None
+    data: DataIdentity,
+    coming: PrivacyPlan,
+    *,
+    seeded: bool,
+    budget: str | None = None,
+    figures: float | None = None,
+    history: History | None = None,
 ) -> Iterator[str]:
     """Notes for the owner before a run on private data starts.
 
@@ -30,8 +37,9 @@ def notes_before(
         seeded: whether the run is seeded.
         budget: the budget in which the run will be reserved.
         figures: epsilon of the figures that the run will publish.
+        history: the owner's list as the run has read it.
     """
-    found = earlier_uses(data)
+    found = earlier_uses(data, history)
     if budget is not None:
         yield from _budget_notes(budget, found, coming, figures)
     if found.plans:
@@ -51,9 +59,9 @@ def notes_before(
             )
 
 
-def disagreements() -> Iterator[str]:
+def disagreements(history: History | None = None) -> Iterator[str]:
     """A note for the owner if the lists have lost entries. It comes before any total."""
-    if found := [*codes.disagreements()]:
+    if found := [*codes.disagreements(history)]:
         yield (
             f"note: your lists disagree: {'; '.join(found)}; lost entries are in no total, so every total is too "
             f"small until {keys.home()} is restored from a copy"
@@ -62,7 +70,7 @@ def disagreements() -> Iterator[str]:
 
 def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
-    account, same = budgets.read_budget(name), set(found.data.data_digests)
+    account, same = budgets.read_budget(name, found.history), set(found.data.data_digests)
     cost = budgets.cost_of(account, coming, figures)
     share = cost / account.filter.limit
     fits = account.filter.fits([*account.costs, cost])
@@ -99,7 +107,7 @@ def overlap_notes(found: EarlierUses, budget: str | None = None) -> Iterator[str
     **Guarantee.** A run on a data set that shares a record with these data, by either of its codes, is among
     `found.lines`, in a note, or in the budget, as long as its codes were stored.
     """
-    yield from disagreements()
+    yield from disagreements(found.history)
     counted = {one.run for one in found.others if budget is not None and one.budget == budget}
     own, common, named = None, np.zeros(0, bool), dict[str, str]()
     for material in dict.fromkeys(one.data[0] for one in found.others if one.run not in counted):
@@ -124,11 +132,11 @@ def overlap_notes(found: EarlierUses, budget: str | None = None) -> Iterator[str
     )
 
 
-def declared_public_note(source: Source) -> str | None:
+def declared_public_note(source: Source, history: History | None = None) -> str | None:
     """A note if data are declared public that the owner's runs have used as private; else None."""
     if not source.public or source.published:
         return None
-    found = earlier_uses(DataIdentity.from_source(source))
+    found = earlier_uses(DataIdentity.from_source(source), history)
     count = len(found.plans)
     if not count:
         return None

@@ -24,6 +24,8 @@ from sfumato.randomness import keys
 from sfumato.runs.owner.lines import DataUse, Line, Release, from_dict, now, to_dict
 
 FILE, COUNT = "uses.jsonl", "lists.json"
+USED, TRAINED_ON = "used-records", "trained-on"
+"""The folders of both kinds of lists of record codes. A list is named after the material of its data."""
 SEAL = "seal"
 LOST_KEY = "lost-key-"
 """The prefix, before the date, of a folder with the lists of a lost key."""
@@ -43,13 +45,14 @@ class Count(NamedTuple):
     anew: str = ""
 
 
-class Store:
-    """The lines of the file. They can be added to while the file is locked (`locked`).
+class History:
+    """The lines of the file, as they were when it was read. They can be added to while the file is locked (`locked`).
 
     Args:
         home: the owner's folder.
         count: the count, read before the file; None if there is none.
         content: the file's bytes.
+        code_lists: the paths of the lists of record codes, found before the file was read.
 
     Attributes:
         lines: all lines in order.
@@ -61,8 +64,8 @@ class Store:
     count reveals the loss.
     """
 
-    def __init__(self, home: Path, count: Count | None, content: bytes):
-        self.home, self.lines, self._seals = home, list[Line](), list[str]()
+    def __init__(self, home: Path, count: Count | None, content: bytes, code_lists: frozenset[str]):
+        self.home, self.lines, self._seals, self.code_lists = home, list[Line](), list[str](), code_lists
         self._file: BinaryIO | None = None
         self._plans: dict[str, Release] = {}
         if content:
@@ -132,20 +135,21 @@ class Store:
         return keys.owner_key(self.home)
 
 
-def read() -> Store:
-    """The current store; empty if there is no file."""
+def read() -> History:
+    """The owner's list as it is now; empty if there is no file. A run reads it once and passes it on."""
     home = keys.home()
-    count, path = _read_count(home), home / FILE  # in this order, so that a line added meanwhile is no loss
-    return Store(home, count, regular_file(path).read_bytes() if path.exists() else b"")
+    # In this order, so that a line or a list that is added meanwhile is no loss.
+    code_lists, count, path = _code_lists(home), _read_count(home), home / FILE
+    return History(home, count, regular_file(path).read_bytes() if path.exists() else b"", code_lists)
 
 
 @contextmanager
-def locked() -> Iterator[Store]:
-    """The store, locked against other writers until the context ends; created if there is none.
+def locked() -> Iterator[History]:
+    """The owner's list, locked against other writers until the context ends; created if there is none.
 
     **Guarantee.** No process adds a line without having read the lines of all others.
 
-    Errors: `SfumatoError` if the store cannot be written, or if the file system does not support locks.
+    Errors: `SfumatoError` if the list cannot be written, or if the file system does not support locks.
     """
     home = keys.home()
     path = home / FILE
@@ -154,16 +158,22 @@ def locked() -> Iterator[Store]:
         with open(open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
             lock_exclusively(file.fileno(), f"the list of runs {path}")
             count, content = _read_count(home), file.read()
-            store = Store(home, count, content)
-            if count is None and not store.lines:
-                store.write_count()  # before the first line, so that a kill never leaves a line without a count
-            store._file = file
-            yield store
+            history = History(home, count, content, _code_lists(home))
+            if count is None and not history.lines:
+                history.write_count()  # before the first line, so that a kill never leaves a line without a count
+            history._file = file
+            yield history
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be locked and extended ({error.strerror or error})",
             "free some space, fix its permissions, or keep it on a file system that supports locks",
         ) from None
+
+
+def _code_lists(home: Path) -> frozenset[str]:
+    return frozenset(
+        path.relative_to(home).as_posix() for folder in (USED, TRAINED_ON) for path in (home / folder).glob("*.npy")
+    )
 
 
 def new_key() -> Path:

@@ -14,6 +14,7 @@ from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
 from sfumato.runs.owner.budgets import joint_costs
 from sfumato.runs.owner.lines import CHOICE, DataIdentity, DataUse, same_people
+from sfumato.runs.owner.store import History
 
 
 def record(
@@ -25,7 +26,8 @@ def record(
     figures: float | None = None,
     budget: str | None = None,
     seeded: bool = False,
-) -> None:
+    history: History | None = None,
+) -> History:
     """Record that a run on these data is about to take its first step.
 
     Args:
@@ -37,6 +39,10 @@ def record(
         budget: the name of the budget in which to reserve the whole plan; None for none. A plan that does not fit is
             refused.
         seeded: whether the randomness follows from a seed, so that the run promises nothing.
+        history: the owner's list as the run has read it.
+
+    Returns:
+        The list with this use.
 
     **Guarantee.** After the call the use is on disk, in one line with its reservation. No process counts without the
     lines of all others, and the reservations never exceed a budget's total.
@@ -56,9 +62,10 @@ def record(
         seeded=seeded,
         budget=budget,
     )
-    own = _uses_of_run(store.read(), run)
+    history = history or store.read()
+    own = _uses_of_run(history, run)
     if any(replace(line, name=one.name, cost=one.cost, date=one.date) == one for one in own):
-        return
+        return history
     known = data.codes is None or any(one.data == data.data_digests for one in own)
     now = None if known or data.codes is None else data.codes()
     with store.locked() as held:
@@ -72,6 +79,7 @@ def record(
         if now is not None:
             codes.extend(held, codes.USED, data.data_digests[0], now)
         held.append(line)
+        return held
 
 
 def record_choice(data: DataIdentity, choice: PrivateChoice) -> None:
@@ -82,8 +90,8 @@ def record_choice(data: DataIdentity, choice: PrivateChoice) -> None:
         held.append(DataUse(run=secrets.token_hex(32), use=choice, data=data.data_digests, places=data.places))
 
 
-def _uses_of_run(found: store.Store, run: str) -> list[DataUse]:
-    return [one for one in found.lines if isinstance(one, DataUse) and one.run == run]
+def _uses_of_run(history: History, run: str) -> list[DataUse]:
+    return [one for one in history.lines if isinstance(one, DataUse) and one.run == run]
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,7 @@ class EarlierUses:
         figures: (unit, epsilon for each of them in the test part) of each release about test images (a run's figures,
             or a choice).
         others: the lines of all other runs.
+        history: the list that they were read from.
     """
 
     data: DataIdentity
@@ -109,6 +118,7 @@ class EarlierUses:
     seeded: int = 0
     figures: tuple[tuple[str, float], ...] = ()
     others: tuple[DataUse, ...] = ()
+    history: History | None = field(default=None, repr=False)
 
     @property
     def plans(self) -> list[PrivacyPlan]:
@@ -116,8 +126,8 @@ class EarlierUses:
         return list(self.runs.values())
 
 
-def earlier_uses(data: DataIdentity) -> EarlierUses:
-    """The uses of these data so far.
+def earlier_uses(data: DataIdentity, history: History | None = None) -> EarlierUses:
+    """The uses of these data on the owner's list; without `history` it is read now.
 
     The same records at another size, in another format, or as features share a material. Records that were changed are
     recognised by their place alone.
@@ -125,7 +135,8 @@ def earlier_uses(data: DataIdentity) -> EarlierUses:
     Errors: `SfumatoError` if the list cannot be read or lacks a line between others, since the joint cost of the runs
     is then unknown.
     """
-    used = [one for one in store.read().lines if isinstance(one, DataUse)]
+    history = history or store.read()
+    used = [one for one in history.lines if isinstance(one, DataUse)]
     found = data.matching(used)
     runs, users, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), set()
     figures = dict[str, tuple[str, float]]()
@@ -150,6 +161,7 @@ def earlier_uses(data: DataIdentity) -> EarlierUses:
         seeded=len(seeded),
         figures=tuple(figures.values()),
         others=tuple(one for one in used if one.run not in counted and one.kind != CHOICE),
+        history=history,
     )
 
 
@@ -180,7 +192,7 @@ def uses_report(data: DataIdentity) -> dict[str, Any]:
         "together": sums,
         "other_assignments": found.other_assignments,
         "by_numbers": len({one.run for one in every if not one.places and one.kind != CHOICE}),
-        "disagreements": [*codes.disagreements()],
+        "disagreements": [*codes.disagreements(found.history)],
     }
 
 

@@ -33,7 +33,7 @@ from sfumato.runs.loaded import Loaded, load
 from sfumato.search.audits.lira import AttackResult, attack, phi
 from sfumato.training.job import PrivateJob, is_public
 from sfumato.training.loop import beginning_of_average, optimizer_of, take_steps
-from sfumato.training.parts import registry
+from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation.from_record import source_of
 from sfumato.training.preparation.prepare import own_threads, prepare
 
@@ -100,7 +100,7 @@ def shadow_attack(
         )
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"shadow models of {record['run']}")
     question = AttackedRecords.sample(source, shadows, key)
-    about, around = replace(settings, seed=None), registry.recorded_options(record, str(run.path))
+    about, around = replace(settings, seed=None), vars(RunOptions.from_record(record)).copy()
     around["precision"] = Performance.from_dict(record["performance"]).precision
 
     def make_job(own: Source) -> PrivateJob:

@@ -20,7 +20,7 @@ from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.models.weights.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
-from sfumato.privacy import Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
+from sfumato.privacy import Circumstances, Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ProcessCounts
@@ -35,7 +35,9 @@ from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
-from sfumato.training.parts.part import Conclusion, Measure, RunSetup, Trained
+from sfumato.training.parts import kept_weights
+from sfumato.training.parts.part import Measure
+from sfumato.training.parts.published import publish
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import pretraining_digests
 from sfumato.training.preparation.sources import unlearnt
@@ -60,63 +62,66 @@ def conclude(
     """
     released = models.refreshed_weights(job.module, outcome.weights)
     scorer = scorer or job.kind.scorer(job, NoProgress())
-    trained = Trained(
-        step=outcome.step,
-        weights=released,
-        outputs=scorer.outputs(released) if outcome.outputs is None else outcome.outputs,
-        scorer=scorer,
-    )
+    outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
+    further, bound = dict[str, Any](), dict[str, Any]()
     if isinstance(job, PublicJob):
-        conclusion, statement = None, job.statement
+        statement = job.statement
         carried: Statement | NoGuarantee = statement
     elif ledger is None:
         raise TypeError("a private run cannot be concluded without a ledger")
     else:
-        conclusion = _conclusion(job, run, ledger, trained)
-        carried = Statement(plan=job.plan, circumstances=conclusion.circumstances)
+        facts, bound = _release_others(job, run, ledger, outcome.step, scorer, released)
+        carried = Statement(plan=job.plan, circumstances=facts)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
-    further = {} if conclusion is None else conclusion.evaluation
+        further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
     if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
-        further = further | {"unlearnt": few}
-    result = scorer.evaluation(released, trained.outputs)
+        further |= {"unlearnt": few}
+    result = scorer.evaluation(released, outputs)
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
     run.write_json(names.EVALUATION, result | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
     said = {}
-    if conclusion is None:  # fine-tuning can start from either weights
+    if isinstance(job, PublicJob):  # fine-tuning can start from either weights
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
         said = {"weights": averaged or LAST}
         if averaged is not None:
             _write_weights(job, run / names.LAST_WEIGHTS, weights_to_release(job.module), carried, weights=LAST)
     _write_weights(job, run / names.MODEL, released, carried, **said)
     write(run / names.REPORT, report(run).encode(), private=private)
-    if conclusion is not None:
-        close(conclusion.ledger, run, outcome.step, conclusion.bound)
+    if ledger is not None:
+        close(ledger, run, outcome.step, bound)
     write(run / names.DONE, b"")
     with write_errors(run.path):
         run.clean()
     return statement
 
 
-def _conclusion(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained) -> Conclusion:
-    """The conclusion of a private run, extended by its parts."""
-    early = trained.step < job.plan.steps
-    conclusion = Conclusion(
-        setup=RunSetup(source=job.source, plan=job.plan, settings=job.settings),
-        trained=trained,
-        run=run,
-        ledger=ledger,
-        key=resume.key_if_any(run, ledger),
-        circumstances=replace(
-            job.circumstances,
-            steps_taken=trained.step if early else None,
-            steps_lost=len(lost_steps(ledger.entries, trained.step)),
-            steps_copied=copied_steps(ledger.entries),
-        ),
+def _release_others(
+    job: PrivateJob, run: RunDirectory, ledger: Ledger, step: int, scorer: Measure, weights: Mapping[str, Tensor]
+) -> tuple[Circumstances, dict[str, Any]]:
+    """Releases what a private run releases besides its model: published figures and kept weights. If it is killed and
+    called again, it has the same result.
+
+    Args:
+        step, weights: the number of steps that were taken, and the released weights.
+
+    Returns:
+        The facts for the statement, and what the ledger's last line binds.
+    """
+    early, figures = step < job.plan.steps, None
+    if (table := job.circumstances.figures) is not None:
+        key = resume.key_if_any(run, ledger)
+        figures = publish(job, run, ledger, key, table, scorer=scorer, weights=weights, step=step)
+    kept, hashes = kept_weights.settle(run, job.circumstances.kept, step)
+    facts = replace(
+        job.circumstances,
+        steps_taken=step if early else None,
+        steps_lost=len(lost_steps(ledger.entries, step)),
+        steps_copied=copied_steps(ledger.entries),
+        figures=None if figures is None else table,
+        kept=kept,
     )
-    for part in job.parts:
-        part.end(conclusion)
-    return conclusion
+    return facts, (figures or {}) | hashes
 
 
 def _write_weights(
@@ -132,7 +137,7 @@ def _write_weights(
 
 
 def close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any]) -> None:
-    """Writes the ledger's last line, once. It binds the model file, the statement, and entries of the parts."""
+    """Writes the ledger's last line, once. It binds model, statement, kept weights and published figures."""
     last = {
         "steps_taken": steps,
         "model": file_hash(run / names.MODEL),

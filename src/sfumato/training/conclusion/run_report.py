@@ -33,7 +33,7 @@ from sfumato.runs.figures import published
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.job import UNTRAINED, lengths
-from sfumato.training.parts import budgeted
+from sfumato.training.parts.options import budget_lines
 
 PERSONS = (2, 5, 10)
 """Numbers of images per person for which the report of a run of single examples gives epsilon."""
@@ -138,7 +138,7 @@ def joint_cost_lines(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bo
         *apart,
         *sentences.figures_sentences(found.figures),
     ]
-    return [*budgeted.lines(record, public=public), *total]
+    return [*budget_lines(record, public=public), *total]
 
 
 def settings_facts(record: Mapping[str, Any]) -> dict[str, Any]:

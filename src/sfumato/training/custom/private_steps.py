@@ -31,7 +31,7 @@ from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.custom.users import group_by_user
-from sfumato.training.parts import budgeted
+from sfumato.training.parts.options import check_budget
 from sfumato.training.preparation.building import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
 from sfumato.training.preparation.start import Machine, Start
@@ -148,7 +148,7 @@ def private_steps(
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
     facts = circumstances_of(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
-    budgeted.check(budget, public=facts.data_public, seed=seed)
+    check_budget(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
     others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run, **joined}

@@ -8,38 +8,85 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import positive_integer
 from sfumato.averaging import aggregates, kept_count_by_rule, kept_steps, uncertainty
 from sfumato.models import ensemble
 from sfumato.models.losses import is_exclusive, probabilities
-from sfumato.privacy import Circumstances
 from sfumato.report import StepSpread
 from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
+from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.loop import trained_bytes
-from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest, RunSetup, Trained
+from sfumato.training.parts.options import check_kept
+from sfumato.training.parts.part import Measure
 from sfumato.training.scorers import Scorer
+
+if TYPE_CHECKING:
+    from sfumato.training.job import PrivateJob
 
 RECORDS = 1000
 """Largest number of test records, or about that of words, for evaluating averages, spread over the test split."""
 
 
+def steps_to_keep(requested: int | None, steps: int, module: nn.Module) -> tuple[int, ...]:
+    """The steps of a run after which its weights are kept, and so released too.
+
+    Args:
+        requested: number of weights; None for the number that follows from the size of the trained parameters.
+        steps: number of steps of the run.
+    """
+    count = kept_count_by_rule(trained_bytes(module)) if requested is None else requested
+    check_kept(count)
+    return kept_steps(steps, count)
+
+
+def settle(run: RunDirectory, planned: tuple[int, ...], step: int) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Deletes weights of other steps than the planned ones up to `step`. Returns the steps that are kept, and what the
+    ledger's last line binds. If it is killed and called again, it has the same result."""
+    present = kept_files(run)
+    reached = tuple(number for number in planned if number <= step and number in present)
+    drop_other_kept(run, reached)
+    return reached, {"kept": hashes_of_kept(run, reached)} if reached else {}
+
+
+def evaluate_kept(
+    job: PrivateJob,
+    run: RunDirectory,
+    steps: tuple[int, ...],
+    scorer: Measure,
+    weights: Mapping[str, Tensor],
+    outputs: Tensor,
+) -> dict[str, Any]:
+    """How accuracy varies over the kept weights of these steps, as fields of `report.Evaluation`.
+
+    Args:
+        weights, outputs: the released weights, and their outputs on the test split.
+    """
+    if not (steps and isinstance(scorer, Scorer) and is_exclusive(job.settings.objective.loss)):
+        return {}
+    kept = {step: read_safetensors(kept_path(run, step))[0] for step in sorted(steps)}
+    spread = evaluate_averages(job, scorer, weights, outputs, kept)
+    return {} if spread is None else {"over_steps": asdict(spread)}
+
+
 def evaluate_averages(
-    setup: RunSetup, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]]
+    job: PrivateJob,
+    scorer: Scorer,
+    weights: Mapping[str, Tensor],
+    outputs: Tensor,
+    kept: Mapping[int, Mapping[str, Tensor]],
 ) -> StepSpread | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's predicted class.
 
     Args:
-        setup: the run.
-        trained: its weights and the outputs on the test split.
         scorer: evaluates the model.
+        weights, outputs: the released weights, and their outputs on the test split.
         kept: the weights that the run kept, by step, ascending.
 
     Returns:
@@ -50,24 +97,24 @@ def evaluate_averages(
     last = _last_consecutive(tuple(kept))
     if len(last) < 2:
         return None
-    whole, places = trained.outputs, scorer.spread(RECORDS)
-    at_release, labels = scorer.decisions(trained.weights, whole, places)
+    places = scorer.spread(RECORDS)
+    at_release, labels = scorer.decisions(weights, outputs, places)
 
-    def right(outputs: Tensor) -> float:
+    def accuracy(outputs: Tensor) -> float:
         return (outputs.argmax(1) == labels).double().mean().item()
 
-    def outputs(weights: Mapping[str, Tensor]) -> Tensor:
-        return scorer.decisions({**trained.weights, **weights}, None, places)[0]
+    def outputs_with(trained: Mapping[str, Tensor]) -> Tensor:
+        return scorer.decisions({**weights, **trained}, None, places)[0]
 
-    each = {step: outputs(kept[step]) for step in last}
-    said = {step: probabilities(one, setup.settings.objective.loss) for step, one in each.items()}
+    logits = {step: outputs_with(kept[step]) for step in last}
+    likely = {step: probabilities(logits[step], job.settings.objective.loss) for step in last}
     width = max(2, len(last) // 2)
     windows = [last[end - width : end] for end in range(width, len(last) + 1)]
-    found = {
-        "last": [right(one) for one in each.values()],
-        "upa": [right(outputs(aggregates.mean([kept[step] for step in window]))) for window in windows],
+    accuracies = {
+        "last": [accuracy(logits[step]) for step in last],
+        "upa": [accuracy(outputs_with(aggregates.mean([kept[step] for step in window]))) for window in windows],
         **{
-            method: [right(ensemble.METHODS[method](said[step] for step in window)) for window in windows]
+            method: [accuracy(ensemble.METHODS[method](likely[step] for step in window)) for window in windows]
             for method in ("opa", "omv")
         },
     }
@@ -75,12 +122,12 @@ def evaluate_averages(
         records=len(labels),
         steps=len(last),
         width=width,
-        released=right(at_release),
+        released=accuracy(at_release),
         rows=[
             (method, shares[-1], statistics.stdev(shares) if len(shares) > 1 else 0.0)
-            for method, shares in found.items()
+            for method, shares in accuracies.items()
         ],
-        **_intervals(setup, trained, scorer, kept, whole),
+        **_intervals(job, scorer, weights, outputs, kept),
     )
 
 
@@ -95,87 +142,27 @@ def _last_consecutive(steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _intervals(
-    setup: RunSetup, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
+    job: PrivateJob,
+    scorer: Scorer,
+    weights: Mapping[str, Tensor],
+    outputs: Tensor,
+    kept: Mapping[int, Mapping[str, Tensor]],
 ) -> dict[str, Any]:
     """For each sample, the interval of the predicted class's logit and its middle."""
-    taken, settings = max(kept), setup.settings
+    taken, settings = max(kept), job.settings
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
         return {}
-    samples = scorer.samples(whole)
+    samples = scorer.samples(outputs)
     if not samples:
         return {}
-    first = whole[samples].argmax(1, keepdim=True)
+    first = outputs[samples].argmax(1, keepdim=True)
     steps = uncertainty.select_spaced(tuple(kept), taken, spacing=spacing_of(taken))
-    logits = torch.stack([scorer.outputs({**trained.weights, **kept[step]}, samples) for step in steps])
-    widening, of_noise = noise_correction(setup.plan, settings.to_dict(), steps, taken)
+    logits = torch.stack([scorer.outputs({**weights, **kept[step]}, samples) for step in steps])
+    widening, of_noise = noise_correction(job.plan, settings.to_dict(), steps, taken)
     low, high, mean, _ = uncertainty.interval(logits, widening=widening)
     notes = [*notes_of(averaged=is_averaged(settings.to_dict()), schedule=settings.descent.schedule), *of_noise]
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
     if not ends.isfinite().all():  # training has diverged
         return {}
     return {"intervals": ends.tolist(), "notes": notes}
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptWeights(Part):
-    """Keeps weights after some steps.
-
-    Args:
-        requested: number of weights; None for the default.
-        total: number of steps of the run.
-        steps: the steps after which weights are kept; empty until the model is built.
-    """
-
-    options = ("keep",)
-    requested: int | None
-    total: int
-    steps: tuple[int, ...] = ()
-
-    @classmethod
-    def check(cls, early: EarlyFacts) -> None:
-        """Refuse an invalid number."""
-        check_count(early.options.get("keep"))
-
-    @classmethod
-    def from_request(cls, request: RunRequest) -> KeptWeights:
-        """The requested number."""
-        return cls(requested=request.options.get("keep"), total=request.plan.steps)
-
-    @classmethod
-    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The number of the run."""
-        return {"keep": len(record["circumstances"]["kept"])}
-
-    def with_model(self, module: nn.Module) -> KeptWeights:
-        """Determines the steps; the default number follows from the size of the trained parameters."""
-        count = self.requested
-        if count is None:
-            count = kept_count_by_rule(trained_bytes(module))
-        check_count(count)
-        return replace(self, steps=kept_steps(self.total, count))
-
-    def circumstances(self, facts: Circumstances) -> Circumstances:
-        """Adds the steps, whose weights are also released."""
-        return replace(facts, kept=self.steps)
-
-    def end(self, conclusion: Conclusion) -> None:
-        """Deletes weights of other steps, binds the kept ones in the ledger, and evaluates how accuracy varies."""
-        present = kept_files(conclusion.run)
-        reached = tuple(step for step in self.steps if step <= conclusion.trained.step and step in present)
-        drop_other_kept(conclusion.run, reached)
-        conclusion.circumstances = replace(conclusion.circumstances, kept=reached)
-        if not reached:
-            return
-        conclusion.bound |= {"kept": hashes_of_kept(conclusion.run, reached)}
-        scorer = conclusion.trained.scorer
-        if isinstance(scorer, Scorer) and is_exclusive(conclusion.setup.settings.objective.loss):
-            weights = {step: read_safetensors(kept_path(conclusion.run, step))[0] for step in sorted(reached)}
-            found = evaluate_averages(conclusion.setup, conclusion.trained, scorer, weights)
-            conclusion.evaluation |= {} if found is None else {"over_steps": asdict(found)}
-
-
-def check_count(keep: int | None) -> None:
-    """Refuse an invalid number of weights."""
-    if keep:
-        positive_integer("keep", keep, remedy="give a number of weights such as 20, or 0 for none")

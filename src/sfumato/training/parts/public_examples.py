@@ -14,11 +14,8 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Preparation, Source, find_known, open_source, own_codes
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs.owner import sentences
-from sfumato.training.parts.part import Part as RunPart
-from sfumato.training.parts.part import RunRequest
 
 DRAWN_BY = 0
 """The public seed for drawing among a source's training examples; the draw only depends on their number."""
@@ -55,7 +52,7 @@ class PublicExamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicNormalisation(RunPart):
+class PublicNormalisation:
     """Public examples for the model's normalisation; training records that equal one of them are excluded.
 
     Args:
@@ -67,9 +64,9 @@ class PublicNormalisation(RunPart):
     excluded: np.ndarray | None = field(repr=False)
 
     @classmethod
-    def from_request(cls, request: RunRequest) -> PublicNormalisation | None:
-        """The examples of the settings."""
-        chosen, source = public_examples(request.settings, request.source), request.source
+    def read(cls, settings: Settings, source: Source) -> PublicNormalisation | None:
+        """The examples of the settings; None without any."""
+        chosen = public_examples(settings, source)
         if chosen is None:
             return None
         excluded = None if source.public or source.cache is not None else chosen.among(source.train)
@@ -88,25 +85,16 @@ class PublicNormalisation(RunPart):
         return replace(source, train=source.train.select(~self.excluded), zoomed=zoomed)
 
     @property
-    def examples(self) -> PublicExamples:
-        """The examples."""
-        return self.public
-
-    @property
-    def sampler_inputs(self) -> dict[str, np.ndarray]:
-        """The records that are drawn but contribute nothing."""
-        return {} if self.excluded is None else {"excluded": self.excluded}
-
-    @property
-    def pins(self) -> dict[str, dict[str, Any]]:
-        """The digest of the examples."""
+    def pin(self) -> dict[str, Any]:
+        """The digest of the examples, which must be the same when the run is resumed."""
         return {"public examples": {"hash": self.public.digest}}
 
-    def circumstances(self, facts: Circumstances) -> Circumstances:
-        """Adds their number, and whether they were chosen by looking at private data."""
-        return replace(facts, public_examples=len(self.public.images), public_filtered=self.public.filtered)
+    @property
+    def circumstances(self) -> dict[str, Any]:
+        """Their number, and whether they were chosen by looking at private data."""
+        return {"public_examples": len(self.public.images), "public_filtered": self.public.filtered}
 
-    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+    def notes(self, source: Source) -> Iterator[str]:
         """Messages about private records among them."""
         if (note := sentences.declared_public_note(self.public.source)) is not None:
             yield note

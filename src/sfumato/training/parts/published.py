@@ -4,108 +4,53 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write_errors
-from sfumato.data import BY_CLASS
-from sfumato.data.subsets import by_user, one_per_user
-from sfumato.privacy import Circumstances, Ledger, NoisyTable
+from sfumato.data.subsets import one_per_user
+from sfumato.privacy import Ledger, NoisyTable
 from sfumato.randomness import RunKey, noisy_counts, owner_key
 from sfumato.report import NoisyFigures
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
-from sfumato.training.parts.part import Conclusion, EarlyFacts, Part, RunRequest
+from sfumato.training.parts.part import Measure
 from sfumato.training.scorers import Scorer
 
+if TYPE_CHECKING:
+    from sfumato.training.job import PrivateJob
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedFigures(Part):
-    """Figures of the private test split, from noisy counts.
+
+def publish(
+    job: PrivateJob,
+    run: RunDirectory,
+    ledger: Ledger,
+    key: RunKey | None,
+    table: NoisyTable,
+    *,
+    scorer: Measure,
+    weights: Mapping[str, Tensor],
+    step: int,
+) -> dict[str, Any] | None:
+    """Releases the run's table of the test split. Returns what the ledger's last line binds; None if the key is lost.
 
     Args:
-        table: the table to release.
+        key: the run's key; None if it is lost.
+        weights, step: the released weights, and the number of steps after which they are released.
+
+    **Guarantee.** Of a run that protects users, one record of each user is counted (`one_per_user`).
     """
-
-    options = ("report_epsilon",)
-    table: NoisyTable
-
-    @classmethod
-    def check(cls, early: EarlyFacts) -> None:
-        """Refuse figures that are impossible for any data."""
-        if (epsilon := early.options.get("report_epsilon")) is not None:
-            check(epsilon, public=early.spec.is_public)
-
-    @classmethod
-    def from_request(cls, request: RunRequest) -> PublishedFigures | None:
-        """The figures at the requested epsilon.
-
-        **Guarantee.** The table depends on epsilon and the classes alone, never on the number of test records.
-        """
-        if (epsilon := request.options.get("report_epsilon")) is None:
-            return None
-        check(epsilon, public=request.source.public)
-        request.source.require_classes(f"report_epsilon {epsilon:g}")
-        if request.settings.seed is not None:
-            raise SfumatoError(
-                f"`report_epsilon` publishes figures of private data, but `seed` is {request.settings.seed}",
-                "leave one of them out: seeded noise hides nothing",
-            )
-        if request.plan.users is not None:
-            by_user(request.source.test)  # refuses a test part without users
-            if request.source.user_from == BY_CLASS:
-                raise SfumatoError(
-                    f"`report_epsilon` is {epsilon!r}, but each class is one user, who has records in both parts",
-                    "leave it out: users in the test part must not be in the training part",
-                )
-        return cls(table=NoisyTable(epsilon=epsilon, classes=len(request.source.classes)))
-
-    @classmethod
-    def recorded_options(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The epsilon of the run."""
-        figures = record["circumstances"]["figures"]
-        return {} if figures is None else {"report_epsilon": figures["epsilon"]}
-
-    def circumstances(self, facts: Circumstances) -> Circumstances:
-        """Adds the table."""
-        return replace(facts, figures=self.table)
-
-    def end(self, conclusion: Conclusion) -> None:
-        """Releases the table.
-
-        **Guarantee.** Of a run that protects users, one record of each user is counted (`one_per_user`).
-        """
-        setup, trained = conclusion.setup, conclusion.trained
-        assert isinstance(trained.scorer, Scorer)
-        test, outputs = setup.source.test, trained.scorer.per_example_outputs(trained.weights).double().nan_to_num()
-        predicted = outputs.argmax(1).numpy()
-        chosen = np.ones(len(test), bool) if setup.plan.users is None else one_per_user(test, owner_key())
-        figures = release_table(
-            self.table,
-            conclusion.run,
-            conclusion.ledger,
-            trained.step,
-            count_cells(self.table, test.labels[chosen], predicted[chosen]),
-            classes=setup.source.classes,
-            key=conclusion.key,
-        )
-        if figures is None:
-            conclusion.circumstances = replace(conclusion.circumstances, figures=None)
-        else:
-            conclusion.bound |= {published.ENTRY: file_hash(conclusion.run / names.FIGURES)}
-
-
-def check(epsilon: float, *, public: bool) -> None:
-    """Refuse an invalid epsilon, and figures of public data."""
-    if public:
-        raise SfumatoError(
-            f"`report_epsilon` is {epsilon!r}, but the data are public", "leave it out: all figures may be published"
-        )
-    NoisyTable(epsilon=epsilon, classes=2)
+    assert isinstance(scorer, Scorer)
+    test, outputs = job.source.test, scorer.per_example_outputs(weights).double().nan_to_num()
+    predicted = outputs.argmax(1).numpy()
+    chosen = np.ones(len(test), bool) if job.plan.users is None else one_per_user(test, owner_key())
+    counts = count_cells(table, test.labels[chosen], predicted[chosen])
+    figures = release_table(table, run, ledger, step, counts, classes=job.source.classes, key=key)
+    return None if figures is None else {published.ENTRY: file_hash(run / names.FIGURES)}
 
 
 def release_table(

@@ -24,8 +24,7 @@ from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import FullBatch, participation_for
 from sfumato.training.loop import check_descent
-from sfumato.training.parts import registry
-from sfumato.training.parts.part import EarlyFacts
+from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation.building import refuse_noise
 
 if TYPE_CHECKING:
@@ -42,21 +41,21 @@ TEXT_OPTIONS = ("text_column", "length", "vocabulary", "words", "task")
 """Declarations that only texts have."""
 
 
-def check(experiment: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> None:
+def check(experiment: Experiment, spec: SourceSpec, options: RunOptions) -> None:
     """Refuse an experiment that is impossible for any data, or for this source as declared.
 
     Args:
         options: the options of the run's parts, by name.
     """
     check_experiment(experiment, spec)
-    registry.check(EarlyFacts(spec=spec, options=options))
+    options.check(public=spec.is_public)
 
 
-def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
+def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: RunOptions) -> None:
     """`check` for given settings and a given plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
-    registry.check(EarlyFacts(spec=spec, options=options))
+    options.check(public=spec.is_public)
 
 
 def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> None:

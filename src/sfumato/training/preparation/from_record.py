@@ -25,7 +25,7 @@ from sfumato.training.custom.code import CustomCode, Loss
 from sfumato.training.custom.optimizers import Makes
 from sfumato.training.job import PrivateJob, PublicJob, PublicTraining, is_public
 from sfumato.training.loop import outcome_at_checkpoint
-from sfumato.training.parts import registry
+from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
@@ -85,8 +85,8 @@ def job_from_record(
         source = users.cap_for_plan(source_of(path, record, **known), plan)
         facts = Circumstances.from_dict(record["circumstances"])
         start = Start.for_run(run, request=record["request"], search=facts.search)
-        options = registry.recorded_options(record, path)
-    return prepare(own, source, plan, settings, start, **options), run
+        options = RunOptions.from_record(record)
+    return prepare(own, source, plan, settings, start, **vars(options)), run
 
 
 def refuse_searched(record: Mapping[str, Any], path: str) -> None:

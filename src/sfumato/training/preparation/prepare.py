@@ -18,8 +18,10 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._devices import local_world_size
 from sfumato.data import Images, Source
 from sfumato.experiment import users
+from sfumato.experiment.drift import facts_read, second_group
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
+from sfumato.models.shares import answer_weights, class_weights, refuse_for_users
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.privacy.statements.circumstances import PREPARATION
@@ -30,8 +32,10 @@ from sfumato.training.custom.code import CustomCode, Loss
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
 from sfumato.training.loop import check_choices
-from sfumato.training.parts.part import Part, RunKind, RunRequest
-from sfumato.training.parts.registry import parts_of, split
+from sfumato.training.parts.kept_weights import steps_to_keep
+from sfumato.training.parts.options import RunOptions, split
+from sfumato.training.parts.part import RunKind
+from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.preparation.building import (
     build,
     origins,
@@ -68,25 +72,25 @@ def prepare(
         own: the user's own code, or just a module; None for neither.
         source, plan, settings: the run's choices.
         start: how the run starts or resumes.
-        choices: fields of `Start`, and options of the parts (`registry.OPTIONS`).
+        choices: fields of `Start` and of `RunOptions`.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     options, others = split(choices)
     start, own = Start.given(start, others), own if isinstance(own, CustomCode) else CustomCode(model=own)
     users.check(source, plan)
-    asked = RunRequest(source=source, plan=plan, settings=settings, options=options)
-    parts = parts_of(asked)
+    check_shares(settings, source, plan)
+    groups, public = second_group(source, plan), PublicNormalisation.read(settings, source)
+    figures = options.table(source, plan, settings.seed)
+    options.check_room(source, plan, settings.seed)
     refuse_trained_on(source, pretraining_digests(source, settings))
-    for part in parts:
-        source = part.exclude_records(source)
-    examples = next((part.examples for part in parts if part.examples is not None), None)
+    source = source if public is None else public.exclude_records(source)
 
     start, notes = with_precision(start, source, settings, own)
     precision = precision_of(start)
 
     def built(key: RunKey) -> nn.Module:
-        return build(own.model, source, settings, key, examples=examples)
+        return build(own.model, source, settings, key, examples=None if public is None else public.public)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         of_data = (source.fingerprint, source.features)
@@ -98,9 +102,10 @@ def prepare(
     loss = own.loss_for(settings.objective, source.classes, device)
     gradient, shape = _gradient(module, loss, trunk, source, plan, settings, start, device)
     micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
-    known |= private_setup(known, plan, gradient, parts, start, alone=micro_batch == 1, own_code=tuple(own.names))
+    facts = {"own_code": tuple(own.names), "figures": figures, **({} if public is None else public.circumstances)}
+    known |= private_setup(known, plan, gradient, options, start, alone=micro_batch == 1, **facts)
     known["performance"] = replace(known["performance"], micro_batch=micro_batch, methods=gradient.methods)
-    job = PrivateJob(**known, input_shape=shape, trunk=trunk, notes=notes)
+    job = PrivateJob(**known, input_shape=shape, trunk=trunk, notes=notes, public_examples=public, groups=groups)
     check(job)
     return job
 
@@ -214,6 +219,18 @@ def _checked(
         return micro_batch or size_micro_batch(gradient, shape, device, targets)
 
 
+def check_shares(settings: Settings, source: Source, plan: PrivacyPlan) -> None:
+    """Refuse class shares that are not those of the source's classes or labels, and weights in a plan of users."""
+    shares = settings.objective.class_prevalence
+    if shares is None:
+        return
+    if source.next_words:
+        source.require_classes("`class_prevalence`")
+    (answer_weights if source.multilabel else class_weights)(shares, source.classes)
+    if plan.users is not None:
+        refuse_for_users()
+
+
 def check_machine(machine: Machine) -> None:
     """Refuse devices, precisions and sizes that are invalid on this machine."""
     if machine.device is not None:
@@ -249,13 +266,13 @@ def private_setup(
     known: Mapping[str, Any],
     plan: PrivacyPlan,
     gradient: Any,
-    parts: Sequence[Part],
+    options: RunOptions,
     start: Start,
     *,
     alone: bool,
     **facts: Any,
 ) -> dict[str, Any]:
-    """The additional fields of a private job: plan, gradient, parts and circumstances.
+    """The additional fields of a private job: plan, gradient, budget and circumstances.
 
     Args:
         known: the fields of `Job` (`common_setup`).
@@ -264,9 +281,9 @@ def private_setup(
         facts: further circumstances, which override those of the source.
     """
     source, settings, context = known["source"], known["settings"], start.context
-    parts = tuple(part.with_model(known["module"]) for part in parts)
+    shares = settings.objective.class_prevalence
     found: dict[str, Any] = {
-        "read": source.facts_read if isinstance(plan.unit, User) else source.read,
+        "read": (*(source.facts_read if isinstance(plan.unit, User) else source.read), *facts_read(source, plan)),
         "data_public": source.public,
         "test_public": source.public,
         "seeded": settings.seed is not None,
@@ -276,14 +293,14 @@ def private_setup(
         "search": context.search,
         "published": source.published and source.public,
         "tokens": None if source.tokens is None else source.tokens.described,
+        "kept": steps_to_keep(options.keep, plan.steps, known["module"]),
+        "class_prevalence": () if shares is None else tuple(shares.items()),
     }
     if source.kind in ("arrays", "dataset") and not source.public:  # handed over by code of the owner's
         facts["own_code"] = (*facts.get("own_code", ()), PREPARATION)
     stated = with_noise(Circumstances(**found | facts), settings.noise, plan, gradient.zeros(), alone=alone)
-    for part in parts:
-        stated = part.circumstances(stated)
     check_epsilon(plan)
-    return {"plan": plan, "gradient": gradient, "parts": parts, "circumstances": stated}
+    return {"plan": plan, "gradient": gradient, "budget": options.budget, "circumstances": stated}
 
 
 def configure_torch(start: Start) -> tuple[str, int]:
