@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli import parser
-from sfumato.cli.options.spellings import NUMBERS, Spelling, UsageError
 from sfumato.cli.output.refusals import with_option_names
+from sfumato.cli.parser import UsageError
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -24,8 +23,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, values))
 
 
-Numbers = Annotated[float | tuple[float, ...] | None, replace(NUMBERS, metavar="NUMBER[,NUMBER...]")]
-WholeNumbers = Annotated[tuple[int, ...] | None, Spelling("N,N,...", read=_numbers)]
+def numbers(default: float | tuple[float, ...] | None = None) -> Any:
+    """An option of a study: a number, or several separated by commas."""
+    return parser.option("NUMBER[,NUMBER...]", default=default, read=parser.numbers)
+
+
+def whole_numbers(default: tuple[int, ...] | None = None) -> Any:
+    """An option of a study: integers separated by commas."""
+    return parser.option("N,N,...", default=default, read=_numbers)
+
+
 NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printed", "dead_leaves", "haiku")
 """The scripts of this folder."""
 

@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import safetensors.torch
@@ -20,8 +20,8 @@ from joblib import Parallel, delayed
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from sfumato.cli.options.spellings import positional
 from sfumato.cli.output import console
+from sfumato.cli.parser import argument
 from sfumato.models.networks.dictionary import AT_ONCE
 from sfumato.models.networks.responses import first_layer, map_patches, pooled, responses
 from sfumato.models.priors.stored import (
@@ -295,7 +295,7 @@ def write(prior: Prior, path: Path, *, made_of: dict[str, Any]) -> None:
 class DeadLeaves:
     """Make a dictionary from synthetic images."""
 
-    out: Annotated[str, positional("OUT.safetensors")]
+    out: str = argument("OUT.safetensors")
     """The file to write."""
     kind: Literal["colour", "grey"] = COLOUR
     """The kind of images."""

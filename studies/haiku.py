@@ -11,7 +11,6 @@ import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.spellings import positional
+from sfumato.cli.parser import argument
 from studies import command
 
 _LAYER = re.compile(
@@ -94,9 +93,9 @@ def convert(archive: str | Path, file: str | Path) -> None:
 class Haiku:
     """Write an archive of a published Wide-ResNet as a safetensors file for --pretrained."""
 
-    archive: Annotated[str, positional("IN.npz")]
+    archive: str = argument("IN.npz")
     """The npz archive."""
-    out: Annotated[str, positional("OUT.safetensors")]
+    out: str = argument("OUT.safetensors")
     """The file to write."""
 
     def run(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `
 
 from sfumato._checks import positive_integer
 from sfumato._files import write
-from sfumato.cli.options import spellings
 from sfumato.cli.options.run_options import PrintsJson
-from sfumato.cli.options.spellings import UsageError
 from sfumato.cli.output import console
+from sfumato.cli.parser import UsageError, option
 from sfumato.experiment.settings import Pair
 from sfumato.privacy import PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
@@ -35,14 +34,13 @@ from studies import command
 from studies.extrapolation import epsilon_of_rounds, extrapolate
 
 
-@spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class MoreUsers(PrintsJson, Pair):
     """The simulated run, and the larger ones."""
 
     users: int
     """Number of users of the simulated run."""
-    populations: command.WholeNumbers
+    populations: tuple[int, ...] = command.whole_numbers(MISSING)
     """Larger numbers of users."""
     batch_size: int
     """Expected number of users in a step."""
@@ -50,21 +48,21 @@ class MoreUsers(PrintsJson, Pair):
     """Number of training steps."""
     noise_multiplier: float
     """Standard deviation of the noise divided by the clipping norm."""
-    epsilon: command.Numbers = None
+    epsilon: float | tuple[float, ...] | None = command.numbers()
     """Privacy budget of the larger runs, or several separated by commas: gives the size of their steps."""
-    round_sizes: command.WholeNumbers = None
+    round_sizes: tuple[int, ...] | None = command.whole_numbers()
     """Sizes of a step, instead of --epsilon: gives their epsilon."""
     clients: bool = False
     """Users share virtual clients, as in DP-FedEmb."""
-    per_user: spellings.Whole = None
+    per_user: int | None = None
     """Largest number of records kept of each user."""
-    delta: spellings.Delta = None
+    delta: float | None = option("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
     """Probability with which the epsilon bound may fail."""
-    momentum: spellings.MomentumByDefault = None
+    momentum: float | None = option("NUMBER", "0.9")
     """Momentum of the optimizer, for which banded noise is optimised."""
-    schedule: spellings.ScheduleName = None
+    schedule: str | None = option("NAME", "constant")
     """Learning rate schedule, for which banded noise is optimised."""
-    plot: spellings.Path = None
+    plot: str | None = option("PATH")
     """Draw the rows into this .svg file."""
 
     def run(self) -> None:

@@ -18,10 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(FilePath(__file__).parents[1]))  # the repository root, for `studies`
 
-from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import TextChoices, stem_of
-from sfumato.cli.options.spellings import UsageError, with_spellings
 from sfumato.cli.output import console
+from sfumato.cli.parser import UsageError, argument, option
 from sfumato.observers.progress import ProgressBars, open_with_progress
 from studies import command
 from studies.weight_noise import results
@@ -35,44 +34,43 @@ CHOICES = (
 """Fields of `Design` that are passed on unchanged."""
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class NoiseStudy(TextChoices):
     """What is compared, and how it is trained. Options of sources are as in sfumato train."""
 
-    what: spellings.SourceOrRecipe
+    what: str = argument("SOURCE|RECIPE")
     """A source or a recipe."""
 
-    model: spellings.Text = None
+    model: str | None = None
     """Models, separated by spaces: "lenet-300-100 lenet5"."""
-    normalisation: spellings.Text = None
+    normalisation: str | None = None
     """Forms of each model, separated by commas: none for the model as given; batch, layer, group or instance for that
     normalisation after every trainable layer. (default: none)"""
-    deviations: command.Numbers = None
+    deviations: float | tuple[float, ...] | None = command.numbers()
     """Standard deviations of the weights. (default: 0,0.01,0.1,0.3,1,2,10)"""
-    runs: spellings.Whole = None
+    runs: int | None = None
     """Number of runs of each form at each deviation. (default: 10)"""
-    epochs: spellings.Whole = None
+    epochs: int | None = None
     """Number of epochs of a run. (default: 5)"""
-    batch_size: spellings.Whole = None
+    batch_size: int | None = None
     """Number of examples in a step. (default: 128)"""
-    learning_rates: command.Numbers = None
+    learning_rates: float | tuple[float, ...] | None = command.numbers()
     """Learning rates of Adam. Of several, each form uses the one with the best mean accuracy over all deviations, from
     one run each that is used for nothing else. (default: 0.01,0.1,0.3)"""
-    schedule: spellings.Text = None
+    schedule: str | None = None
     """Learning rate schedule: constant, cosine, linear or step. (default: cosine)"""
-    shift: spellings.Whole = None
+    shift: int | None = None
     """Largest shift of an example in pixels. (default: 0)"""
-    flip: spellings.OffByDefault = None
+    flip: bool | None = option("True|False", "False")
     """Whether an example may be mirrored."""
-    validation_fraction: spellings.Number = None
+    validation_fraction: float | None = None
     """Share of the training part that is held out for choosing learning rates and for convergence curves. (default: 0,
     both use the test part)"""
-    margin: spellings.Number = None
+    margin: float | None = None
     """A run converges if its accuracy ever exceeds the share of the largest class by this margin. (default: 0.1)"""
-    share: spellings.Number = None
+    share: float | None = None
     """Share of the noiseless accuracy at which the slow-down is measured. (default: 0.95)"""
-    seed: spellings.Whole = None
+    seed: int | None = None
     """The randomness of all runs is derived from this number. (default: 0)"""
     not_private: bool = False
     """Study private data without any privacy; the result says so."""

@@ -16,10 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._choices import all_optional
 from sfumato._files import write
-from sfumato.cli.options import spellings
 from sfumato.cli.options.run_options import PrintsJson
-from sfumato.cli.options.spellings import UsageError
 from sfumato.cli.output import console
+from sfumato.cli.parser import UsageError, option
 from sfumato.experiment.settings import rates_of
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
@@ -147,7 +146,6 @@ def recommended(pairs: Sequence[PairResult], *, sampled: bool | None = None) -> 
     return min((pair for pair in rivals if pair.final <= 1.03 * least), key=lambda pair: pair.buffers)
 
 
-@spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class Pairs(
     PrintsJson, all_optional(by_name.Pair, without=("mechanism", "participation", *PARTICIPATION_OPTIONS["drifting"]))
@@ -162,13 +160,13 @@ class Pairs(
     """Number of training steps."""
     epsilon: float
     """Privacy budget; determines the noise multiplier of each pair."""
-    delta: spellings.Delta = None
+    delta: float | None = option("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
     """Probability with which the epsilon bound may fail."""
-    momentum: spellings.MomentumByDefault = None
+    momentum: float | None = option("NUMBER", "0.9")
     """Momentum of the optimizer, for which banded noise is optimised."""
-    schedule: spellings.ScheduleName = None
+    schedule: str | None = option("NAME", "constant")
     """Learning rate schedule, for which banded noise is optimised."""
-    plot: spellings.Path = None
+    plot: str | None = option("PATH")
     """Draw the pairs into this .svg file."""
 
     def run(self) -> None:

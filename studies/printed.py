@@ -15,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `studies`
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrivateChoices
 from sfumato.cli.output import training_output
+from sfumato.cli.parser import argument
 from sfumato.observers.progress import ProgressBars
 from studies import command, printed_run
 
@@ -28,7 +28,7 @@ NOT_READ = ("normalisation", "micro_batch", "precision")
 class Printed(PrivateChoices):
     """Options are as in sfumato train."""
 
-    what: spellings.SourceOrRecipe
+    what: str = argument("SOURCE|RECIPE")
     """A source or a recipe."""
 
     def run(self) -> None:

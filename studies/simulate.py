@@ -19,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-from sfumato.cli.options import recipe, space, spellings
+from sfumato.cli.options import recipe, space
 from sfumato.cli.options.choices import PrivateChoices, stem_of
 from sfumato.cli.output import console
 from sfumato.cli.output.search_output import costs
+from sfumato.cli.parser import argument, option
 from sfumato.cli.verbs.sweep import BEST, Sweep
 from sfumato.experiment import defaults
 from sfumato.observers.progress import ProgressBars
@@ -38,22 +39,24 @@ SIZES = ("epsilon", "noise_multiplier", "batch_size", "steps")
 class Simulate(PrivateChoices):
     """Options are as in sfumato sweep, and those of batch, noise, steps and epsilon mean the full size."""
 
-    what: spellings.SourceOrRecipe
+    what: str = argument("SOURCE|RECIPE")
     """A source or a recipe."""
 
     factor: int
     """Factor by which batch and noise of the simulated runs are smaller."""
-    vary: spellings.Vary = ()
+    vary: tuple[tuple[str, ...], ...] = option(
+        "NAME=VALUES [NAME=VALUES ...]", "the recipe's table [sweep]; repeatable", default=()
+    )
     """Options to vary: NAME=A,B,C, NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
     confirm: int = 0
     """Number of the best settings to train at full size too, to check the predictions."""
-    candidates: spellings.Candidates = None
+    candidates: int | None = option("NUMBER", "the whole grid")
     """Number of settings to draw at random."""
-    validation: spellings.Share = None
+    validation: float | None = option("SHARE", "0.1")
     """Share of the training part that is held out for scoring."""
-    score_on: spellings.SourceText = None
+    score_on: str | None = option("SOURCE")
     """Score on the test part of this public source instead."""
-    processes: spellings.Processes = None
+    processes: int | None = option("NUMBER", "1")
     """Number of runs at once."""
     dry_run: bool = False
     """Show what would run, and spend nothing."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `studies`
 
@@ -24,9 +24,9 @@ import torch
 
 from sfumato._checks import SfumatoError
 from sfumato.audit import largest_provable
-from sfumato.cli.options import spellings
 from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
+from sfumato.cli.parser import argument
 from studies import command
 from studies.worlds import Choice, Problem, World, choices
 
@@ -47,7 +47,7 @@ HEAD = ("epsilon", "models", "at least", "provable", "AUC", "advantage", "paper"
 class TwoWorlds(PrintsJson):
     """What is tried."""
 
-    mnist: Annotated[str, spellings.positional("MNIST")]
+    mnist: str = argument("MNIST")
     """The file mnist.npz."""
     table: Literal[8, 9] = 9
     """8 for phase I: every choice, the most telling first. 9 for both phases."""
@@ -57,7 +57,7 @@ class TwoWorlds(PrintsJson):
     """Number of models in each world, in phase II."""
     tried: int = 50
     """Number of models in each world for each choice, in phase I."""
-    epsilon: command.Numbers = (8.0, 1.0, 4.0, 2.0)
+    epsilon: float | tuple[float, ...] = command.numbers((8.0, 1.0, 4.0, 2.0))
     """Nominal epsilon, or several."""
     confidence: float = 0.999
     """Confidence level of the bounds."""

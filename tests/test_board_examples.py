@@ -122,7 +122,7 @@ def test_chexpert_from_its_files_to_a_run(chexpert: Path, call):
     measured = json.loads(call(f"evaluate run 'csv:{table}' --json"))
     assert [one["name"] for one in measured["labels"]] == list(LABELS)
     assert measured["images"] == 24
-    assert "weighted area under ROC" in call(f"evaluate run 'csv:{table}'")
+    assert "weighted auc" in call(f"evaluate run 'csv:{table}'")
     call("verify run")
 
 

@@ -5,20 +5,19 @@ import inspect
 import re
 import shlex
 import subprocess
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 import sfumato
 from sfumato import cli, models, optim, search
 from sfumato._choices import choice
-from sfumato.cli.options.spellings import spelling_of
+from sfumato.cli.parser import page_of
 from sfumato.cli.registry import VERBS, load
 from sfumato.data.declared import fact
 from sfumato.data.kinds import KINDS
-from sfumato.data.readers.torchvision_reader import IN_ARRAYS
+from sfumato.data.readers.published import IN_ARRAYS
 from sfumato.runs import directory
 from sfumato.training.parts import kept_weights
 from studies import command
@@ -60,10 +59,7 @@ def written(path: Path) -> list[str]:
 
 def options_of(verb: type) -> set[str]:
     """The options of a verb, as they are typed."""
-    hints = get_type_hints(verb, include_extras=True)
-    spelt = {field.name: spelling_of(hints[field.name]) for field in fields(verb)}
-    named = [name for name, spelling in spelt.items() if spelling is None or not spelling.positional]
-    return {"--" + name.replace("_", "-") for name in named}
+    return {option.flag for options in page_of(verb)[1].values() for option in options}
 
 
 def section(verb: str) -> str:

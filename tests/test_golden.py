@@ -36,8 +36,7 @@ import torch
 import sfumato
 from sfumato import FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.cli import main
-from sfumato.data import Records, Views, hold_out, image_generator, own_codes
-from sfumato.data.identity import fingerprint, record_users
+from sfumato.data import Records, Views, fingerprint, hold_out, image_generator, own_codes, record_users
 from sfumato.gradients import tuner
 from sfumato.privacy import Entry, FixedClipping
 from sfumato.randomness import Choice, LogUniform, Uniform, draw_settings

@@ -31,7 +31,7 @@ def said(one: object) -> str:
 def test_a_private_run_shows_no_figure_but_in_its_card(one_run: Run):
     accuracy = f"{one_run.accuracy:.1%}"
     assert accuracy not in said(one_run)
-    assert "made from a seed, promises nothing; its plan (" in said(one_run)
+    assert "made from a seed, no guarantee; its plan (" in said(one_run)
     card = one_run._repr_html_()
     assert accuracy in card
     assert "Measured on private data: keep it to yourself" in card
@@ -52,7 +52,7 @@ def test_a_public_run_shows_its_accuracy(tmp_path: Path):
     )
     assert said(without).endswith("without privacy)")
     assert f"{without.accuracy:.1%}" in without._repr_html_()
-    assert "promises nothing" in without._repr_html_()
+    assert "no privacy guarantee" in without._repr_html_()
 
 
 def test_a_plan_a_statement_a_model_a_source_and_a_verdict(one_run: Run, spots, plan):
@@ -63,7 +63,7 @@ def test_a_plan_a_statement_a_model_a_source_and_a_verdict(one_run: Run, spots, 
     )
     epsilon = rounded_up(plan.epsilon())
     assert said(one_run.statement) == (
-        f"Statement(made from a seed, promises nothing; its plan ({epsilon}, 0.001), add-or-remove; plan "
+        f"Statement(made from a seed, no guarantee; its plan ({epsilon}, 0.001), add-or-remove; plan "
         f"{plan.fingerprint[:16]})"
     )
     loaded = one_run.load()

@@ -159,13 +159,12 @@ class Simulated:
 
 def simulate(count: int) -> None:
     """Everything that opening does with so many records of a tenth as many users, but for reading and decoding."""
-    from sfumato.data import opening
+    from sfumato.data import decoding, opening
     from sfumato.data.declared import Declared
-    from sfumato.data.images import decoding
     from sfumato.data.kinds import SourceKind
     from sfumato.data.readers.files import load_files
     from sfumato.data.readers.listing import ListingBuilder
-    from sfumato.data.stored import TextBuffer
+    from sfumato.data.records import TextBuffer
 
     pixels = np.zeros((SIDE, SIDE, 1), np.uint8)
     decoding.decode_whole = lambda *_, **__: ([pixels], pixels)

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from sfumato.cli import main, parser
-from sfumato.cli.options.pages import COMMON
+from sfumato.cli.parser import COMMON
 from sfumato.cli.registry import VERBS, load
 from sfumato.cli.verbs.train import Train
 

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sfumato.cli.output.console import Facts
-from sfumato.cli.output.evaluation_output import Measured, largest_shift
-from sfumato.runs.reading import Reading
+from sfumato.cli.output.evaluation_output import largest_shift, notes
 
 QUICK = "--model linear --steps 20 --noise-multiplier 4 --batch-size 400 --learning-rate 0.5 --threads 1 --device cpu"
 
@@ -54,9 +52,9 @@ def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
 
 
 def test_who_trained_with_weights_is_not_told_to():
-    found = Measured({}, Facts({}), ("note: train with weights",))
-    assert found.with_shift(Reading(classes=("a", "b"), loss="softmax")).notes == found.notes
-    assert found.with_shift(Reading(classes=("a", "b"), loss="softmax", shares={"a": 0.5, "b": 0.5})).notes == ()
+    figures = {"shift": {"class": "a", "named": 0.7, "true": 0.5}, "part": "test", "public": True}
+    assert "--class-prevalence" in " ".join(notes(figures, weighted=False))
+    assert list(notes(figures, weighted=True)) == []
 
 
 def test_declared_shares_move_what_is_measured_and_predicted(rays, call):

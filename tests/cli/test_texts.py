@@ -25,7 +25,7 @@ def test_train_predict_evaluate_report(call, table, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("first goal\n\nbank\n"))
     told = json.loads(call("predict run - --json"))
     assert [row["text"] for row in told["predictions"]] == ["first goal", "bank"]
-    assert "texts (test part)" in call("evaluate run csv:t.csv --text-column title")
+    assert "part                test" in call("evaluate run csv:t.csv --text-column title")
     assert "goal" not in call("report run --public")
     call("verify run")
 

@@ -365,8 +365,8 @@ def test_pretrain_and_fine_tune(call, quick):
     found = json.loads(call(f"pretrain digits --model cnn {choices} --output runs/pre --json"))
     assert found["epsilon"] is None
     assert 0.3 < found["accuracy"] < found["top5"] <= 1
-    assert "promises nothing" in found["statement"]
-    assert "promises nothing" in call("report runs/pre --json") or Path("runs/pre/report.html").exists()
+    assert "no privacy guarantee" in found["statement"]
+    assert "no privacy guarantee" in call("report runs/pre --json") or Path("runs/pre/report.html").exists()
     fine = quick.replace("linear", "cnn") + " --pretrained runs/pre --trainable classifier --output runs/fine --json"
     call(f"train digits {fine}")
     written = json.loads(Path("runs/fine/statement.json").read_text())

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source, paths
-from sfumato.data.images import decoding
+from sfumato.data import decoding, open_source, paths
 from sfumato.data.readers import csv_lines
 from sfumato.data.readers import numpy_archive as archives
 
@@ -157,7 +156,8 @@ all_refused(
         ),
         case(
             "digits",
-            "user_from=class is for folder:, but the source is digits; leave it out; tables have a column user, "
+            "user_from=class is for folder:, csv:, parquet:, hf: and npz:, "
+            "but the source is digits; leave it out; tables have a column user, "
             "archives the arrays users_train and users_test",
             user_from="class",
         ),
@@ -307,7 +307,7 @@ all_refused(
         ),
         case(
             ("cat", "dog"),
-            "label_columns are for csv:, npz: and parquet:, but the source is folder:PATH; leave them "
+            "label_columns is for csv:, parquet:, hf:, npz: and torchvision:, but the source is folder:PATH; leave it "
             "out, or give a table",
             label_columns=["a", "b"],
         ),

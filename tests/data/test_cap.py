@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Records, Source, cap_per_user, open_source
-from sfumato.data.identity.record_users import codes_of
+from sfumato.data.record_users import codes_of
 from sfumato.data.subsets import one_per_user
 
 KEY = bytes(range(32))

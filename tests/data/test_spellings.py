@@ -10,7 +10,7 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import open_source
-from sfumato.data.identity.record_users import user_code
+from sfumato.data.record_users import user_code
 
 PEOPLE = ("Jürgen", "Zoë", "Renée", "Ann", "Bob", "Eve", "Kim", "Lee")
 COUNT = 64

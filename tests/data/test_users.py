@@ -25,8 +25,8 @@ from sfumato.data import (
     user_codes,
     write_without,
 )
-from sfumato.data.identity.record_users import record_in_test
 from sfumato.data.readers import files
+from sfumato.data.record_users import record_in_test
 
 KEY = bytes(range(32))
 COUNT = 48

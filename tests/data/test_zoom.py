@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import FileRecords, Records, Transform, Views, hold_out, open_source
-from sfumato.data.images.decoding import prepare
+from sfumato.data.decoding import prepare
 from sfumato.data.readers import files
 
 KEY = bytes(range(32))

@@ -71,7 +71,7 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_pat
     assert set(found) == {None}
     statement = load(run.directory).statement.to_dict()
     assert (statement["epsilon"], statement["delta"], statement["method"]) == (None, None, method)
-    assert statement["sentence"].startswith("This model promises nothing")
+    assert statement["sentence"].startswith("This model has no privacy guarantee")
     assert "Clipping alone protects nobody" in statement["sentence"]
     assert "differentially private" not in (run.directory / "report.html").read_text("utf-8")
     with pytest.raises(SfumatoError, match="trained without privacy and has no guarantee"):

@@ -113,7 +113,7 @@ def test_what_it_says_of_itself(tmp_path):
     inside = {formats.ARCHIVE_ENTRY: ""}
     torch.export.load(made.path / "model.pt2", extra_files=inside)
     assert json.loads(inside[formats.ARCHIVE_ENTRY]) == said
-    assert "promises nothing" in (made.path / "README.md").read_text("utf-8")
+    assert "no privacy guarantee" in (made.path / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

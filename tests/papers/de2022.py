@@ -630,7 +630,7 @@ FORMULAS = [
     Formula(
         where="appendix C.2, random crops of small images",
         says='a window on the image padded by "mirror" padding (the edge is not repeated), mirrored or not',
-        code="data/images/views.py: Views.apply",
+        code="data/views.py: Views.apply",
         draw=images_and_moves,
         runs=shown,
         formula=windows(printed.shifted),
@@ -649,7 +649,7 @@ FORMULAS = [
     Formula(
         where="section 3.1 and appendix C.2, the law of crops and mirror images",
         says="each shift from -4 to 4 pixels, both ways, as likely as any other; mirrored with probability 1/2",
-        code="data/images/views.py: Views.draw",
+        code="data/views.py: Views.draw",
         draw=lambda rng: int(rng.integers(1 << 30)),
         runs=law_of_moves,
         formula=uniform_moves(),
@@ -666,7 +666,7 @@ FORMULAS = [
     Formula(
         where="appendix C.2, random crops of large images",
         says="resized to 1.2 times the desired height and width; then a crop of the desired size inside",
-        code="data/images/views.py: Views.apply",
+        code="data/views.py: Views.apply",
         draw=zoomed_images,
         runs=lambda case: case["views"].apply(torch.from_numpy(case["images"]), case["draws"], size=case["side"]),
         formula=windows_inside,
@@ -679,7 +679,7 @@ FORMULAS = [
     Formula(
         where="appendix C.2, pixels",
         says="(x / 255 - mean) / deviation, per channel, by public constants; of both 1/2, to [-1, 1]",
-        code="data/images/normalise.py: Transform",
+        code="data/transforms.py: Transform",
         draw=coloured_image,
         runs=transformed,
         formula=lambda case: printed.standardised_pixels(case["image"], case["mean"], case["std"]),

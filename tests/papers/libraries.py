@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sfumato.data import Views, open_source
-from sfumato.data.images.decoding import prepare_array
+from sfumato.data.decoding import prepare_array
 from sfumato.evaluation import accuracy
 from sfumato.models import Head
 from sfumato.models.losses import LOSSES
@@ -263,7 +263,7 @@ FORMULAS = [
     Formula(
         where="scikit-learn, digits",
         says="pixels 0 to 16 become 0 to 255, halves to even: how many have each value",
-        code="data/readers/digits.py: load",
+        code="data/readers/published.py: load",
         draw=lambda rng: None,
         runs=lambda case: levels(digits()[0]),
         formula=lambda case: levels(expected.sixteen_levels_as_bytes(digits()[1])),
@@ -277,7 +277,7 @@ FORMULAS = [
     Formula(
         where="Pillow, images of any size",
         says="resized by an antialiased triangle, the middle square; ITU-R 601 luma for grey; within two grey levels",
-        code="data/images/decoding.py: prepare",
+        code="data/decoding.py: prepare",
         draw=an_image,
         runs=read,
         formula=square,
@@ -295,7 +295,7 @@ FORMULAS = [
     Formula(
         where="torch, views of enlarged images",
         says="bilinear interpolation to 1.2 times the size, pixel i at i + 1/2; then a window inside",
-        code="data/images/views.py: Views.apply",
+        code="data/views.py: Views.apply",
         draw=enlarged_views,
         runs=lambda case: case["views"].apply(torch.from_numpy(case["images"]), case["draws"], size=case["side"]),
         formula=cut_from_enlarged,

@@ -14,8 +14,8 @@ from torch import nn
 from sfumato import optim
 from sfumato.averaging import LastMean
 from sfumato.data import InceptionCrops, Transform, Views, find_duplicates
-from sfumato.data.images.decoding import prepare_array
-from sfumato.data.images.windows import _window
+from sfumato.data.decoding import prepare_array
+from sfumato.data.views import _random_window
 from sfumato.evaluation import label_sets
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient
@@ -389,7 +389,7 @@ def a_large_image(rng):
 @functools.cache
 def windows(height, width, seed):
     generator = np.random.default_rng(seed)
-    return np.array([_window(height, width, generator) for _ in range(WINDOWS)], float).T
+    return np.array([_random_window(height, width, generator) for _ in range(WINDOWS)], float).T
 
 
 def areas_and_places(case):
@@ -443,7 +443,7 @@ def by_windows(case, *, flipped=None, moved=0, **changed):
     if case["interpolation"] == "bicubic":
         settings = {"filter_width": 2.0, "kernel": printed.cubic(-0.5)}
     for _ in range(2):
-        top, left, high, wide = _window(*case["image"].shape[1:], generator)
+        top, left, high, wide = _random_window(*case["image"].shape[1:], generator)
         mirrored = generator.random() < 0.5
         part = np.roll(case["image"], moved, axis=2)[:, top : top + high, left : left + wide]
         view = printed.resized(part, case["side"], case["side"], **settings | changed).clip(0, 255)
@@ -782,7 +782,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: area and place",
         says="area uniform in 8% to 100%, of windows that fit; the place uniform: quantiles of 12,000 windows",
-        code="data/images/windows.py: InceptionCrops",
+        code="data/views.py: InceptionCrops",
         draw=a_large_image,
         runs=areas_and_places,
         formula=law_of_areas(),
@@ -799,7 +799,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: ratio",
         says="log(width / height) uniform in log(3/4) to log(4/3), of windows that fit: quantiles over log(4/3)",
-        code="data/images/windows.py: InceptionCrops",
+        code="data/views.py: InceptionCrops",
         draw=a_large_image,
         runs=log_ratios,
         formula=law_of_ratios(),
@@ -817,7 +817,7 @@ FORMULAS = [
     Formula(
         where="appendix D, Inception crops: pixels",
         says="the window by an antialiased triangle, or cubic with a = -1/2, to R x R; mirrored by a coin",
-        code="data/images/windows.py: InceptionCrops.apply",
+        code="data/views.py: InceptionCrops.apply",
         draw=an_image_and_its_window,
         runs=cropped,
         formula=by_windows,
@@ -833,7 +833,7 @@ FORMULAS = [
     Formula(
         where="appendix D.3, central crops",
         says="the shorter side to E pixels (antialiased), then the middle R x R; of images read at any size",
-        code="data/images/normalise.py: Transform.center_crop",
+        code="data/transforms.py: Transform.center_crop",
         draw=a_wide_image,
         runs=central_crop,
         formula=by_appendix_d3_crops,
@@ -937,7 +937,7 @@ FORMULAS = [
     Formula(
         where="section 4 and appendix C, exact duplicates",
         says="a private image all of whose pixels are those of a public one: pairs (private, first public)",
-        code="data/identity/duplicates.py: find_duplicates",
+        code="data/duplicates.py: find_duplicates",
         draw=photographs_with_copies,
         runs=lambda case: [
             (one.private, one.public) for one in find_duplicates(case["public"], case["private"]) if one.exact

@@ -774,7 +774,7 @@ FORMULAS = [
     Formula(
         where="section 4, pixels",
         says="x / 127.5 - 1; the authors' code, not the paper, has x / 128 - 1",
-        code="data/images/normalise.py: Transform",
+        code="data/transforms.py: Transform",
         draw=lambda rng: rng.integers(256, size=(2, 8, 8, 3), dtype=np.uint8),
         runs=lambda pixels: Transform(size=8, channels=3)(pixels),
         formula=lambda pixels: pixels.transpose(0, 3, 1, 2) / 127.5 - 1,

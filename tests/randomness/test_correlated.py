@@ -12,7 +12,7 @@ from scipy import linalg, stats
 
 from sfumato import Noise, RunKey, SfumatoError
 from sfumato.privacy.mechanism import BandedToeplitz, Gaussian, Mechanism, Tree
-from sfumato.randomness.noise import NOISES, NoiseState, blocks, correlated
+from sfumato.randomness.noise import NOISES, NoiseState, blocks
 from sfumato.runs.checkpoint import Checkpoint
 
 KEY = RunKey.from_seed(0)
@@ -116,7 +116,7 @@ def test_blocks_and_pieces_change_nothing_but_the_streams(monkeypatch, mechanism
     total = {"a": torch.zeros(8, 5), "b": torch.zeros(3)}
     whole = all_steps(noise, total, steps)
     monkeypatch.setattr(blocks, "PIECE", 5)
-    monkeypatch.setattr(correlated, "SMALL", 40)
+    monkeypatch.setattr(blocks, "SMALL", 40)
     for one, other in zip(whole, all_steps(noise, total, steps), strict=True):
         assert all(torch.allclose(one[name], other[name], rtol=1e-6, atol=1e-6) for name in total)
     if not isinstance(mechanism, Tree):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sfumato import Noise, RunKey
 from sfumato.privacy.mechanism import Tree
-from sfumato.randomness.noise.correlated import TreeNoise
+from sfumato.randomness.noise.blocks import TreeNoise
 
 LIMIT = 5.5
 

@@ -57,7 +57,7 @@ def test_a_card_says_how_to_use_the_model_and_nothing_of_a_gap_that_there_is_not
 
 def test_a_card_of_a_model_without_a_promise_promises_nothing():
     card = model_card(facts(statement=NoGuarantee(published=True).to_dict()))
-    assert "This model promises nothing" in card
+    assert "This model has no privacy guarantee" in card
     assert "differential-privacy" not in card.split("---")[1]
     assert "What an attacker can do" not in card
 
@@ -113,6 +113,6 @@ def test_the_card_of_a_run_by_a_seed_promises_nothing():
     seeded = Statement(plan=PLAN, circumstances=Circumstances(seeded=True)).to_dict()
     card = model_card(facts(statement=json.loads(json.dumps(seeded))))
     assert seeded["sentence"] in card
-    assert "so its weights carry no privacy promise to anybody" in card
+    assert "so its weights have no privacy guarantee" in card
     assert "What an attacker can do" not in card
     assert "differential-privacy" not in card

@@ -35,7 +35,7 @@ def test_nothing_is_promised_and_the_claim_is_told(run):
     assert said["status"] == "claimed, does not hold"
     assert said["claimed"]["epsilon"] == pytest.approx(3.0, abs=0.01)
     for text in (said["sentence"], (run.directory / "report.html").read_text()):
-        assert "promises nothing" in text
+        assert "no privacy guarantee" in text
         assert "does not hold" in text
     assert load(run.directory).statement.to_dict()["epsilon"] is None
     assert not (run.directory / "ledger.jsonl").exists()

@@ -76,10 +76,10 @@ def test_it_learns_and_promises_nothing(pretrained):
     assert pretrained.accuracy > 0.9
     statement = json.loads((pretrained.directory / "statement.json").read_text())
     assert statement["epsilon"] is None
-    assert "promises nothing" in statement["sentence"]
+    assert "no privacy guarantee" in statement["sentence"]
     assert load(pretrained.directory).statement.to_dict() == statement
     page = (pretrained.directory / "report.html").read_text()
-    assert "promises nothing" in page
+    assert "no privacy guarantee" in page
     assert not [word for word in ("sfumato verify", "Private training", "epsilon spent") if word in page]
     assert not (pretrained.directory / "ledger.jsonl").exists()
     with pytest.raises(SfumatoError, match="has no guarantee; there is nothing to verify"):

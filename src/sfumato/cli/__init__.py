@@ -56,8 +56,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         refuse_absent(verb)
         return processes.run(verb)
     except SfumatoError as error:
-        from sfumato.cli.options.spellings import UsageError
         from sfumato.cli.output.refusals import with_option_names
+        from sfumato.cli.parser import UsageError
 
         print(f"error: {with_option_names(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]):
 
     Errors: `UsageError` for a command that cannot be parsed.
     """
-    from sfumato.cli.options.spellings import UsageError
+    from sfumato.cli.parser import UsageError
     from sfumato.cli.registry import VERBS, load
 
     name, *rest = arguments or ("",)

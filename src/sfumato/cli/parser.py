@@ -14,13 +14,94 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
+from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
-from sfumato.cli.options.pages import COMMON, GROUPS, RUN
-from sfumato.cli.options.spellings import Spelling, UsageError, spelling_of
 from sfumato.cli.registry import name_of
 
 PROGRAM = "sfumato"
 INDENT, NARROWEST, WIDEST, FEW = 24, 60, 110, 6
+GROUPS = {
+    group: tuple(names.split())
+    for group, names in {
+        "budget": (
+            "epsilon delta accountant noise_multiplier batch_size steps max_norm agc quantile noise epochs "
+            "report_epsilon unit per_user per_step adjacency participation mechanism order groups "
+            "largest_batch bands steps_per_tree complete_trees drift drift_shape drift_groups drift_size"
+        ),
+        "data": (
+            "source examples users classes label_columns size channels bit_depth window test_fraction skip_unreadable "
+            "class_from user_from public private root download text_column length vocabulary words part label_sets "
+            "path_column label_column user_column task"
+        ),
+        "model": (
+            "model pretrained pretrained_weights head head_deviation head_bias head_scale trainable dimension "
+            "normalisation public_data public_examples backbone weights resolution resize crop dtype"
+        ),
+        "training": (
+            "method optimizer learning_rate pretrained_rate momentum weight_decay schedule warmup loss "
+            "class_prevalence views shift flip zoom crop_area ema ema_form aggregate aggregate_from aggregate_last "
+            "aggregate_restart clients grouping client_rate client_momentum client_epochs client_batch_size "
+            "client_examples client_loss client_head client_temperature shuffle_buffer reconstruction_steps"
+        ),
+        "search": "vary one_at_a_time search candidates validation score_on last decay",
+    }.items()
+}
+"""Groups and options in the order of the help pages. Options without a group belong to `RUN`."""
+
+RUN = "run"
+
+COMMON = {
+    verb: tuple(names.split())
+    for verb, names in {
+        "train": "epsilon delta unit examples user_from public model pretrained output dry_run json",
+        "embed": (
+            "epsilon delta batch_size steps per_user user_from public model pretrained dimension output dry_run json"
+        ),
+        "pretrain": "batch_size steps public model pretrained learning_rate views output device json",
+        "features": "backbone weights resolution whiten_by views dtype user_from public private output device json",
+        "sweep": "epsilon unit public vary search candidates validation output dry_run json",
+        "plan": (
+            "epsilon delta noise_multiplier batch_size steps unit examples users per_user participation mechanism json"
+        ),
+        "dedup": "user_from backbone weights resolution drop limit output json",
+        "spent": "users user_from size test_fraction public root json",
+        "evaluate": "part public user_from test_fraction positive threshold plot device json",
+    }.items()
+}
+"""For each verb with many options, those that most users need. `--help-all` shows all of them."""
+
+
+class UsageError(SfumatoError):
+    """A command that cannot be parsed, or lacks a value."""
+
+
+def option(metavar: str, by_default: str = "", *, default: Any = None, read: Callable[[str], Any] | None = None) -> Any:
+    """A field of a verb that is an option. The string literal below the field is its help text.
+
+    A field that declares nothing is an option too, whose placeholder follows from its type.
+
+    Args:
+        metavar: the placeholder of its value in the help.
+        by_default: a description of the default value.
+        read: converts the word after the option; by default its type decides.
+    """
+    return field(default=default, metadata={"metavar": metavar, "default": by_default, "read": read})
+
+
+def argument(metavar: str, default: Any = MISSING) -> Any:
+    """A field of a verb that is given without a name."""
+    return field(default=default, metadata={"metavar": metavar, "default": "", "positional": True})
+
+
+def numbers(text: str) -> float | tuple[float, ...]:
+    """A number, or several separated by commas."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"must be a number, or several separated by commas, got {text!r}") from None
+    return values if "," in text else values[0]
+
+
 _KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, "a whole number"),
     float: (float, "a number"),
@@ -147,65 +228,62 @@ def page_of(verb: type) -> tuple[list[Option], dict[str, list[Option]]]:
 
 @functools.cache
 def _options(verb: type) -> tuple[Option, ...]:
-    hints, documented = get_type_hints(verb, include_extras=True), _documented(verb)
-    return tuple(_option(one, hints[one.name], documented.get(one.name, "")) for one in fields(verb))
+    hints, documented = get_type_hints(verb), _documented(verb)
+    return tuple(_option(entry, hints[entry.name], documented.get(entry.name, "")) for entry in fields(verb))
 
 
-def _option(one: Field[Any], hint: Any, purpose: str) -> Option:
-    """The option of a field, from its annotation and the text below it."""
-    spelling = spelling_of(hint)
-    kind = hint if spelling is None else get_args(hint)[0]
-    if spelling is None:
-        spelling = Spelling(
-            {bool: "", int: "NUMBER", float: "NUMBER", tuple: "NAME [NAME ...]"}.get(type(one.default), "NAME")
-        )
-    default = f"({spelling.default})" if spelling.default else ""
-    if own := re.fullmatch(r"(.*) (\(default: .*\))", purpose):
-        purpose, default = own.groups()
-    elif not default and not spelling.positional and one.default not in (None, False, ()):
-        default = "(required)" if one.default is MISSING else f"(default: {one.default})"
-    reads = _reads(kind, spelling)
-    if spelling.positional:
-        if one.default is not MISSING:
-            reads["nargs"] = "?"
-    elif "action" not in reads or spelling.repeatable:
-        reads["required"] = one.default is MISSING
-        first, _, others = spelling.metavar.partition(" [")
-        reads["metavar"] = (first, others.removesuffix(" ...]")) if reads.get("nargs") == "+" else spelling.metavar
+def _option(declared: Field[Any], hint: Any, purpose: str) -> Option:
+    """The option of a field, from its metadata, its type and the text below it."""
+    kind = next((part for part in get_args(hint) if type(None) in get_args(hint)), hint)  # of one that may be None
+    metavar = declared.metadata.get("metavar")
+    if metavar is None:
+        usual = type(get_args(kind)[0]) if get_origin(kind) is Literal else get_origin(kind) or kind
+        metavar = {bool: "", int: "NUMBER", float: "NUMBER", tuple: "NAME [NAME ...]"}.get(usual, "NAME")
+    positional, by_default = declared.metadata.get("positional", False), declared.metadata.get("default")
+    default = f"(default: {by_default})" if by_default else ""
+    if documented := re.fullmatch(r"(.*) (\(default: .*\))", purpose):
+        purpose, default = documented.groups()
+    elif not default and not positional and declared.default not in (None, False, ()):
+        default = "(required)" if declared.default is MISSING else f"(default: {declared.default})"
+    reads = {"action": "store_true"} if hint is bool else _reads(kind, declared.metadata.get("read"))
+    if positional:
+        reads |= {} if declared.default is MISSING else {"nargs": "?"}
+    elif hint is not bool:
+        first, _, others = metavar.partition(" [")
+        shown = (first, others.removesuffix(" ...]")) if reads.get("nargs") == "+" else metavar
+        reads |= {"required": declared.default is MISSING, "metavar": shown}
     return Option(
-        name=one.name,
-        metavar=spelling.metavar,
-        purpose=purpose,
-        default=default,
-        positional=spelling.positional,
-        reads=reads,
+        name=declared.name, metavar=metavar, purpose=purpose, default=default, positional=positional, reads=reads
     )
 
 
-def _reads(kind: Any, spelling: Spelling) -> dict[str, Any]:
+def _reads(kind: Any, read: Callable[[str], Any] | None) -> dict[str, Any]:
     """How argparse reads values of this kind."""
-    if kind is bool:
-        return {"action": "store_true"}
-    if spelling.read is not None:
-        return {"type": _converted(spelling.read)}
-    if type(None) in get_args(kind):
-        (kind,) = (each for each in get_args(kind) if each is not type(None))
+    if read is not None:
+        return {"type": _converted(read)}
     if get_origin(kind) is Literal:
         allowed = {str(value): value for value in get_args(kind)}
         return {"type": _converted(allowed.__getitem__, " or ".join(allowed))}
     if get_origin(kind) is tuple:
         inner, *more = get_args(kind)
-        several = {"nargs": "+" if more == [...] else 1 + len(more)}
-        return {**several, "action": "append"} if spelling.repeatable else {**several, **_reads(inner, spelling)}
+        if more != [...]:
+            return {"type": _converted(_pair, "two integers separated by a comma")}
+        return {"nargs": "+"} | ({"action": "append"} if get_origin(inner) is tuple else _reads(inner, None))
     return {"type": _converted(*_KINDS[kind])} if kind in _KINDS else {}
 
 
-def _converted(read: Callable[[str], Any], what: str = "") -> Callable[[str], Any]:
+def _pair(text: str) -> tuple[int, int]:
+    low, high = (int(part) for part in text.split(","))
+    return low, high
+
+
+def _converted(read: Callable[[str], Any], expected: str = "") -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         try:
             return read(text)
         except (ValueError, KeyError) as error:
-            raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}" if what else str(error)) from None
+            problem = f"must be {expected}, got {text!r}" if expected else str(error)
+            raise argparse.ArgumentTypeError(problem) from None
 
     return convert
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,14 +12,17 @@ from sfumato._choices import NestedChoices, choices_of
 from sfumato.data.classes import Spellings, check_task, to_nfc
 
 if TYPE_CHECKING:
-    from sfumato.data.images.levels import Levels
-    from sfumato.data.images.views import Views
+    from sfumato.data.levels import Levels
+    from sfumato.data.views import Views
 
 SMALLEST_SIZE, LARGEST_SIZE = 4, 1024
 """Pixels: the fewest and the most that an image may have on a side."""
 
 TEST_FRACTION = 0.2
 """Expected share of the test part where a source has none of its own and the owner declares no other."""
+
+TABLES = ("csv", "parquet", "hf")
+"""Kinds of sources with columns."""
 
 OnProgress = Callable[[int, int], None]
 """Called with (files read, files in all) while images are decoded."""
@@ -32,9 +35,9 @@ def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None
         metavar: how the command line spells its value.
         by_default: what stands in for it where it is left out, in words.
         otherwise: its value where it is left out.
-        known: `only` and `remedy`, of a fact that readers must name (`UNDERSTOOD`): the refusal by all others; `of`,
-            "images" or "texts", where it says something of these alone, and `called`, its name in that refusal;
-            `neutral`, a value that says nothing; `given_as`, as for `choice`.
+        known: `only`, the kinds of sources that can use it, with the values that each can use, where not all; and
+            `remedy` for all others; `of`, "images" or "texts", where it says something of these alone, and `called`,
+            its name in that refusal; `neutral`, a value that says nothing; `given_as`, as for `choice`.
     """
     about = {"metavar": metavar, "default": by_default, "given_as": None}
     return field(default=otherwise, metadata=about | known)
@@ -49,8 +52,8 @@ class Labels:
     label_columns: tuple[str, ...] | None = fact(
         "NAME [NAME ...]",
         "one label per image",
-        only="`label_columns` are for csv:, npz: and parquet:",
-        remedy="leave them out, or give a table",
+        only=(*TABLES, "npz", "torchvision"),
+        remedy="leave it out, or give a table",
     )
     """Columns of 0 and 1 of a table, or of an archive's y, for images with several labels."""
 
@@ -90,7 +93,7 @@ class Pixels:
     @property
     def levels(self) -> Levels | None:
         """How pixels of 16 bits become 0 to 255; None where nothing says so, and they are refused."""
-        from sfumato.data.images.levels import Levels
+        from sfumato.data.levels import Levels
 
         return Levels.from_declared(self.bit_depth, self.window)
 
@@ -103,30 +106,24 @@ class Loading:
     """Folder of torchvision's data sets."""
     download: bool = fact("", otherwise=False)
     """Let torchvision download a missing data set."""
-    path_column: str | None = fact("NAME", "path", of="images", only="`path_column` is for csv:", remedy="leave it out")
+    path_column: str | None = fact("NAME", "path", of="images", only=("csv",), remedy="leave it out")
     """Column of a table with the image paths."""
-    label_column: str | None = fact(
-        "NAME", "label", only="`label_column` is for csv:, parquet: and hf:", remedy="leave it out, or give a table"
-    )
+    label_column: str | None = fact("NAME", "label", only=TABLES, remedy="leave it out, or give a table")
     """Column of a table with the classes."""
     class_from: str | None = fact(
         "folder:LEVEL|REGEX",
         "folder:1",
         of="images",
-        only="`class_from={}` is for folder:",
+        only=("folder",),
         remedy="leave it out; tables have a column of classes (`label_column`), archives the array y",
     )
     """How to find the class of each image in a folder: folder:2, the second folder of PATH/PATIENT/CLASS/IMAGE, or a
     regular expression for file names, such as 'class([01])'."""
-    user_column: str | None = fact(
-        "NAME", "user", only="`user_column` is for csv:, parquet: and hf:", remedy="leave it out, or give a table"
-    )
+    user_column: str | None = fact("NAME", "user", only=TABLES, remedy="leave it out, or give a table")
     """Column of a table that says whose record each one is."""
     test_fraction: float | None = fact("SHARE", "0.2")
     """Share of the test part, if the source has none of its own."""
-    skip_unreadable: bool = fact(
-        "", otherwise=False, only="`skip_unreadable` is for folder: and parquet:", remedy="leave it out"
-    )
+    skip_unreadable: bool = fact("", otherwise=False, only=("folder", "parquet", "hf"), remedy="leave it out")
     """Skip images that cannot be read, instead of refusing the source. Their number is not covered."""
 
     def checked(self) -> Loading:
@@ -151,12 +148,7 @@ class Purpose:
     """How much larger than a view the images are that it is cut out of."""
     open_set: bool = fact("", of="images", called="open_set, for embeddings,", otherwise=False)
     """Let each part have classes of its own, as for embeddings."""
-    groups_from: str | None = fact(
-        "COLUMN",
-        "no groups",
-        only="`groups_from` is for csv:, parquet: and hf:",
-        remedy="leave it out, or give a table",
-    )
+    groups_from: str | None = fact("COLUMN", "no groups", only=TABLES, remedy="leave it out, or give a table")
     """Column of a table with the group of each record, such as sex or device, for figures of each group."""
 
     def checked(self) -> Purpose:
@@ -174,7 +166,7 @@ class Purpose:
 
     @property
     def _views(self) -> Views:
-        from sfumato.data.images.views import Views
+        from sfumato.data.views import Views
 
         return Views(zoom=1.0 if self.zoom is None else self.zoom)
 
@@ -187,7 +179,7 @@ class People:
         "class|folder|dicom|REGEX",
         "the user column, if there is one",
         of="images",
-        only="`user_from={}` is for folder:",
+        only={"folder": None, **dict.fromkeys(TABLES, ("class", "dicom")), "npz": ("class",)},
         remedy="leave it out; tables have a column user, archives the arrays users_train and users_test",
     )
     """How to find the person behind each image: class (every class is one person), folder (PATH/CLASS/USER/IMAGE),
@@ -266,16 +258,15 @@ class Declared(NestedChoices):
             if count is not None:
                 _checks.positive_integer(name, count)
 
-    def refuse_foreign(self, spec: str, understood: Collection[str]) -> None:
-        """Refuse facts that this source's reader does not understand, of those that readers must name.
-
-        Args:
-            understood: names of facts, or a fact and its only value, as in "user_from=class".
-        """
+    def refuse_foreign(self, spec: str, kind: str) -> None:
+        """Refuse facts that sources of this kind cannot use."""
         for name, value in reversed(self.given.items()):
-            about = choices_of(Declared)[name].metadata
-            if "only" in about and not {name, f"{name}={value}"} & set(understood):
-                raise SfumatoError(f"{about['only'].format(value)}, but the source is {spec}", about["remedy"])
+            kinds = kinds_with(name, value)
+            if kinds is not None and kind not in kinds:
+                shown = f"{name}={value}" if name.endswith("_from") else name
+                listing = " and ".join(filter(None, (", ".join(f"{one}:" for one in kinds[:-1]), f"{kinds[-1]}:")))
+                problem = f"`{shown}` is for {listing}, but the source is {spec}"
+                raise SfumatoError(problem, choices_of(Declared)[name].metadata["remedy"])
         if self.labels.label_columns is not None and self.labels.classes is not None:
             problem = "`classes` and `label_columns` are both given"
             raise SfumatoError(problem, "for several labels give `label_columns` alone")
@@ -319,6 +310,18 @@ class Order:
     owner_key: bytes = field(repr=False)
     progress: OnProgress | None = None
     names: Spellings = field(repr=False, compare=False, default_factory=Spellings)
+
+
+def kinds_with(name: str, value: Any) -> list[str] | None:
+    """The kinds of sources that can use a fact with this value; None for all.
+
+    >>> kinds_with("user_from", "dicom"), kinds_with("path_column", "file"), kinds_with("size", 28)
+    (['folder', 'csv', 'parquet', 'hf'], ['csv'], None)
+    """
+    only = choices_of(Declared)[name].metadata.get("only")
+    if not isinstance(only, Mapping):
+        return None if only is None else [*only]
+    return [kind for kind, values in only.items() if values is None or value in values]
 
 
 def check_channels(channels: int) -> None:

@@ -11,20 +11,19 @@ import difflib
 import importlib
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable
+from sfumato.data.declared import kinds_with
 from sfumato.data.paths import expanded, hugging_face_error, is_cache, is_data_set
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from sfumato.data.declared import Order
     from sfumato.data.parts import Parts
 
@@ -140,47 +139,41 @@ class SourceKind:
     """One kind of source.
 
     Args:
-        reader: module in `readers` whose function `load` reads the source, from the argument and the declared facts;
-            None for a cache. Its `UNDERSTOOD` names the facts it supports, among those that most readers do not.
+        reader: the function in `readers` that reads the source, as module:function; None for a cache.
         argument: name of the text after the colon; None for a kind without an argument.
         called: name of the source in errors.
         published: whether the data are published, so that nothing about them is secret.
-        sharded: whether the argument may be a pattern; the reader's `find` resolves it.
+        find: the function in `readers` that refuses an argument that may be a pattern, if nothing is there.
     """
 
     reader: str | None
     argument: str | None
     called: str = "source"
     published: bool = False
-    sharded: bool = False
-
-    @property
-    def supported_facts(self) -> tuple[str, ...]:
-        """Names of the facts that its reader supports, among those that not all readers do."""
-        return getattr(self._module, "UNDERSTOOD", ())
+    find: str | None = None
 
     def load(self, argument: str, order: Order) -> Parts:
         """Reads the source."""
-        return self._module.load(argument, order)
+        return _reader(self.reader)(argument, order)
 
-    def find(self, argument: str) -> None:
-        """Refuses shards that do not exist, or whose library is not installed."""
-        self._module.find(argument)
 
-    @property
-    def _module(self) -> ModuleType:
-        return importlib.import_module(f"sfumato.data.readers.{self.reader}")
+def _reader(spelling: str | None) -> Callable[..., Any]:
+    """A function in `readers`. Readers are imported late: they need numpy, torch and Pillow."""
+    module, _, function = str(spelling).partition(":")
+    return getattr(importlib.import_module(f"sfumato.data.readers.{module}"), function)
 
 
 KINDS: MappingProxyType[str, SourceKind] = MappingProxyType(
     {
-        "digits": SourceKind(reader="digits", argument=None, published=True),
-        "folder": SourceKind(reader="folder", argument="PATH", called="folder"),
-        "npz": SourceKind(reader="arrays", argument="PATH", called="archive"),
-        "csv": SourceKind(reader="table", argument="PATH", called="table"),
-        "parquet": SourceKind(reader="sharded.columns", argument="PATH", sharded=True),
-        "hf": SourceKind(reader="sharded.huggingface", argument="PATH", called="data set", sharded=True),
-        "torchvision": SourceKind(reader="torchvision_reader", argument="NAME", published=True),
+        "digits": SourceKind(reader="published:load_digits", argument=None, published=True),
+        "folder": SourceKind(reader="folder:load", argument="PATH", called="folder"),
+        "npz": SourceKind(reader="arrays:load", argument="PATH", called="archive"),
+        "csv": SourceKind(reader="table:load", argument="PATH", called="table"),
+        "parquet": SourceKind(reader="arrow:load_parquet", argument="PATH", find="arrow:find_parquet"),
+        "hf": SourceKind(
+            reader="arrow:load_hugging_face", argument="PATH", called="data set", find="arrow:find_hugging_face"
+        ),
+        "torchvision": SourceKind(reader="published:load_torchvision", argument="NAME", published=True),
         "features": SourceKind(reader=None, argument="PATH", called="cache"),
     }
 )
@@ -194,8 +187,8 @@ def refuse_absent(spec: str) -> None:
     """Refuses wrong spellings and paths that do not exist, before anything slow starts."""
     name, argument = parse(spec)
     kind = KINDS[name]
-    if kind.sharded:
-        kind.find(argument)
+    if kind.find:
+        _reader(kind.find)(argument)
     elif name == "folder" and is_data_set(argument):
         raise hugging_face_error(argument)
     elif kind.argument == "PATH" and not os.path.exists(expanded(argument)):
@@ -217,8 +210,7 @@ def is_public(spec: str) -> bool:
 
 def supports_user_from(kind: str, rule: str | None) -> bool:
     """Whether a source of this kind may be opened with this `user_from`."""
-    understood = KINDS[kind].supported_facts if kind in KINDS and kind != CACHE else ()
-    return rule is not None and not {"user_from", f"user_from={rule}"}.isdisjoint(understood)
+    return rule is not None and kind in (kinds_with("user_from", rule) or ())
 
 
 def parse(spec: str) -> tuple[str, str]:

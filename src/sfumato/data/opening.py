@@ -15,13 +15,13 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, OnProgress, Order, Purpose
 from sfumato.data.features import PLACES, Cache
-from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
-from sfumato.data.identity.record_users import refuse_several
+from sfumato.data.fingerprint import assignment, digests, fingerprint
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
 from sfumato.data.pieces import damaged
-from sfumato.data.readers.reader_choice import choose_reader
+from sfumato.data.readers.python_data import choose_reader
+from sfumato.data.record_users import refuse_several
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
 from sfumato.data.subsets import count_users
@@ -108,7 +108,7 @@ def open_source(
     if asked.kind == CACHE:
         return open_cache(parse(spec)[1], declared, owner_key, progress)
     where = asked.where
-    declared.refuse_foreign(where, asked.understood)
+    declared.refuse_foreign(where, asked.like)
     given, declared = declared.given, declared.checked()
     order = Order(declared=declared, owner_key=owner_key, progress=progress)
     loaded = asked.load(order)

@@ -21,7 +21,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
 from sfumato._systems import open_bytes, read_at
-from sfumato.data.identity.record_users import LENGTH, as_array
+from sfumato.data.record_users import LENGTH, as_array
 
 _METADATA = "sfumato"
 _TEXTS = ("users", "groups")

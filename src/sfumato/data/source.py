@@ -14,14 +14,13 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices
 from sfumato.data.declared import Declared
 from sfumato.data.features import SOURCE_FACTS, USER_FACTS, Cache
-from sfumato.data.identity.record_users import codes_of
-from sfumato.data.images.normalise import FeatureTransform, Form, Images
-from sfumato.data.images.views import Views
 from sfumato.data.kinds import PUBLISHED
-from sfumato.data.next_words import NextWords
 from sfumato.data.parts import Part, Reading, RecordSets
+from sfumato.data.record_users import codes_of
 from sfumato.data.records import FileRecords, Records
-from sfumato.data.tokens import Tokens
+from sfumato.data.tokens import NextWords, Tokens
+from sfumato.data.transforms import FeatureTransform, Form, Images
+from sfumato.data.views import Views
 
 FACTS = ("examples", "classes", "size", "channels")
 """Facts that a guarantee depends on. Reading them from private records is not covered by it."""

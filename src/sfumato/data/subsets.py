@@ -16,10 +16,10 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato._files import write
-from sfumato.data.identity.record_users import BY_CLASS, LENGTH, in_test, user_code
 from sfumato.data.parts import Part
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.readers.layout import layout_of, refuse_unclear_classes, subfolders
+from sfumato.data.record_users import BY_CLASS, LENGTH, in_test, user_code
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 

@@ -41,7 +41,7 @@ class Augmentation:
 
     def rule(self) -> Views:
         """The views of an example."""
-        from sfumato.data.images.views import Views
+        from sfumato.data.views import Views
 
         return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom, crop_area=self.crop_area)
 

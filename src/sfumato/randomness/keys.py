@@ -68,7 +68,7 @@ class RunKey:
 
     @classmethod
     def from_seed(cls, seed: int, context: str = "") -> RunKey:
-        """A key for repeatable experiments, which promise nothing.
+        """A key for repeatable experiments, which have no guarantee.
 
         `context` names what the draws are for (plan, data, settings). With the seed alone, two runs on different data
         would share their noise, and the difference of their models would show the data without any noise. No context is

@@ -25,7 +25,7 @@ from sfumato.data import (
     own_codes,
     user_codes,
 )
-from sfumato.data.images.windows import AREA
+from sfumato.data.views import AREA
 from sfumato.gradients import batched_outputs, is_batch_independent, per_example_outputs
 from sfumato.models import Backbone, ExpectedInput
 from sfumato.observers.progress import NoProgress, Progress

@@ -25,10 +25,19 @@ ROWS = [{"noise": 1.5, "run": "runs/a"}, {"noise": None, "run": "b"}]
             "",
         ),
         (
-            (Facts(DATA, {"right": "{accuracy:.1%} of {steps:,}", "top five": "{top5:.1%}"}, [("{own}", "words")]),),
-            "right  50.0% of 2,000\n{own}  words\n",
+            (
+                Facts(
+                    {
+                        "each": {"a_b": 0.25, "c": None},
+                        "curve": [[0, 0]] * 40,
+                        "of": [{"name": "x", "auc": [0.5, 0.4, 0.6]}],
+                    }
+                ),
+            ),
+            "each\n  a_b  0.25\nof\n  x    auc 0.5000 (0.4000 to 0.6000)\n",
             "",
         ),
+        ((Facts([("{a_b}", "words")]),), "{a_b}  words\n", ""),
         ((Table(ROWS, {"noise": "{noise:.2f}", "run": "{run}"}),), "noise  run\n 1.50  runs/a\n       b\n", ""),
         ((Table(ROWS, [("run", "{run}"), ("", "{noise}")], texts=1),), "run\nruns/a  1.5\nb\n", ""),
     ],

@@ -159,7 +159,7 @@ def test_without_noise_there_is_no_plan_and_no_epsilon(people, workplace, capsys
     assert main(shlex.split(f"embed {people} {NOISELESS} --output run --json")) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["epsilon"] is None
-    assert "promises nothing" in found["statement"]
+    assert "no privacy guarantee" in found["statement"]
     assert main(["verify", "run"]) == 1
     assert main(shlex.split("report run --public")) == 0
     assert "fedemb-noiseless" in (workplace / "run" / "report-public.html").read_text("utf-8")

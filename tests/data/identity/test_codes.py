@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sfumato.data import find_known, open_source, own_codes
-from sfumato.data.identity.record_users import LENGTH, as_array, pixel_code
-from sfumato.data.images.decoding import LARGEST_WHOLE
+from sfumato.data.decoding import LARGEST_WHOLE
+from sfumato.data.record_users import LENGTH, as_array, pixel_code
 
 KEY = bytes(range(32))
 

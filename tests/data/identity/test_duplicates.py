@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import find_duplicates
-from sfumato.data.identity import duplicates
+from sfumato.data import duplicates, find_duplicates
 
 KINDS = ("exact", "crop", "shift", "jpeg", "flip", "resize", "whole")
 

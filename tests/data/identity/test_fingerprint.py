@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sfumato.data.identity.fingerprint import fingerprint
+from sfumato.data.fingerprint import fingerprint
 from sfumato.data.records import Records
 
 

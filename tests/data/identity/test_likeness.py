@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from sfumato import SfumatoError
-from sfumato.data import find_alike
-from sfumato.data.identity import duplicates
+from sfumato.data import duplicates, find_alike
 
 
 @pytest.fixture

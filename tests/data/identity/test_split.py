@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data import hold_out, open_source
-from sfumato.data.identity.record_users import in_test, keyed_position
+from sfumato.data.record_users import in_test, keyed_position
 
 contents = st.lists(st.binary(max_size=20), max_size=20)
 keys = st.binary(min_size=32, max_size=32)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.data import InceptionCrops, image_generator
-from sfumato.data.images.windows import _window
+from sfumato.data.views import _random_window
 
 
 @settings(max_examples=50, deadline=None)
 @given(height=st.integers(1, 300), width=st.integers(1, 300), seed=st.integers(0, 2**32))
 def test_a_window_lies_in_the_image(height, width, seed):
-    top, left, high, wide = _window(height, width, np.random.default_rng(seed))
+    top, left, high, wide = _random_window(height, width, np.random.default_rng(seed))
     assert 0 <= top <= top + high <= height
     assert 0 <= left <= left + wide <= width
     assert high >= 1
@@ -22,7 +22,7 @@ def test_a_window_lies_in_the_image(height, width, seed):
 
 
 def test_areas_and_ratios_are_those_of_inception():
-    windows = [_window(400, 400, np.random.default_rng(seed))[2:] for seed in range(3000)]
+    windows = [_random_window(400, 400, np.random.default_rng(seed))[2:] for seed in range(3000)]
     areas = np.array([high * wide / 160_000 for high, wide in windows])
     ratios = np.array([wide / high for high, wide in windows])
     assert areas.min() < 0.1

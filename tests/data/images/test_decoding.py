@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageCms
 
 from sfumato._checks import SfumatoError
-from sfumato.data.images import decoding
-from sfumato.data.images.levels import Levels
+from sfumato.data import decoding
+from sfumato.data.levels import Levels
 from sfumato.data.paths import UnreadableError
 from sfumato.data.readers.python_data import encode_image
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
-from sfumato.data.images.levels import HIGHEST, LOWEST, Levels, undeclared
+from sfumato.data.levels import HIGHEST, LOWEST, Levels, undeclared
 
 
 @pytest.mark.parametrize("bits", [1, 8, 12, 16])

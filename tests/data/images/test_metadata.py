@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from sfumato.data.images import decoding
+from sfumato.data import decoding
 
 RAMP = np.arange(64, dtype=np.uint8).reshape(8, 8)
 LONG = "x" * (2 << 20)

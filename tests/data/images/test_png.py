@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data.images import decoding
-from sfumato.data.images.levels import Levels
+from sfumato.data import decoding
+from sfumato.data.levels import Levels
 
 PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform
-from sfumato.data.images.prediction_inputs import is_one, pixels_of
+from sfumato.data.transforms import is_one, pixels_of
 
 LAYOUTS = {"L": (), "LA": (2,), "RGB": (3,), "RGBA": (4,)}
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform, open_source
-from sfumato.data.images import decoding as images
-from sfumato.data.images.levels import Levels
+from sfumato.data import decoding as images
+from sfumato.data.levels import Levels
 
 NAME = Path("x-ray")
 XRAY = 64 * np.arange(64).reshape(8, 8)  # 12 bits, 0 to 4032

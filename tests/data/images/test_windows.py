@@ -10,8 +10,8 @@ from torchvision.transforms.v2 import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Views
-from sfumato.data.images import windows as room
-from sfumato.data.images.windows import cropped, windows
+from sfumato.data import views as room
+from sfumato.data.views import cropped, windows
 
 LEAST, SIDE = 0.05, 600
 

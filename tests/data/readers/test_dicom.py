@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.data import Transform, open_source, subsets
-from sfumato.data.identity.record_users import user_code
-from sfumato.data.images.decoding import decode, decode_whole, header, quiet_decoder
-from sfumato.data.images.levels import Levels, UndeclaredError
+from sfumato.data.decoding import decode, decode_whole, header, quiet_decoder
+from sfumato.data.levels import Levels, UndeclaredError
 from sfumato.data.paths import UnreadableError
 from sfumato.data.readers import dicom
+from sfumato.data.record_users import user_code
 
 pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: pip install 'sfumato[dicom]'")
 

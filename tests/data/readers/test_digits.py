@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from sfumato.data import open_source
-from sfumato.data.readers import digits
+from sfumato.data.readers import published as digits
 
 
 def test_the_split_is_the_same_for_every_owner_and_stratified(key):

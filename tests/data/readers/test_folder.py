@@ -5,8 +5,7 @@ import pytest
 from PIL import Image
 
 from sfumato import SfumatoError
-from sfumato.data import open_source
-from sfumato.data.images import decoding
+from sfumato.data import decoding, open_source
 
 
 def test_train_and_test_folders_are_kept_as_they_are(class_folder, key):

@@ -13,7 +13,7 @@ from torchvision import datasets
 
 from sfumato._checks import SfumatoError
 from sfumato.data import kinds, open_source
-from sfumato.data.readers import torchvision_reader
+from sfumato.data.readers import published as torchvision_reader
 
 GENERATOR = np.random.default_rng(0)
 

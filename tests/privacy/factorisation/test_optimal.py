@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from sfumato.privacy.factorisation import (
     Workload,
-    banded,
     inverse,
     optimal_banded,
     sensitivity,
     square_root,
+    toeplitz,
     toeplitz_noise,
 )
-from sfumato.privacy.factorisation.banded import NoiseObjective
+from sfumato.privacy.factorisation.toeplitz import NoiseObjective
 
 N = 600
 
@@ -102,6 +102,6 @@ def test_always_admissible_and_never_worse_than_independent(steps, separation, m
 def test_the_digits_do_not_hang_on_where_the_search_begins(monkeypatch):
     """The search ends where the gradient is zero, so another beginning finds the same nine digits."""
     workload = Workload(steps=1024, separation=1024, momentum=0.5)
-    first, root = optimal_banded(workload, 64), banded.square_root
-    monkeypatch.setattr(banded, "square_root", lambda *given, **how: root(*given, **how) ** 1.01)
+    first, root = optimal_banded(workload, 64), toeplitz.square_root
+    monkeypatch.setattr(toeplitz, "square_root", lambda *given, **how: root(*given, **how) ** 1.01)
     np.testing.assert_allclose(first, optimal_banded(workload, 64), rtol=3e-9)

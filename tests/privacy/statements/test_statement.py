@@ -133,8 +133,8 @@ def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():
 def test_a_run_by_a_seed_promises_nothing_and_says_so_first():
     seeded, secret = statement(seeded=True), statement()
     opening = (
-        "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to "
-        "anybody. Its plan, run under a secret key, would be ("
+        "This run is an experiment: its randomness follows from a seed, so its weights have no privacy guarantee. "
+        "Its plan, run under a secret key, would be ("
     )
     assert seeded.sentence == secret.sentence.replace("This model is (", opening)
     assert seeded.sentence.startswith(opening)
@@ -142,8 +142,8 @@ def test_a_run_by_a_seed_promises_nothing_and_says_so_first():
     assert seeded.plain[0] == opening.split(" Its plan")[0]
     assert "without the seed" in seeded.plain[1]
     assert seeded.not_covered[0].startswith("Everything")
-    assert "promise nothing" not in repr(secret)
-    assert "promises nothing" in repr(seeded)
+    assert "no guarantee" not in repr(secret)
+    assert "no guarantee" in repr(seeded)
     assert (seeded.promises, secret.promises) == (False, True)
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 import sfumato
 from sfumato import SfumatoError
-from sfumato.data.readers.reader_choice import choose_reader
+from sfumato.data.readers.python_data import choose_reader
 from sfumato.training.custom.records import _sums, own_records
 
 KEY = bytes(32)

@@ -6,25 +6,15 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sfumato._cards import Detail
 from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.run_options import EndsWithJson
-from sfumato.cli.options.spellings import (
-    Device,
-    Epsilon,
-    Examples,
-    Path,
-    Precision,
-    Text,
-    Whole,
-    WholeByRule,
-    with_spellings,
-)
+from sfumato.cli.options.run_options import DeviceOptions, EndsWithJson
+from sfumato.cli.parser import numbers, option
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.data.paths import stem_of
@@ -43,7 +33,6 @@ NOT_IN_RECIPES = (
 )
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
@@ -53,17 +42,13 @@ class SourceChoices(Labels, Pixels, Loading, People):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunChoices:
+class RunChoices(DeviceOptions):
     """Where the run is kept, and how it is computed."""
 
-    output: Path = None
+    output: str | None = option("PATH")
     """Run directory. (default: runs/ and the source's name)"""
-    seed: Whole = None
+    seed: int | None = None
     """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
-    device: Device = None
-    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: Whole = None
-    """Number of CPU threads. (default: as many as the process may use)"""
 
 
 class SharedWork:
@@ -77,7 +62,7 @@ class SharedWork:
 class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
-    source: Text = None
+    source: str | None = None
     """Source to use instead of the recipe's."""
     trust_code: bool = False
     """Run the code that a recipe, a run or its weights name as their model (package:function)."""
@@ -95,7 +80,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         """Whether `what` is a run directory to resume. Refuses options that would change the run."""
         from sfumato.runs import directory as names
 
-        if not what or not (FilePath(what) / names.SETTINGS).is_file():
+        if not what or not (Path(what) / names.SETTINGS).is_file():
             return False
         harmless = ("copy", "dry_run", "json", "verbose", "title", "trust_code", "tensorboard", "track")
         given = [name for name in self.given if name not in harmless]
@@ -129,7 +114,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
             options.pop("public", None)
         if "public" in given:
             options.pop("private", None)
-        if "pretrained" in given and not FilePath(given["pretrained"]).is_dir():
+        if "pretrained" in given and not Path(given["pretrained"]).is_dir():
             options.pop("pretrained_weights", None)  # only a run has several weights to choose from
         if {"method", "client_loss"} & set(given):  # drop options that the given method or loss does not use
             method, loss = (given.get(name, options.get(name)) for name in ("method", "client_loss"))
@@ -149,9 +134,9 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         return source_spec(self, self.source or "")
 
     @property
-    def default_output(self) -> FilePath:
+    def default_output(self) -> Path:
         """The default run directory, runs/NAME."""
-        return FilePath("runs") / stem_of(self.source or "")
+        return Path("runs") / stem_of(self.source or "")
 
     def directory(self) -> RunDirectory:
         """The given directory; otherwise the first of runs/NAME, runs/NAME-2, ... that is free or unfinished.
@@ -192,7 +177,6 @@ class TextChoices(NewRunChoices, all_optional(Texts)):
     """Options of a verb that trains on texts too."""
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class TrainingChoices(TextChoices, Choices):
     """Options of a verb that trains a classifier."""
@@ -221,21 +205,20 @@ class TrainingChoices(TextChoices, Choices):
         return replace(self, **taken), notes
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Normalisation, TrainingChoices):
     """Options of a verb that trains privately."""
 
-    epsilon: Epsilon = None
+    epsilon: float | tuple[float, ...] | None = option("EPSILON[,EPSILON...]", "3", read=numbers)
     """Privacy budget. sfumato train takes several, separated by commas, and trains one model for each."""
-    examples: Examples = None
+    examples: int | None = option("N", "counted in the data")
     """N, the number of training examples (with --unit user, of those kept), declared. If counted, the statement says
     so."""
     private: bool = False
     """The data are private, although the source is a public one."""
-    micro_batch: WholeByRule = None
+    micro_batch: int | None = option("NUMBER", "by rule")
     """Largest number of examples in memory at once. (default: measured on synthetic examples)"""
-    precision: Precision = None
+    precision: str | None = option("float32|bfloat16", "by rule")
     """Precision of matrix products and convolutions. The guarantee does not change. (default: bfloat16 on GPUs that
     have it in hardware, if a whole network is trained; else float32)"""
 

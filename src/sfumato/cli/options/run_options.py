@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import one_of
-from sfumato.cli.options.spellings import Directory, FunctionName, TrackerName
+from sfumato._checks import one_of, positive_integer
+from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
     from sfumato.observers.observer import Observer
@@ -42,7 +42,7 @@ class EndsWithJson:
 class RunArgument(PrintsJson):
     """Options of a verb about one run."""
 
-    run_directory: Directory
+    run_directory: str = argument("RUN")
     """The run directory."""
 
 
@@ -50,8 +50,33 @@ class RunArgument(PrintsJson):
 class ModelOptions(RunArgument):
     """Options of a verb that uses a run's model."""
 
-    model: FunctionName = None
+    model: str | None = option("package:function")
     """The function that builds a model of your own (package:function)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadsOption:
+    """The option of a verb that computes on the CPU."""
+
+    threads: int | None = None
+    """Number of CPU threads. (default: as many as the process may use)"""
+
+    def set_threads(self) -> None:
+        """Make torch use this many threads."""
+        import torch
+
+        from sfumato.training.preparation.prepare import default_threads
+
+        count = default_threads() if self.threads is None else positive_integer("threads", self.threads)
+        torch.set_num_threads(count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(ThreadsOption):
+    """The options of a verb that computes on one device."""
+
+    device: str | None = option("cpu|cuda|cuda:N", "an accelerator, if there is one")
+    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +86,7 @@ class ObserverOptions:
     tensorboard: bool = False
     """Also write the figures of metrics.jsonl for TensorBoard, to tensorboard/ in the run directory. For the owner
     only."""
-    track: TrackerName = None
+    track: str | None = option("mlflow|wandb")
     """Also log these figures to MLflow or Weights & Biases. On private data only epsilon and the learning rate."""
 
     def check_observers(self) -> None:

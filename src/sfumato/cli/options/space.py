@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
-from sfumato.cli.options.spellings import UsageError
+from sfumato.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension

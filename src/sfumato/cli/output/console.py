@@ -1,6 +1,6 @@
 """Printing: results go to standard output, messages to standard error.
 
-`show` prints a result, as one JSON object or as text. Templates select the text from the same data.
+`show` prints a result, as one JSON object or as text made from the same data.
 """
 
 from __future__ import annotations
@@ -12,21 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from sfumato.privacy.statements.display import rounded_up
+LONGEST = 20
+"""The longest list that is printed as text. --json holds all of them."""
 
 
 class Facts(NamedTuple):
-    """Two columns, labels and values.
+    """Plain data, or pairs of texts, in two columns. Missing values, and lists of figures for a plot, are left out."""
 
-    Args:
-        data: the plain data.
-        lines: a template for each label; None shows every value under its own name.
-        more: further rows (label, text).
-    """
-
-    data: Mapping[str, Any]
-    lines: Mapping[str, str] | None = None
-    more: Sequence[tuple[str, str]] = ()
+    data: Mapping[str, Any] | Sequence[tuple[str, str]]
 
 
 class Table(NamedTuple):
@@ -64,7 +57,7 @@ def show(data: Mapping[str, Any], *parts: str | Facts | Table | None, json: bool
             case str():
                 result(part)
             case Facts():
-                columns(_lines(part))
+                columns(_rows(part.data))
             case Table():
                 heads, templates = zip(
                     *(part.columns.items() if isinstance(part.columns, Mapping) else part.columns), strict=True
@@ -83,22 +76,54 @@ def fill(template: str, data: Mapping[str, Any]) -> str | None:
     ('3.000', None)
     """
     try:
-        return _FORMAT.vformat(template, (), data)
-    except _MissingError:
+        return _Format().vformat(template, (), data)
+    except (_MissingError, KeyError):
         return None
 
 
 def cell(name: str, value: Any) -> str:
-    """The text of a value without a template. The name decides whether it is an epsilon.
+    """The text of a value. The name decides whether it is an epsilon.
 
     >>> cell("epsilon", 2.99961), cell("steps", 3), cell("rate", 0.12345678), cell("kept", [1, 2]), cell("flip", True)
     ('3.000', '3', '0.123457', '1, 2', 'True')
+    >>> cell("auc", [0.9, 0.85, 0.94])
+    '0.9000 (0.8500 to 0.9400)'
     """
     if isinstance(value, float):
-        return rounded_up(value) if "epsilon" in name else f"{value:.6g}"
+        return _rounded_up(value) if "epsilon" in name else f"{value:.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {cell(key, item)}" for key, item in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        return ", ".join(f"{key} {cell(key, item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, (list, tuple)):
+        if len(value) == 3 and all(isinstance(end, float) for end in value):  # an estimate and its interval
+            return "{:.4f} ({:.4f} to {:.4f})".format(*value)
+        return ", ".join(cell(name, item) for item in value)
+    return str(value)
+
+
+def _rows(data: Mapping[str, Any] | Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Plain data as rows of text. The entries of a mapping, or of a list of mappings, have rows of their own."""
+    if not isinstance(data, Mapping):
+        yield from data
+        return
+    for name, value in data.items():
+        label = name.replace("_rdp", " by RDP").replace("_", " ")
+        if _is_left_out(value):
+            continue
+        if isinstance(value, Mapping):
+            inner = list(value.items())
+        elif isinstance(value, (list, tuple)) and isinstance(value[0], Mapping):
+            inner = [(first, dict(rest)) for (_, first), *rest in (entry.items() for entry in value)]
+        else:
+            yield label, cell(name, value)
+            continue
+        yield label, ""
+        yield from ((f"  {key}", cell(key, item)) for key, item in inner if not _is_left_out(item))
+
+
+def _is_left_out(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return value is None
+    return not value or (len(value) > LONGEST and not isinstance(value[0], Mapping))
 
 
 class _MissingError(Exception):
@@ -107,29 +132,19 @@ class _MissingError(Exception):
 
 class _Format(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        known = kwargs.get(field_name.partition(".")[0].partition("[")[0])
-        try:
-            value, used = (None, "") if known is None else super().get_field(field_name, args, kwargs)
-        except KeyError:
-            value, used = None, ""
-        if value is None:
+        root = field_name.partition(".")[0].partition("[")[0]
+        if kwargs.get(root) is None or (found := super().get_field(field_name, args, kwargs))[0] is None:
             raise _MissingError
-        return value, used
+        return found
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        return rounded_up(value) if format_spec == "up" else super().format_field(value, format_spec)
+        return _rounded_up(value) if format_spec == "up" else super().format_field(value, format_spec)
 
 
-_FORMAT = _Format()
+def _rounded_up(value: float) -> str:
+    from sfumato.privacy.statements.display import rounded_up
 
-
-def _lines(facts: Facts) -> list[tuple[str, str]]:
-    if facts.lines is None:
-        known = {name: value for name, value in facts.data.items() if value is not None and value != []}
-        named = {name: name.replace("_rdp", " by RDP").replace("_", " ") for name in known}
-        return [*((named[name], cell(name, value)) for name, value in known.items()), *facts.more]
-    found = ((label, fill(template, facts.data)) for label, template in facts.lines.items())
-    return [*((label, line) for label, line in found if line is not None), *facts.more]
+    return rounded_up(value)
 
 
 def note(line: str = "") -> None:
@@ -162,7 +177,7 @@ def columns(rows: Iterable[tuple[str, str]]) -> None:
     listed = list(rows)
     width = max(len(name) for name, _ in listed)
     for name, value in listed:
-        print(f"{name:<{width}}  {value}")
+        print(f"{name:<{width}}  {value}".rstrip())
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.options.run_options import ModelOptions
-from sfumato.cli.options.spellings import Number, Path, SourceText, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
+from sfumato.cli.parser import option
 
 if TYPE_CHECKING:
     from sfumato.training.conclusion.aggregating import Aggregate as Made
@@ -26,19 +26,19 @@ class Aggregate(ModelOptions):
     method: str = "upa"
     """upa: mean of the weights. ema: exponential moving average of them. opa: mean of the models' outputs. omv:
     majority vote of the models."""
-    last: Whole = None
+    last: int | None = None
     """Number of last checkpoints to use. (default: by a rule, from the weights themselves; or the best on
     --score-on)"""
-    decay: Number = None
+    decay: float | None = None
     """For ema: decay per step. (default: the same mean age as the rule's mean; or the best on --score-on)"""
-    score_on: SourceText = None
+    score_on: str | None = option("SOURCE")
     """Source on whose test part all candidates are scored."""
     public: bool = False
     """The scoring source is public, so choosing by it costs nothing."""
-    epsilon: Number = None
+    epsilon: float | None = None
     """For a private test part: epsilon that the choice may cost each of its records. (default: private records are
     refused)"""
-    output: Path = None
+    output: str | None = option("PATH")
     """Path of the model file. (default: aggregate-METHOD.safetensors in the run directory)"""
 
     def run(self) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.run_options import EndsWithJson
-from sfumato.cli.options.spellings import FunctionName, Number, Whole, WholeByRule, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
+from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.audit_outcomes import AuditOutcome
     from sfumato.search.audits.subject import Subject
-
-RunOrRecipe = Annotated[str, positional("RUN|RECIPE")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,21 +27,21 @@ class Audit(EndsWithJson):
     each parameter. Exit status 0, or 1 if a bound exceeds the guaranteed epsilon or the noise is not the plan's.
     """
 
-    what: RunOrRecipe
+    what: str = argument("RUN|RECIPE")
     """A run directory or a recipe."""
-    epsilon: Number = None
+    epsilon: float | None = None
     """Row of a recipe with one row per budget."""
-    observations: WholeByRule = None
+    observations: int | None = option("NUMBER", "by rule")
     """Number of times the step is taken, with and without the canary. (default: 5000, or as many as 18 seconds
     allow)"""
     confidence: float = 0.95
     """One minus the probability that the bound exceeds the true epsilon."""
-    model: FunctionName = None
+    model: str | None = option("package:function")
     """The function that builds a model of your own (package:function)."""
     trust_code: bool = False
     """Run the code that a recipe names as its model (package:function)."""
 
-    attack: Whole = None
+    attack: int | None = None
     """Attack the run's model file on its own records instead, with this many shadow models, such as 64."""
 
     def run(self) -> int:

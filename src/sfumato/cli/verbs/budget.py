@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
+from sfumato._files import write
 from sfumato.cli.options.choices import SourceChoices, source_spec
 from sfumato.cli.options.run_options import PrintsJson
-from sfumato.cli.options.spellings import Number, Path, SourceName, Spelling, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
+from sfumato.cli.parser import argument, option
 from sfumato.privacy.statements.display import rounded_up
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _OF_RESERVATION = (
     ("used", "{used}"),
     ("", "figures at {figures:g}"),
 )
-Named = Annotated[str | None, positional("NAME|SOURCE")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,29 +42,30 @@ class Budget(PrintsJson):
     budget. For instance: sfumato budget faces --epsilon 8 --delta 1e-5. Without a name, all budgets are listed.
     """
 
-    what: Named = None
+    what: str | None = argument("NAME|SOURCE", None)
     """Name of the budget, or a source, as in sfumato spent, for the budgets that count its runs. (default: list all
     budgets)"""
 
-    epsilon: Number = None
+    epsilon: float | None = None
     """Total that all runs together may cost, at least what is already spent. Sets or changes the budget. (default: show
     the budget)"""
-    delta: Number = None
+    delta: float | None = None
     """Probability with which that bound may fail. Fixed once the budget is set, like all options below."""
-    unit: Annotated[str | None, Spelling("example|user")] = None
+    unit: str | None = option("example|user")
     """What the total covers: each single record (example), or each person (user). (default: example)"""
-    adjacency: Annotated[str | None, Spelling("add-or-remove|zero-out")] = None
+    adjacency: str | None = option("add-or-remove|zero-out")
     """Adjacency of the total. zero-out counts plans of both kinds. (default: add-or-remove)"""
-    accounting: Annotated[str | None, Spelling("renyi|gaussian|planned")] = None
+    accounting: str | None = option("renyi|gaussian|planned")
     """How plans add up: renyi (one Renyi order) or gaussian (mu^2), where a plan may depend on earlier results; or
     planned, a fixed list of --plans. (default: renyi)"""
     plans: tuple[str, ...] = ()
     """For planned accounting: one file per run, its plan.json or the output of train --dry-run --json."""
-    plot: Path = None
+    plot: str | None = option("PATH")
     """Draw what the runs have used into this .svg file."""
 
     def run(self) -> None:
         """Set or show a budget."""
+        from sfumato.report.plots import comparisons
         from sfumato.runs.owner import budgets
 
         setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency", "accounting")}
@@ -81,18 +82,15 @@ class Budget(PrintsJson):
             return
         if given and self.epsilon is None:
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
-        if self.plot is not None and not self.plot.endswith(".svg"):
-            raise SfumatoError(f"plot must end with .svg, got {self.plot!r}", "give a file such as a.svg")
+        if self.plot is not None:
+            comparisons.check(self.plot)
         if self.epsilon is None:
             found = budgets.read_budget(self.what)
         else:
             plans = tuple(map(read_plan, self.plans))
             found = budgets.set_budget(self.what, **setting, plans=plans)
         if self.plot is not None:
-            from sfumato._files import write
-            from sfumato.report.plots.comparisons import spending
-
-            write(FilePath(self.plot), spending(found.history(), total_text(found)).encode())
+            write(Path(self.plot), comparisons.spending(found.history(), total_text(found)).encode())
         plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
         console.show(found.to_dict(), *_parts_of_account(found), plot, json=self.json)
 
@@ -181,7 +179,7 @@ class Spent(PrintsJson, SourceChoices):
     changed are recognised by their path alone. For data that a custom training loop named, give name:NAME.
     """
 
-    what: SourceName
+    what: str = argument("SOURCE")
     """The source, as it was trained on."""
 
     def run(self) -> None:
@@ -258,8 +256,6 @@ def _parts_of_uses(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
         yield Note(f"sfumato budget {name} shows what is left")
 
 
-Below = Annotated[str, positional("DIR")]
-
 _OF_RUN = {
     "run": "{run}",
     "date (UTC)": "{date}",
@@ -288,7 +284,7 @@ class Runs(PrintsJson):
     public.
     """
 
-    what: Below = "runs"
+    what: str = argument("DIR", "runs")
     """Directory to search."""
 
     def run(self) -> None:

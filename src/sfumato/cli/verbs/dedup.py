@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of
 from sfumato._files import write, write_errors
-from sfumato.cli.options.run_options import EndsWithJson
-from sfumato.cli.options.spellings import (
-    BitDepth,
-    LabelColumns,
-    OwnSide,
-    Path,
-    Spelling,
-    UserFrom,
-    Whole,
-    Window,
-    positional,
-)
+from sfumato.cli.options.run_options import EndsWithJson, ThreadsOption
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
+from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +30,7 @@ COPIES = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dedup(EndsWithJson):
+class Dedup(EndsWithJson, ThreadsOption):
     """Find copies and near copies of private images in a public set: crops, shifts, mirror images, other sizes, JPEG.
 
     Pre-training on an image that is also private breaks the guarantee for it. By default the private set is written
@@ -48,36 +38,34 @@ class Dedup(EndsWithJson):
     Removing them from the public set instead reveals something about the private set, and later statements say so.
     """
 
-    public: Annotated[str, positional("PUBLIC")]
+    public: str = argument("PUBLIC")
     """The public images, spelled as for sfumato train, such as folder:PATH."""
-    private: Annotated[str, positional("PRIVATE")]
+    private: str = argument("PRIVATE")
     """The private source."""
     drop: str = "private"
     """Which set loses the duplicates: private, public (which reveals something about the private set), or none."""
-    limit: Annotated[float | None, Spelling("SHARE", "default: 0.28")] = None
+    limit: float | None = option("SHARE", "0.28")
     """Largest difference that counts as a copy, relative to the image's contrast."""
-    backbone: Annotated[str | None, Spelling("NAME", "default: pixels only")] = None
+    backbone: str | None = option("NAME", "pixels only")
     """Also compare features of this public network (timm:NAME, torchvision:NAME, or a run of sfumato pretrain), to find
     copies in other light or colours."""
-    weights: Path = None
+    weights: str | None = option("PATH")
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
-    resolution: OwnSide = None
+    resolution: int | None = option("PIXELS", "what it was trained with")
     """Input size of the backbone in pixels."""
-    output: Path = None
+    output: str | None = option("PATH")
     """Where pairs.json, pairs.html and the smaller set go. (default: dedup/ and the private source's name, with -public
     if that set is the smaller one)"""
-    bit_depth: BitDepth = None
+    bit_depth: int | None = option("BITS", "16-bit images are refused")
     """Number of bits that 16-bit images use, in both sets: 12 if white is 4095."""
-    window: Window = None
+    window: tuple[int, int] | None = option("LOW,HIGH", "16-bit images are refused")
     """Alternatively, the values that become black and white, in both sets."""
-    user_from: UserFrom = None
+    user_from: str | None = option("class|folder|dicom|REGEX", "the user column, if there is one")
     """How to find the person behind each private image."""
-    label_columns: LabelColumns = None
+    label_columns: tuple[str, ...] | None = option("NAME [NAME ...]", "one label per image")
     """Several labels of each private image, as in sfumato train. The smaller set keeps them."""
-    root: Path = None
+    root: str | None = option("PATH")
     """Folder of torchvision's data sets."""
-    threads: Whole = None
-    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Compare the sets and write the results."""
@@ -85,12 +73,8 @@ class Dedup(EndsWithJson):
 
         for spec in (self.public, self.private):
             refuse_absent(spec)
-        import torch
-
-        from sfumato.training.preparation.prepare import default_threads
-
         one_of("drop", self.drop, DROPS)
-        torch.set_num_threads(positive_integer("threads", default_threads() if self.threads is None else self.threads))
+        self.set_threads()
         place, network = self._place(), self._network()
         with self.progress_bars() as progress:
             found = self._compared(network, progress)
@@ -107,11 +91,11 @@ class Dedup(EndsWithJson):
             json=self.json,
         )
 
-    def _place(self) -> FilePath:
+    def _place(self) -> Path:
         """The output directory. The default depends on which set loses its duplicates."""
         from sfumato.data.paths import stem_of
 
-        place = FilePath(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
+        place = Path(self.output or f"dedup/{stem_of(self.private)}{'-public' if self.drop == 'public' else ''}")
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise SfumatoError(f"{place} exists and is not empty", "give --output a new directory")
         return place
@@ -132,7 +116,7 @@ class Dedup(EndsWithJson):
         import numpy as np
 
         from sfumato.data import find_duplicates
-        from sfumato.data.identity.duplicates import LIMIT, SIDE
+        from sfumato.data.duplicates import LIMIT, SIDE
 
         progress.begin("reading", 2)
         public, private = (self._open(spec, size=SIDE, channels=3) for spec in (self.public, self.private))
@@ -155,7 +139,7 @@ class Dedup(EndsWithJson):
             pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
         return Compared(public, private, images[0], images[1], pairs)
 
-    def _notes(self, found: Compared, place: FilePath, written: str | None, *, marked: bool) -> Iterator[str]:
+    def _notes(self, found: Compared, place: Path, written: str | None, *, marked: bool) -> Iterator[str]:
         """Notes on the page, on the consequences of the choice, and on the next command."""
         yield f"{place / PAGE}   the pairs side by side; it shows private images"
         if written is None:
@@ -211,7 +195,7 @@ class Dedup(EndsWithJson):
             label_columns=self.label_columns if spec == self.private else None,
         )
 
-    def _write(self, found: Compared, place: FilePath, *, marked: bool) -> str | None:
+    def _write(self, found: Compared, place: Path, *, marked: bool) -> str | None:
         """Write the set without its duplicates. Returns the new source; None if none is written, or nothing is left."""
         from sfumato.data import write_without
 
@@ -256,7 +240,7 @@ class Compared(NamedTuple):
             f"similar: {exact} exact cop{'y' if exact == 1 else 'ies'}, {near} near cop{'y' if near == 1 else 'ies'}."
         )
 
-    def write(self, place: FilePath) -> None:
+    def write(self, place: Path) -> None:
         """Write the pairs, as a list of locations and as a page with the images."""
         import json
 

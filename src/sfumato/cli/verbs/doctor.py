@@ -55,7 +55,7 @@ class Doctor(PrintsJson):
         wrong = [one for one in findings if one.remedy is not None]
         console.show(
             {"healthy": not wrong, "findings": [one._asdict() for one in findings]},
-            Facts({}, more=[one[:2] for one in findings]),
+            Facts([finding[:2] for finding in findings]),
             *(Note(f"wrong: {one.what} ({one.found}); {one.remedy}") for one in wrong),
             None if wrong else Note("nothing is wrong; start with: sfumato train digits"),
             json=self.json,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import NewRunChoices, SharedWork, refuse_dry_seeds, refuse_several
 from sfumato.cli.options.run_options import ObserverOptions
-from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, with_spellings
+from sfumato.cli.parser import argument, option
 from sfumato.data.paths import stem_of
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
 
 
-@with_spellings
 @dataclass(frozen=True, kw_only=True)
 class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a guarantee for each person.
@@ -34,19 +33,19 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
     Options that are left out follow printed rules.
     """
 
-    what: SourceRecipeOrRun
+    what: str = argument("SOURCE|RECIPE|RUN")
     """A source, a recipe, or a run to resume."""
 
-    examples: Examples = None
+    examples: int | None = option("N", "counted in the data")
     """Number of training images, declared."""
     private: bool = False
     """The data are private, although the source is a public one."""
-    budget: BudgetName = None
+    budget: str | None = option("NAME", "no budget")
     """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
-    keep: WholeByRule = None
+    keep: int | None = option("NUMBER", "by rule")
     """Number of checkpoints kept beside the model, for sfumato aggregate. 0 keeps none. (default: 20, or as many as fit
     in 64 MiB, or none if fewer than 4 fit)"""
-    seeds: Whole = None
+    seeds: int | None = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its 95% prediction interval, and
     their joint guarantee."""
     copy: bool = False
@@ -110,7 +109,7 @@ class Embed(ObserverOptions, SharedWork, NewRunChoices, Pair, NoiseMade, ServerC
 
         refuse_dry_seeds(dry_run=self.dry_run)
         trial = self.with_recipe(self.what).trial()
-        base = FilePath(self.output or f"runs/{stem_of(self.what)}-seeds")
+        base = Path(self.output or f"runs/{stem_of(self.what)}-seeds")
         with self.progress_bars(repeating=False) as progress:
 
             def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:

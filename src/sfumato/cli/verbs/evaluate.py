@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
+from sfumato._checks import SfumatoError, fraction, one_of, shortened
 from sfumato._choices import choices_of
 from sfumato._devices import is_follower
 from sfumato._files import write
-from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import SharedWork
-from sfumato.cli.options.run_options import ModelOptions
+from sfumato.cli.options.run_options import DeviceOptions, ModelOptions
 from sfumato.cli.output import console, evaluation_output
+from sfumato.cli.output.console import Facts, Note
 from sfumato.cli.output.evaluation_output import PARTS
+from sfumato.cli.parser import argument, option
 from sfumato.data.declared import Loading
 
 if TYPE_CHECKING:
@@ -27,28 +29,30 @@ if TYPE_CHECKING:
     from sfumato.data import Part, Preparation, Source, Tokens, Transform
     from sfumato.evaluation.diagnostic import Diagnostic
     from sfumato.runs import Loaded
-    from sfumato.runs.reading import Reading
+
+    Measured = tuple[dict[str, Any], Source, list[str]]
+    """Figures, the source that they were measured on, and notes."""
 
 
-@partial(spellings.with_spellings, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(SharedWork, ModelOptions, Loading):
+class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
     """Measure a finished run's model on the test part of a source. The figures have no noise: on private data they are
     for the owner only.
     """
 
-    source: spellings.SourceName
+    source: str = argument("SOURCE")
     """The data to measure on, spelled as for sfumato train, such as folder:PATH; features:PATH for a run on
     features."""
     part: str = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False
     """The data are public. digits, torchvision sources and data that the run declares public always are."""
-    label_sets: spellings.Path = None
+    test_fraction: float | None = option("SHARE", "as in training")
+    label_sets: str | None = option("PATH")
     """JSON file with several right labels per image, as in ImageNet-ReaL."""
-    user_from: spellings.UserFrom = None
+    user_from: str | None = option("class|folder|dicom|REGEX", "the user column, if there is one")
     """How to find the person behind each image, as in training."""
-    groups_from: spellings.ColumnName = None
+    groups_from: str | None = option("COLUMN")
     """Column of a table with the group of each record, such as sex or device, for accuracy, area under ROC curves and
     calibration of each group."""
     path_column: str | None = None
@@ -57,28 +61,24 @@ class Evaluate(SharedWork, ModelOptions, Loading):
     """Column of a table with the classes."""
     skip_unreadable: bool = False
     """Skip images that cannot be read, instead of refusing the source."""
-    text_column: spellings.TextColumns = None
+    text_column: tuple[str, ...] | None = option("NAME [NAME ...]", "text")
     """Columns of a table that hold texts."""
-    bit_depth: spellings.OwnBitDepth = None
+    bit_depth: int | None = option("BITS", "as in training")
     """Number of bits that 16-bit images use: 12 if white is 4095."""
-    window: spellings.OwnWindow = None
+    window: tuple[int, int] | None = option("LOW,HIGH", "as in training")
     """Alternatively, the values that become black and white."""
-    positive: spellings.ClassName = None
+    positive: str | None = option("CLASS")
     """Class, such as a disease, whose area under the ROC curve, sensitivity and specificity are printed, with 95%
     intervals."""
-    threshold: spellings.Number = None
+    threshold: float | None = None
     """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
-    prevalence: spellings.SharesThere = None
+    prevalence: tuple[str, ...] | None = option("SHARE|CLASS=SHARE [CLASS=SHARE ...]")
     """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
     of every class, which also shifts the scores of a model trained with --class-prevalence."""
-    plot: spellings.Path = None
+    plot: str | None = option("PATH")
     """Draw the ROC curve of that class into this .svg file."""
-    far: spellings.Number = None
+    far: float | None = None
     """For embeddings: false accept rate at which recall is measured. (default: 0.001)"""
-    device: spellings.Device = None
-    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: spellings.Whole = None
-    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Measure the model and print the figures."""
@@ -88,17 +88,18 @@ class Evaluate(SharedWork, ModelOptions, Loading):
         import torch
 
         from sfumato.runs import load
-        from sfumato.training.preparation.prepare import default_threads
 
         one_of("--part", self.part, PARTS)
-        torch.set_num_threads(default_threads() if self.threads is None else positive_integer("threads", self.threads))
+        self.set_threads()
         loaded = load(self.run_directory, model=self.model)
-        device = torch.device(_devices.select(self.device))
         measure = self._classifier if loaded.embedding is None else self._embedding
-        found = measure(loaded, device)
-        console.show(found.data, found.facts, *map(console.Note, found.remarks()), json=self.json)
+        figures, source, notes = measure(loaded, torch.device(_devices.select(self.device)))
+        figures |= {"part": self.part, "public": source.public}
+        weighted = loaded.embedding is None and loaded.reading.shares is not None
+        notes = (*evaluation_output.notes(figures, weighted=weighted), *(f"note: {note}" for note in notes))
+        console.show(figures, Facts(figures), *map(Note, notes), json=self.json)
 
-    def _classifier(self, loaded: Loaded, device: torch.device) -> evaluation_output.Measured:
+    def _classifier(self, loaded: Loaded, device: torch.device) -> Measured:
         """The figures of a classifier with one class or several labels for each record, and of a test for one class."""
         import numpy as np
         import torch
@@ -106,10 +107,9 @@ class Evaluate(SharedWork, ModelOptions, Loading):
         from sfumato.evaluation import accuracy, groups, label_sets, next_words
         from sfumato.models.losses import is_exclusive
 
-        reading = self._reading(loaded)
-        self._check_test(loaded.classes, exclusive=is_exclusive(loaded.loss))
-        if self.far is not None:
-            raise SfumatoError(f"--far {self.far:g} is for embeddings, but the model is a classifier", "leave it out")
+        exclusive, share = is_exclusive(loaded.loss), self._share()
+        reading = loaded.reading.with_prevalence(self.prevalence if share is None else None)
+        self._check_test(loaded.classes, share, exclusive=exclusive)
         source, module, transform = self._open(loaded)
         parts, sets = self._parts(source), None
         if self.label_sets is not None:
@@ -123,35 +123,31 @@ class Evaluate(SharedWork, ModelOptions, Loading):
         size = next_words.BATCH if source.next_words else accuracy.BATCH
         batches = [np.split(np.arange(len(part)), range(size, len(part), size)) for part in parts]
         if source.next_words:
-            figures = partial(next_words.figures_of_words, module, source.tokens, device)  # type: ignore[arg-type]
-            return self._next_words(source, compute_distributed(figures, parts, batches), parts)
+            if self.positive is not None or sets is not None:
+                source.require_classes("--label-sets" if self.positive is None else f"--positive {self.positive}")
+            rows = partial(next_words.figures_of_words, module, source.tokens, device)  # type: ignore[arg-type]
+            words = next_words.evaluation(compute_distributed(rows, parts, batches), parts, len(source.classes))
+            return evaluation_output.word_figures(words), source, []
         outputs = reading.logits(compute_distributed(logits, parts, batches))
-        labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
-        if not is_exclusive(loaded.loss):
+        labels, notes = torch.from_numpy(np.concatenate([part.labels for part in parts])), list(reading.notes)
+        if not exclusive:
             threshold = accuracy.LABEL_THRESHOLD if self.threshold is None else self.threshold
             found = accuracy.label_evaluation(outputs, labels, loaded.classes, threshold=threshold)
-            figures = evaluation_output.label_figures(found, source, self.part, threshold)
+            figures = evaluation_output.label_figures(found)
         else:
             found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
-            of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
-            figures = evaluation_output.class_figures(found, loaded.classes, source, self.part, of_sets)
-            figures = figures.with_groups(groups.group_scores(outputs, labels, parts, loss=loaded.loss))
-        return figures.with_shift(reading).with_test(self.positive, self._test(loaded, outputs, labels))
+            figures = evaluation_output.class_figures(found, loaded.classes)
+            if sets is not None:
+                names = "accuracy_of_label_sets", "images_with_label_sets"
+                figures |= dict(zip(names, label_sets.accuracy(outputs, sets), strict=True))
+            if scores := groups.group_scores(outputs, labels, parts, loss=loaded.loss):
+                figures |= {"groups": [asdict(score) for score in scores]}
+                notes.append(groups.smallest_group(scores))
+        figures |= reading.as_data
+        if self.positive is not None:
+            figures |= {"test": {"positive": self.positive, **self._test(loaded, outputs, labels, share).to_dict()}}
+        return figures, source, notes
 
-    def _next_words(self, source: Source, figures: Tensor, parts: Sequence[Part]) -> evaluation_output.Measured:
-        """The figures of next-word prediction, from those of each word."""
-        from sfumato.evaluation import next_words
-
-        if self.positive is not None or self.label_sets is not None:
-            source.require_classes("--label-sets" if self.positive is None else f"--positive {self.positive}")
-        found = next_words.evaluation(figures, parts, len(source.classes))
-        return evaluation_output.word_figures(found, source, self.part)
-
-    def _reading(self, loaded: Loaded) -> Reading:
-        """How logits become scores: as in the model file, or shifted to the declared class shares."""
-        return loaded.reading.with_prevalence(None if self._share is not None else self.prevalence)
-
-    @property
     def _share(self) -> float | None:
         """The declared share of the tested class, if it is the only declared share."""
         if self.prevalence is None or len(self.prevalence) != 1 or "=" in self.prevalence[0]:
@@ -164,34 +160,23 @@ class Evaluate(SharedWork, ModelOptions, Loading):
                 "give a share such as 0.02",
             ) from None
 
-    def _declared_share(self, classes: tuple[str, ...]) -> float | None:
-        """The declared share of the tested class, alone or among the shares of all classes."""
-        if self.prevalence is None or self._share is not None:
-            return self._share
-        from sfumato.runs.reading import check_shares
-
-        return check_shares(self.prevalence, classes, "prevalence")[str(self.positive)]
-
-    def _embedding(self, loaded: Loaded, device: torch.device) -> evaluation_output.Measured:
+    def _embedding(self, loaded: Loaded, device: torch.device) -> Measured:
         """The figures of an embedding: recall at a false accept rate, and retrieval by nearest neighbours."""
         import numpy as np
 
-        from sfumato.data import Transform
         from sfumato.embedding.steps import BATCH, embed_records, evaluation
 
-        transform = loaded.transform
-        assert isinstance(transform, Transform)
-        if self.label_sets is not None:
-            raise SfumatoError("--label-sets is for classifiers, but the model gives embeddings", "leave it out")
-        if self.positive is not None or self.prevalence is not None:
-            given = f"positive {self.positive}" if self.positive is not None else "prevalence"
-            raise SfumatoError(f"--{given} is for classifiers", "leave it out for embeddings")
+        for name in ("label_sets", "positive", "prevalence"):
+            if (value := getattr(self, name)) is not None:
+                raise SfumatoError(
+                    f"`{name}={shortened(value)}` is for classifiers, but the model gives embeddings", "leave it out"
+                )
+        transform: Any = loaded.transform
         source = self._images(loaded, transform, open_set=True)
         source.require_classes("a measure of embeddings")
         self._refuse_other_split(source, loaded.user_from)
         source = self._declared_public(source)
-        parts = self._parts(source)
-        module = loaded.module.to(device)
+        parts, module = self._parts(source), loaded.module.to(device)
 
         def embeddings_of(part: Part, places: np.ndarray) -> Tensor:
             return embed_records(module, part, transform, device, places)
@@ -200,47 +185,49 @@ class Evaluate(SharedWork, ModelOptions, Loading):
         batches = [np.array_split(np.arange(len(part)), max(1, -(-len(part) // BATCH))) for part in parts]
         embeddings = compute_distributed(embeddings_of, parts, batches)
         labels = np.concatenate([part.labels for part in parts])
-        found = evaluation(embeddings, labels, far=1e-3 if self.far is None else self.far)
-        return evaluation_output.embedding_figures(found, source, self.part)
+        return evaluation(embeddings, labels, far=1e-3 if self.far is None else self.far), source, []
 
-    def _check_test(self, classes: tuple[str, ...], *, exclusive: bool) -> None:
+    def _check_test(self, classes: tuple[str, ...], share: float | None, *, exclusive: bool) -> None:
         """Refuse an unknown class, and options of a test without a class, before anything is measured."""
-        options = {"threshold": self.threshold, "prevalence": self._share, "plot": self.plot}
-        given = {name: value for name, value in options.items() if value is not None}
+        from sfumato.report.plots import comparisons
+
+        if self.far is not None:
+            raise SfumatoError(f"--far {self.far:g} is for embeddings, but the model is a classifier", "leave it out")
         if not exclusive and self.label_sets is not None:
             raise SfumatoError(
                 "--label-sets is for models with one class per image", "leave it out: the source has all labels"
             )
-        if self.positive is None:
-            alone = [name for name in given if name != "threshold" or exclusive]
-            if alone:
-                raise SfumatoError(f"--{alone[0]} is given without a class to test for", "give one with --positive")
-        else:
+        shares = {"threshold": self.threshold, "prevalence": share}
+        given = [name for name, value in {**shares, "plot": self.plot}.items() if value is not None]
+        if self.positive is not None:
             one_of("--positive", self.positive, classes, remedy="name a class of the model")
-        if not (plot := str(given.pop("plot", ".svg"))).lower().endswith(".svg"):
-            raise SfumatoError(f"--plot must end with .svg, got {plot!r}", "give a file such as roc.svg")
-        for name, value in given.items():
-            fraction(f"--{name}", value)
+        elif alone := [name for name in given if name != "threshold" or exclusive]:
+            raise SfumatoError(f"--{alone[0]} is given without a class to test for", "give one with --positive")
+        if self.plot is not None:
+            comparisons.check(self.plot)
+        for name, value in shares.items():
+            if value is not None:
+                fraction(f"--{name}", value)
 
-    def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor) -> Diagnostic | None:
-        """The figures of a test for one class, if requested."""
-        from pathlib import Path as FilePath
-
+    def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor, share: float | None) -> Diagnostic:
+        """The figures of a test for one class."""
         from sfumato.evaluation.diagnostic import diagnostic
         from sfumato.models.losses import is_exclusive, probabilities
         from sfumato.report import roc_file
+        from sfumato.runs.reading import check_shares
 
-        if self.positive is None:
-            return None
-        place = loaded.classes.index(self.positive)
+        positive = str(self.positive)
+        if share is None and self.prevalence is not None:
+            share = check_shares(self.prevalence, loaded.classes, "prevalence")[positive]
+        place = loaded.classes.index(positive)
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
         true = labels == place if is_exclusive(loaded.loss) else labels[:, place] == 1
-        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._declared_share(loaded.classes))
+        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=share)
         if self.plot is not None and not is_follower():
             point = 1 - found.specificity.value, found.sensitivity.value
-            drawn = roc_file(self.positive, found.curve, found.auc.value, point)
-            write(FilePath(self.plot), drawn.encode(), private=True)
+            drawn = roc_file(positive, found.curve, found.auc.value, point)
+            write(Path(self.plot), drawn.encode(), private=True)
         return found
 
     def _open(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
@@ -280,8 +267,13 @@ class Evaluate(SharedWork, ModelOptions, Loading):
 
     def _images(self, loaded: Loaded, transform: Transform | Tokens, **further: Any) -> Source:
         """The source, read like the images or texts in training."""
+        from sfumato.data import Tokens
+
         names = (*choices_of(Loading), "user_from", "groups_from", "text_column")
-        where = {name: getattr(self, name) for name in names} | self._levels(transform)
+        where = {name: getattr(self, name) for name in names}
+        if not isinstance(transform, Tokens):  # 16-bit pixels are read as declared here, otherwise as in training
+            levels = self if (self.bit_depth, self.window) != (None, None) else transform
+            where |= {"bit_depth": levels.bit_depth, "window": levels.window}
         if self.test_fraction is None:
             del where["test_fraction"]  # the default is the fraction in training
         return loaded.open_source(self.source, **where, **further)
@@ -296,15 +288,6 @@ class Evaluate(SharedWork, ModelOptions, Loading):
                 f"the model was trained with --user-from {user_from!r}, and another split would separate these users",
                 "give the same --user-from, or --part all for data that it was not trained on",
             )
-
-    def _levels(self, transform: Transform | Tokens) -> dict[str, Any]:
-        """The declaration of 16-bit pixels: the one given here, otherwise that in training."""
-        from sfumato.data import Tokens
-
-        if isinstance(transform, Tokens):
-            return {}
-        declared = self if (self.bit_depth, self.window) != (None, None) else transform
-        return {"bit_depth": declared.bit_depth, "window": declared.window}
 
 
 def refuse_mismatched(source: Source, module: nn.Module) -> None:

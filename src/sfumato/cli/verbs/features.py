@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._devices import is_follower
-from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import SharedWork, SourceChoices, source_spec
-from sfumato.cli.options.run_options import EndsWithJson
+from sfumato.cli.options.run_options import DeviceOptions, EndsWithJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
+from sfumato.cli.parser import argument, option
 from sfumato.data.paths import stem_of
 from sfumato.observers.progress import open_with_progress
 
@@ -22,80 +22,63 @@ if TYPE_CHECKING:
     from sfumato.training.caching import StoredViews
 
 
-LINES = {
-    "features": "{train:,} training and {test:,} test records, D = {width}",
-    "whitened": "by {whiten_by}",
-    "views": "{views} of each training image ({crop})",
-    "cache": "{cache} ({bytes:,} bytes, {dtype})",
-    "time": "{seconds:.1f} s for {computed:,} records",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Features(SharedWork, EndsWithJson, SourceChoices):
+class Features(SharedWork, EndsWithJson, DeviceOptions, SourceChoices):
     """Compute the features of a source once, with a fixed public backbone, into a cache on disk.
 
     A cache is a source: sfumato train features:PATH trains a private classifier on it. Repeat the command to resume an
     interrupted one. For instance: sfumato features folder:photos --backbone timm:vit_base_patch16_224
     """
 
-    what: spellings.SourceName
+    what: str = argument("SOURCE")
     """The images, spelled as for sfumato train, such as folder:PATH."""
-    backbone: Annotated[str, spellings.Spelling("NAME")]
+    backbone: str
     """Public network: timm:NAME, torchvision:NAME, or a run of sfumato pretrain."""
-    weights: spellings.Path = None
+    weights: str | None = option("PATH")
     """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
-    model: spellings.FunctionName = None
+    model: str | None = option("package:function")
     """The function that builds a model of your own (package:function)."""
-    resolution: spellings.OwnSide = None
+    resolution: int | None = option("PIXELS", "what it was trained with")
     """Input size of the backbone in pixels."""
-    resize: spellings.OwnSide = None
+    resize: int | None = option("PIXELS", "what it was trained with")
     """Size to which images are resized before they are cropped to the resolution."""
-    crop: spellings.Crop = "central"
+    crop: str = option("central|inception", "central", default="central")
     """How training images are cropped: central, or at random as in Inception."""
-    crop_area: spellings.CropArea = None
+    crop_area: float | None = option("SHARE", "0.08")
     """For random crops: smallest share of the image's area."""
-    views: spellings.Whole = None
+    views: int | None = None
     """K, the versions of each training image: random crops, or the image and its mirror image. (default: 1; 2 for
     central crops with --flip True)"""
-    flip: spellings.OffByDefault = None
+    flip: bool | None = option("True|False", "False")
     """Whether views are mirrored."""
-    whiten_by: spellings.SourceText = None
+    whiten_by: str | None = option("SOURCE")
     """Public source of images, by the second moment of whose features the features are whitened."""
-    dtype: spellings.StorageType = "float32"
+    dtype: str = option("float32|float16|bfloat16", "float32", default="float32")
     """Type in which features are stored."""
-    batch: spellings.WholeByRule = None
+    batch: int | None = option("NUMBER", "by rule")
     """Number of images at a time."""
 
-    examples: spellings.Examples = None
+    examples: int | None = option("N", "counted in the data")
     """N, declared. Otherwise it is counted, and statements say that it was read from the data."""
     private: bool = False
     """The data are private, although the source is a public one."""
-    output: spellings.Path = None
+    output: str | None = option("PATH")
     """Directory of the cache. (default: caches/ and the source's name)"""
-    device: spellings.Device = None
-    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
-    threads: spellings.Whole = None
-    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Compute the missing features."""
         from sfumato.data import refuse_absent
 
         refuse_absent(self.what)
-        import torch
-
         from sfumato.data import Cache
-        from sfumato.training.preparation.prepare import default_threads
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} already holds features", "give a source of images")
         showing = self._stored_views()
-        for name in ("threads", "batch"):
-            if getattr(self, name) is not None:
-                positive_integer(name, getattr(self, name))
+        if self.batch is not None:
+            positive_integer("batch", self.batch)
         device = _devices.select(self.device)
-        torch.set_num_threads(self.threads or default_threads())
+        self.set_threads()
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with self.progress_bars() as progress:
             missing, together, seconds = self._computed(cache, showing, device, progress)
@@ -154,14 +137,14 @@ class Features(SharedWork, EndsWithJson, SourceChoices):
             "dtype": contents.dtype,
             "bytes": sum(path.stat().st_size for path in cache.path.iterdir()),
             "computed": computed,
-            "seconds": seconds,
+            "seconds": round(seconds, 3),
             "one_by_one": not together,
         }
         alone = Note("note: the backbone ran on one image at a time, because images of a batch might affect each other")
         secret = Note("note: features reveal much about their images; keep the cache as private as the images")
         console.show(
             data,
-            Facts(data, LINES),
+            Facts(data),
             None if together else alone,
             None if contents.source["public"] else secret,
             Note(f"next: sfumato train features:{cache.path}"),

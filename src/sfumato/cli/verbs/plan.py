@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import one_of, positive_integer
 from sfumato._files import write
-from sfumato.cli.options import spellings
 from sfumato.cli.options.run_options import PrintsJson
-from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, UsageError, Whole
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
+from sfumato.cli.parser import UsageError, option
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
 from sfumato.privacy.planning.target import Target, target_figures, target_of
 
@@ -43,7 +42,6 @@ NOTES = (
 )
 
 
-@spellings.with_spellings
 @dataclass(frozen=True, kw_only=True)
 class Plan(PrintsJson, Units, PairOfRecords):
     """Compute noise multiplier, steps, batch size or epsilon from the other three. Reads no data.
@@ -52,32 +50,32 @@ class Plan(PrintsJson, Units, PairOfRecords):
     --epsilon 8. --mu or --attack-risk can stand for --epsilon. For users give --users instead of --examples.
     """
 
-    examples: spellings.Whole = None
+    examples: int | None = None
     """N, the number of training examples."""
-    users: spellings.Whole = None
+    users: int | None = None
     """Number of users, if the unit is a user."""
-    batch_size: spellings.Whole = None
+    batch_size: int | None = None
     """Expected number of examples, or of sampled users, in a step; all of them for full-batch steps."""
-    steps: spellings.Whole = None
+    steps: int | None = None
     """Number of training steps."""
-    noise_multiplier: spellings.Number = None
+    noise_multiplier: float | None = None
     """Standard deviation of the noise divided by the clipping norm."""
-    epsilon: spellings.Number = None
+    epsilon: float | None = None
     """Privacy budget."""
-    mu: spellings.MuIfAny = None
+    mu: float | None = option("MU")
     """Budget as the mu of Gaussian differential privacy, in place of epsilon."""
-    attack_risk: spellings.AttackRisk = None
+    attack_risk: str | None = option("TPR@FPR")
     """Budget as an attacker's success, in place of epsilon. 0.01@0.001: at one false alarm in a thousand, at most 1% of
     the members are found."""
-    accountant: spellings.AccountantName = None
+    accountant: str | None = option("pld|rdp", "pld")
     """How to find noise, steps or batch size that meet epsilon."""
-    delta: spellings.Delta = None
+    delta: float | None = option("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
     """Probability with which the epsilon bound may fail."""
     max_norm: float = 1.0
     """Clipping norm. It does not change epsilon."""
-    momentum: spellings.MomentumByDefault = None
+    momentum: float | None = option("NUMBER", "0.9")
     """Momentum of the optimizer, for which banded noise is optimised."""
-    schedule: spellings.ScheduleName = None
+    schedule: str | None = option("NAME", "constant")
     """Learning rate schedule, for which banded noise is optimised."""
 
     def run(self) -> None:
@@ -160,19 +158,19 @@ class Tradeoff(PrintsJson):
     For instance: sfumato tradeoff --examples 50000 --epsilon 8 --batch-size 1024 4096 --epochs 150
     """
 
-    examples: Whole = None
+    examples: int | None = None
     """N, the number of training examples."""
-    epsilon: Number = None
+    epsilon: float | None = None
     """Privacy budget."""
-    delta: Delta = None
+    delta: float | None = option("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
     """Probability with which the epsilon bound may fail."""
-    batch_size: BatchSizes = None
+    batch_size: tuple[int, ...] | None = option("B [B ...]", "4096, or N if that is less")
     """Expected numbers of examples in a step; the number of --examples means full-batch steps."""
-    noise_multiplier: Multipliers = None
+    noise_multiplier: tuple[float, ...] | None = option("SIGMA [SIGMA ...]", "by rule")
     """Noise multipliers to show."""
-    epochs: Number = None
+    epochs: float | None = None
     """The allowed compute, B T / N. The recommended point within it is marked."""
-    plot: Path = None
+    plot: str | None = option("PATH")
     """Draw the frontiers into this .svg file."""
 
     def run(self) -> None:
@@ -208,7 +206,7 @@ class Tradeoff(PrintsJson):
         share = next(found.share(best) for found in frontiers if best in found.points)
         rows = [found.to_dict() for found in frontiers]
         if self.plot is not None:
-            write(FilePath(self.plot), comparisons.frontiers(rows, self.epochs).encode())
+            write(Path(self.plot), comparisons.frontiers(rows, self.epochs).encode())
         data = {"examples": self.examples, "epsilon": self.epsilon, "delta": delta, "epochs": self.epochs}
         data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best)}
         console.show(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
 from sfumato.cli.options.run_options import ModelOptions
-from sfumato.cli.options.spellings import Number, Shares, Top, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note
+from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,16 +23,16 @@ class Predict(ModelOptions):
     """Label images or texts with a finished run's model. A folder means all images in it; - means standard input with
     one text per line."""
 
-    images: Annotated[tuple[str, ...], positional("IMAGE|TEXT [...]")]
+    images: tuple[str, ...] = argument("IMAGE|TEXT [...]")
     """Image files or folders of images; or texts, each in quotation marks."""
-    top: Top = None
+    top: int | None = option("NUMBER", "3")
     """Number of labels to show for each image or text."""
-    threshold: Number = None
+    threshold: float | None = None
     """With several labels: score from which a label is assigned. (default: 0.5)"""
-    prevalence: Shares = None
+    prevalence: tuple[str, ...] | None = option("CLASS=SHARE [CLASS=SHARE ...]")
     """Share of each class where the model is used, declared, as in pneumonia=0.02 normal=0.98. Scores are shifted to
     these shares. For models trained with --class-prevalence. (default: no shift)"""
-    interval: Number = None
+    interval: float | None = None
     """Confidence level, such as 0.95, of an interval for the first label's logit, from the run's checkpoints."""
 
     def run(self) -> int:
@@ -75,7 +75,7 @@ class Predict(ModelOptions):
         data |= {} if self.interval is None else self._with_intervals(rows, paths, loaded.classes, self.interval)
         names = [shortened(path) for path in paths] if of_texts else paths
         notes = (Note(f"note: {note}") for note in (*loaded.reading.notes, *data.get("notes", ())))
-        lines = Facts({}, more=list(zip(names, map(_line, rows), strict=True)))
+        lines = Facts(list(zip(names, map(_line, rows), strict=True)))
         console.show(data, lines, *notes, json=self.json)
         for one in unreadable:
             console.note(f"left out: {one['reason']}")
@@ -160,7 +160,7 @@ def _find_images(folder: str) -> Iterator[str]:
     import os
     import pathlib
 
-    from sfumato.data.images.decoding import is_image_file
+    from sfumato.data.decoding import is_image_file
 
     def refuse(problem: OSError) -> None:
         reason = problem.strerror or problem

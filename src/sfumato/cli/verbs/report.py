@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.run_options import RunArgument
-from sfumato.cli.options.spellings import FieldValues, FreeText
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
+from sfumato.cli.parser import option
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
@@ -31,22 +31,22 @@ class Report(RunArgument):
     """Write dpia.md and dpia.html instead: what a data protection officer needs, for the owner only."""
     registry: bool = False
     """Write registry-entry.yaml instead: an entry for the Differential Privacy Deployments Registry."""
-    set: FieldValues = ()
+    set: tuple[str, ...] = option("FIELD=VALUE [FIELD=VALUE ...]", default=())
     """With --registry: the owner's facts by the registry's names, such as data_curator_type=Industry."""
 
     public: bool = False
     """Leave out everything that shows private data or was measured on them."""
-    title: FreeText = None
+    title: str | None = option("TEXT")
     """Title of the report. (default: that of sfumato train)"""
-    owner: FreeText = None
+    owner: str | None = option("TEXT")
     """Who is responsible for the data. With --public in both reports, like the next four."""
-    contact: FreeText = None
+    contact: str | None = option("TEXT")
     """How to reach them."""
-    date: FreeText = None
+    date: str | None = option("TEXT")
     """A day, such as 2026-03-01."""
-    purpose: FreeText = None
+    purpose: str | None = option("TEXT")
     """What the model is for."""
-    about_data: FreeText = None
+    about_data: str | None = option("TEXT")
     """What the data are, such as "chest X-rays of 2019, one per patient"."""
     total: bool = False
     """With --public: state the total of all your runs on these data, which links them."""
@@ -101,7 +101,7 @@ class Report(RunArgument):
         }
         console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
-    def _render(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
+    def _render(self, run: RunDirectory, plain: bool) -> tuple[Path, str, bool]:
         """The path and the text of the document, and whether anybody may read it."""
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import finish, registry, run_report

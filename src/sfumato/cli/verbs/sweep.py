@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
-from sfumato.cli.options import recipe, space, spellings
+from sfumato.cli.options import recipe, space
 from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices
+from sfumato.cli.parser import argument, option
 from sfumato.data.paths import stem_of
 from sfumato.experiment.to_recipe import to_toml
 
@@ -30,25 +31,27 @@ class Sweep(PrivateChoices):
     so and gives the joint cost of all runs. Repeat the command to resume an interrupted search.
     """
 
-    what: spellings.SourceOrRecipe
+    what: str = argument("SOURCE|RECIPE")
     """A source or a recipe."""
 
-    vary: spellings.Vary = ()
+    vary: tuple[tuple[str, ...], ...] = option(
+        "NAME=VALUES [NAME=VALUES ...]", "the recipe's table [sweep]; repeatable", default=()
+    )
     """Options to vary: NAME=A,B,C lists values, NAME=LOW..HIGH is a uniform range, NAME=log:LOW..HIGH a logarithmic
     one."""
     one_at_a_time: bool = False
     """Change one option at a time from the defaults, and show the effect of each. source may vary too."""
-    search: spellings.ModeOfSearch = None
+    search: str | None = option("public|uncovered", "public for public data")
     """How the search treats privacy: public data, or uncovered by the guarantee."""
-    candidates: spellings.Candidates = None
+    candidates: int | None = option("NUMBER", "the whole grid")
     """Number of settings to draw at random."""
-    validation: spellings.Share = None
+    validation: float | None = option("SHARE", "0.1")
     """Share of the training part that is held out for scoring."""
-    score_on: spellings.SourceText = None
+    score_on: str | None = option("SOURCE")
     """Score on the test part of this public source instead."""
-    budget: spellings.BudgetName = None
+    budget: str | None = option("NAME", "no budget")
     """Reserve each run's plan in this budget."""
-    processes: spellings.Processes = None
+    processes: int | None = option("NUMBER", "1")
     """Number of runs at once on this machine."""
     dry_run: bool = False
     """Show what would run and what it would cost, and spend nothing."""

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options import recipe, spellings
+from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import PrivateChoices, SharedWork, TrainingChoices, refuse_dry_seeds, refuse_several
 from sfumato.cli.options.run_options import ObserverOptions, RunArgument
-from sfumato.cli.options.spellings import (
-    BatchSize,
-    EpsilonOfFigures,
-    FreeText,
-    SourceRecipeOrRun,
-    Steps,
-    Unclipped,
-    Whole,
-    WholeByRule,
-    with_spellings,
-)
 from sfumato.cli.output import console
+from sfumato.cli.parser import argument, option
 from sfumato.data.paths import stem_of
 
 if TYPE_CHECKING:
@@ -43,22 +32,22 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
     out follows a written rule, from public facts alone; --verbose prints the choices.
     """
 
-    what: SourceRecipeOrRun
+    what: str = argument("SOURCE|RECIPE|RUN")
     """A source, a recipe, or a run to resume."""
 
-    budget: spellings.BudgetName = None
+    budget: str | None = option("NAME", "no budget")
     """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
-    keep: WholeByRule = None
+    keep: int | None = option("NUMBER", "by rule")
     """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
     as many as fit in 64 MiB, or none if fewer than 4 fit)"""
-    report_epsilon: EpsilonOfFigures = None
+    report_epsilon: float | None = option("EPSILON", "no figures are published")
     """Publish the accuracy and the recall of each class on the private test part, from noisy counts. This is the
     epsilon that they cost each test record, or with --unit user each person in the test part. The larger of this and
     --epsilon counts, so figures up to --epsilon are free."""
-    seeds: Whole = None
+    seeds: int | None = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread, and their joint guarantee.
     """
-    title: FreeText = None
+    title: str | None = option("TEXT")
     """Title of the report, including the public one. (default: the names of data and model)"""
     copy: bool = False
     """Resume a run although another copy of it went on. The steps that the other may have taken are counted as spent.
@@ -125,7 +114,7 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
 
         self._check_repeated(budgets)
         chosen = self.resolved()
-        base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
+        base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
         if budgets is None:
             trials = search.Seeds(chosen.trial(), self.seeds)
         else:
@@ -173,7 +162,7 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
 
     def resolved(self) -> Train:
         """These options, completed by those of the recipe. Refuses unreadable input before slow imports."""
-        if self.what and FilePath(self.what).is_dir() and ":" not in self.what:
+        if self.what and Path(self.what).is_dir() and ":" not in self.what:
             from sfumato.data import Cache
 
             raise SfumatoError(
@@ -208,7 +197,6 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
         return replace(trial, notes=(*chosen.notes_on(run), *trial.notes)).job(run, progress), run
 
 
-@partial(with_spellings, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
 class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
     """Train without privacy on public data, for private fine-tuning or for comparison.
@@ -218,19 +206,21 @@ class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
     --pretrained RUN.
     """
 
-    what: SourceRecipeOrRun
+    what: str = argument("SOURCE|RECIPE|RUN")
     """A public source, a recipe, or a run to resume."""
 
-    batch_size: BatchSize = None
+    weight_decay: float | None = option("NUMBER", "by rule: 0.0005")
+    schedule: str | None = option("NAME", "by rule: step")
+    batch_size: int | None = option("B", "by rule")
     """Number of examples in a step."""
-    steps: Steps = None
+    steps: int | None = option("T", "by rule")
     """Number of training steps."""
-    max_norm: Unclipped = None
+    max_norm: float | None = option("NUMBER", "no clipping")
     """L2 norm to which a step's mean gradient is clipped. Gives no privacy guarantee."""
-    agc: Unclipped = None
+    agc: float | None = option("NUMBER", "no clipping")
     """Adaptive gradient clipping: largest norm of a unit's mean gradient, relative to its weights'. Gives no privacy
     guarantee."""
-    micro_batch: WholeByRule = None
+    micro_batch: int | None = option("NUMBER", "by rule")
     """Largest number of examples in memory at once."""
 
     def run(self) -> None:

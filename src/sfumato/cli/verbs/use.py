@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sfumato._checks import positive_integer
-from sfumato.cli.options.run_options import ModelOptions
-from sfumato.cli.options.spellings import Path, Whole
+from sfumato.cli.options.run_options import ModelOptions, ThreadsOption
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
+from sfumato.cli.parser import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,7 @@ class Export(ModelOptions):
 
     to: Literal["onnx", "torch-export"] = "onnx"
     """The format."""
-    output: Path = None
+    output: str | None = option("PATH")
     """Output folder, or a model file that ends in .onnx or .pt2. (default: export-TO in the run directory, NAME-TO
     beside a model file)"""
 
@@ -44,7 +43,7 @@ class Export(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(ModelOptions):
+class Serve(ModelOptions, ThreadsOption):
     """Serve a finished run's model over HTTP: a web page and JSON (POST /predict, or /embed).
 
     Runs until it is interrupted (SIGINT, SIGTERM), and then answers the pending requests. Nothing that is sent is
@@ -55,7 +54,7 @@ class Serve(ModelOptions):
     """Address to listen on. 0.0.0.0 means all interfaces."""
     port: int = 8000
     """Port to listen on. 0 means any free port."""
-    api_key_file: Path = None
+    api_key_file: str | None = option("PATH")
     """File with a key that requests must send, readable only by its owner. (default: no key is needed)"""
     max_body: float = 10
     """Largest request in megabytes. At most sixteen are in memory at once."""
@@ -67,8 +66,6 @@ class Serve(ModelOptions):
     """Milliseconds that a batch waits for more records."""
     queue: int = 512
     """Largest number of waiting records. Further requests are refused with 503."""
-    threads: Whole = None
-    """Number of CPU threads of the model. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Print the address, and serve."""
@@ -78,17 +75,12 @@ class Serve(ModelOptions):
         limits = Limits(
             megabytes=self.max_body, seconds=self.timeout, batch=self.batch, wait=self.wait / 1000, queue=self.queue
         )
-        if self.threads is not None:
-            positive_integer("threads", self.threads)
         key = None if self.api_key_file is None else ApiKey(self.api_key_file)
-        import torch
-
         from sfumato.runs import load
         from sfumato.serving.server import address, open_listener, serve, server
         from sfumato.serving.service import Service, is_local
-        from sfumato.training.preparation.prepare import default_threads
 
-        torch.set_num_threads(self.threads or default_threads())
+        self.set_threads()
         local = is_local(self.host)
         service = Service(load(self.run_directory, model=self.model), limits=limits, key=key, local=local)
         ready = server(service)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path as FilePath
-from typing import Annotated
+from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.run_options import PrintsJson, RunArgument
-from sfumato.cli.options.spellings import Path, RunIfAny, positional
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
+from sfumato.cli.parser import argument, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,7 @@ class Verify(RunArgument):
     file is the one named at the end of the ledger. Exit status 0 if everything holds, otherwise 1.
     """
 
-    signer: Path = None
+    signer: str | None = option("PATH")
     """Public key file of the expected signer."""
 
     def run(self) -> int:
@@ -48,11 +47,11 @@ class Sign(PrintsJson):
     verify RUN --signer PATH.pub).
     """
 
-    run_directory: RunIfAny = None
+    run_directory: str | None = argument("RUN", None)
     """The run directory."""
-    key: Path = None
+    key: str | None = option("PATH")
     """File of the signing key, readable only by its owner."""
-    new_key: Path = None
+    new_key: str | None = option("PATH")
     """Make a signing key in this file, and its public half next to it, instead of signing."""
 
     def run(self) -> None:
@@ -82,7 +81,6 @@ class Sign(PrintsJson):
         console.show({"signature": path}, path, Note(f"it shows {signature.SHOWS}"), json=self.json)
 
 
-Runs = Annotated[tuple[str, ...], positional("RUN RUN ...")]
 COLUMNS = {
     "site": "{run}",
     "(epsilon, delta)": "{promise}",
@@ -100,11 +98,11 @@ class Federation(PrintsJson):
     status 0 if every run verifies, otherwise 1.
     """
 
-    what: Runs
+    what: tuple[str, ...] = argument("RUN RUN ...")
     """The sites' run directories, or copies of their plan.json, ledger.jsonl, statement.json and model.safetensors."""
     overlap: bool = False
     """One person may be at several sites: state the composition of all sites."""
-    page: Path = None
+    page: str | None = option("PATH")
     """Write a page into this .html file."""
 
     def run(self) -> int:
@@ -120,7 +118,7 @@ class Federation(PrintsJson):
             from sfumato._files import write
             from sfumato.report import federation_page
 
-            write(FilePath(self.page), federation_page(data, LIMITS.format(settings="")).encode(), private=True)
+            write(Path(self.page), federation_page(data, LIMITS.format(settings="")).encode(), private=True)
         console.show(
             data | ({} if self.page is None else {"page": self.page}),
             Table(data["sites"], COLUMNS, texts=4),

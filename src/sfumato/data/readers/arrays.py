@@ -12,19 +12,18 @@ from sfumato.data import classes as class_lists
 from sfumato.data import paths
 from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Labels, Order, Texts
-from sfumato.data.identity.record_users import BY_CLASS, check_by_class, record_in_test, refuse_several
-from sfumato.data.images.levels import Levels, undeclared
+from sfumato.data.levels import Levels, undeclared
 from sfumato.data.parts import Parts
 from sfumato.data.readers import numpy_archive
 from sfumato.data.readers.numpy_archive import checked_column, columns_among, parts_of
 from sfumato.data.readers.texts import load_numbers
+from sfumato.data.record_users import BY_CLASS, check_by_class, record_in_test, refuse_several
 from sfumato.data.subsets import MARK
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 _PAIR = ("x", "y")
 _SIDES = (("train", False), ("test", True))
-UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "rows": "rows"}
 _WHOLE = "save integers 0, 1, 2, ..., and their names in an array called classes"
 

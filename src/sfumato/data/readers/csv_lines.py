@@ -20,7 +20,7 @@ from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import Spellings, part_by_name, refuse_unwritable, to_nfc
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import record_in_test, refuse_several
+from sfumato.data.record_users import record_in_test, refuse_several
 from sfumato.data.subsets import MARK
 
 _QUOTED = re.compile('"[^"]*"')

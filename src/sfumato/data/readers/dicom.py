@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data.images.levels import Levels, UndeclaredError
+from sfumato.data.levels import Levels, UndeclaredError
 from sfumato.data.paths import UnreadableError, refuse_too_large
 
 if TYPE_CHECKING:

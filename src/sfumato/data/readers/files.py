@@ -15,10 +15,14 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato._memory import memory_limit
 from sfumato.data import classes as class_lists
+from sfumato.data import decoding as image_files
 from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Declared, Order, Pixels, check_size
-from sfumato.data.identity.fingerprint import streamed
-from sfumato.data.identity.record_users import (
+from sfumato.data.fingerprint import streamed
+from sfumato.data.parts import Parts, Reading, RecordSets
+from sfumato.data.readers.dicom import BY_PATIENT, patient
+from sfumato.data.readers.listing import Listing, Texts
+from sfumato.data.record_users import (
     BY_CLASS,
     LENGTH,
     check_by_class,
@@ -27,10 +31,6 @@ from sfumato.data.identity.record_users import (
     stored_code,
     user_code,
 )
-from sfumato.data.images import decoding as image_files
-from sfumato.data.parts import Parts, Reading, RecordSets
-from sfumato.data.readers.dicom import BY_PATIENT, patient
-from sfumato.data.readers.listing import Listing, Texts
 from sfumato.data.records import FileRecords, Records, map_in_threads, paths_of
 
 COUNTED = 20_000

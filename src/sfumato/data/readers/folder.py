@@ -11,8 +11,7 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import notes_on_parts, part_by_name, refuse_unwritable, test_part, to_nfc, to_nfd
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER, refuse_several
-from sfumato.data.images.decoding import is_image_file
+from sfumato.data.decoding import is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
@@ -27,13 +26,13 @@ from sfumato.data.readers.layout import (
     subfolders,
 )
 from sfumato.data.readers.listing import Listing, ListingBuilder
-from sfumato.data.stored import Files, Identities, TextBuffer
+from sfumato.data.record_users import BY_CLASS, BY_FOLDER, refuse_several
+from sfumato.data.records import Files, Identities, TextBuffer
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
 _OTHERWISE = "give `user_from=class` if each class is one user, or leave it out"
 _LEVEL = re.compile(r"folder:([1-9])")
-UNDERSTOOD = ("user_from", "class_from", "skip_unreadable")
 
 
 def load(path: str, order: Order) -> Parts:

@@ -12,8 +12,8 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
 from sfumato.data.classes import SHOWN, part_by_name
-from sfumato.data.identity.record_users import BY_CLASS, BY_FOLDER
-from sfumato.data.images.decoding import is_image_file
+from sfumato.data.decoding import is_image_file
+from sfumato.data.record_users import BY_CLASS, BY_FOLDER
 
 PARTS = ("train", "test")
 """Names of the folders of the two parts."""

@@ -12,8 +12,8 @@ import numpy as np
 from sfumato.data import classes as class_lists
 from sfumato.data.classes import PARTS, Spellings, notes_on_parts, test_part
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import record_in_test, refuse_several
-from sfumato.data.stored import Stored
+from sfumato.data.record_users import record_in_test, refuse_several
+from sfumato.data.records import Stored
 
 TEXT = np.dtypes.StringDType()
 """Texts of any length: 16 bytes each, plus their length if it exceeds 15."""

@@ -19,10 +19,10 @@ from sfumato._memory import memory_limit
 from sfumato.data import paths
 from sfumato.data.classes import Spellings, refuse_unwritable, renumber_labels, to_nfc
 from sfumato.data.declared import Order, check_size
-from sfumato.data.identity.record_users import SEPARATOR, codes_of, refuse_several
-from sfumato.data.images.decoding import prepare_array
-from sfumato.data.images.levels import Levels
+from sfumato.data.decoding import prepare_array
+from sfumato.data.levels import Levels
 from sfumato.data.parts import Parts, Reading, RecordSets
+from sfumato.data.record_users import SEPARATOR, codes_of, refuse_several
 from sfumato.data.records import Records, numbered
 
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]

@@ -1,28 +1,159 @@
-"""Data from Python: arrays and tensors like those of an archive, and map-style data sets, such as torchvision's, whose
-items are pairs of image and label."""
+"""Recognises data from Python, and selects their reader.
+
+Data from Python: arrays and tensors like those of an archive, and map-style data sets, such as torchvision's, whose
+items are pairs of image and label.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import math
+import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.classes import Spellings, declared_names, notes_on_parts, test_part
+from sfumato.data import decoding
+from sfumato.data.classes import Spellings, declared_names, notes_on_parts, part_by_name, test_part
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import BY_CLASS, refuse_several
-from sfumato.data.images import decoding
+from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
 from sfumato.data.readers.arrays import parts_from_arrays
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import ListingBuilder
+from sfumato.data.record_users import refuse_several
+
+TAKEN = (
+    "a spelling such as 'folder:pictures', an opened Source, arrays (images, labels) or (x_train, y_train, x_test, "
+    "y_test), a map-style torch Dataset, a pair of them or {'train': ..., 'test': ...}, a Dataset or DatasetDict of "
+    "Hugging Face, or a pandas DataFrame with the columns path and label"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderChoice:
+    """A source to read, from a spelling or from data.
+
+    Args:
+        kind: kind of the source.
+        where: name of the source in errors.
+        load: its reader.
+        like: the kind in `KINDS` whose declared facts its reader can use.
+        spelt: whether it was given by a spelling, and so has a place.
+    """
+
+    kind: str
+    where: str
+    load: Callable[[Order], Parts]
+    like: str
+    spelt: bool = False
+
+
+def choose_reader(given: Any) -> ReaderChoice:
+    """The source and its reader.
+
+    Args:
+        given: a spelling, or data from Python: see `open_source`.
+
+    Errors: `SfumatoError` for anything else.
+    """
+    if isinstance(given, str):
+        name, argument = parse(given)
+        load = lambda order: KINDS[name].load(argument, order)  # noqa: E731
+        return ReaderChoice(kind=name, where=given, load=load, like=name, spelt=True)
+    if _is_instance("pandas", "DataFrame", given):
+        from sfumato.data.readers.table import read_frame
+
+        return ReaderChoice(
+            kind="frame", where="the DataFrame", load=lambda order: read_frame(given, order), like="csv"
+        )
+    named = _by_part(given)
+    if named and all(_is_instance("datasets", "Dataset", one) for one in named.values()):
+        from sfumato.data.readers.arrow import from_sets
+
+        where = "the Dataset" if None in named else "the DatasetDict"
+        return ReaderChoice(kind="hf", where=where, load=lambda order: from_sets(named, order, where), like="hf")
+    if (arrays := _arrays(given)) is not None:
+        return ReaderChoice(kind="arrays", where=WHERE, load=lambda order: load_arrays(arrays, order), like="npz")
+    if (sets := _sets(given)) is not None:
+        where = f"the {type(next(iter(sets.values()))).__name__}"
+        return ReaderChoice(kind="dataset", where=where, load=lambda order: load_sets(sets, order, where), like="npz")
+    return refuse(given)
+
+
+def refuse(given: Any) -> NoReturn:
+    """Refuses objects that are not data."""
+    if isinstance(given, os.PathLike):
+        parse(os.fspath(given))
+    members = given if isinstance(given, (tuple, list)) else given.values() if isinstance(given, Mapping) else (given,)
+    for loader in filter(is_loader, members):
+        raise SfumatoError(
+            f"a {type(loader).__name__} draws batches, but the plan itself samples the participants of each step",
+            "give its `.dataset`",
+        )
+    if (
+        isinstance(given, Iterator)
+        or _is_instance("datasets", ("IterableDataset", "IterableDatasetDict"), given)
+        or _is_instance("torch.utils.data", "IterableDataset", given)
+    ):
+        raise SfumatoError(
+            f"a {type(given).__name__} is read from its start, but each step samples from all records",
+            "give a map-style data set (with __getitem__ and __len__)",
+        )
+    if hasattr(given, "__getitem__") and not hasattr(given, "__len__"):
+        raise SfumatoError(f"a {type(given).__name__} has no length", "give it `__len__`")
+    what = f"a {type(given).__name__} of {len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
+    raise SfumatoError(f"source must be data, got {what}", f"give {TAKEN}")
+
+
+def _is_instance(module: str, names: str | tuple[str, ...], given: Any) -> bool:
+    """Whether the object is an instance of these classes of a module, without importing it."""
+    known = sys.modules.get(module)
+    names = (names,) if isinstance(names, str) else names
+    kinds = [kind for name in names if isinstance(kind := getattr(known, name, None), type)]
+    return isinstance(given, tuple(kinds))
+
+
+def _by_part(given: Any) -> dict[str | None, Any]:
+    """Data by part name: the keys of a mapping; train and test for a pair; None for a single object."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        return dict(zip(("train", "test"), given, strict=True))
+    return {None: given}
+
+
+def _arrays(given: Any) -> dict[str, Any] | None:
+    """Arrays under the names of an archive."""
+    if isinstance(given, Mapping):
+        known = dict(given)
+        return known if {"x", "x_train"} & set(known) and all(map(is_array, known.values())) else None
+    if not isinstance(given, (tuple, list)) or len(given) not in NAMES or not all(map(is_array, given)):
+        return None
+    return dict(zip(NAMES[len(given)], given, strict=True))
+
+
+def _sets(given: Any) -> dict[str | None, Any] | None:
+    """Map-style data sets by part name, or a single one. A list of images with labels is a data set."""
+    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], list) and is_array(given[1]):
+        images, labels = given
+        return {None: list(zip(images, labels, strict=True))} if len(images) == len(labels) else None
+    named = _by_part(given)
+    if [*named] != [None]:
+        parts = [part_by_name(str(name)) for name in named]
+        if "train" not in parts or None in parts or len({*parts}) < len(parts):
+            return None
+        named = dict(zip(parts, named.values(), strict=True))
+    return named if all(map(is_map_style, named.values())) else None
+
 
 NAMES = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
 """Names in an archive, by the number of arrays."""
@@ -94,7 +225,6 @@ def _texts(labels: np.ndarray, name: str, spellings: Spellings) -> list[str]:
     return [spellings.normalise("class", text.strip()) for text in texts]
 
 
-UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _CODE = 16
 _ITEMS = (
     "let each item be (image, label), or a mapping with image, label and perhaps user; an image is one of PIL, or an "
@@ -170,7 +300,7 @@ class Items:
         return int(np.searchsorted(self._starts, place, side="right")) - 1
 
 
-def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
+def load_sets(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
     """Both parts of data sets with names (`part_in_name`), or of a single one, split by a keyed hash of each image.
 
     Items are (image, label), or mappings with the keys image, label and optionally user. Labels are names, or whole

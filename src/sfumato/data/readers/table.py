@@ -14,21 +14,15 @@ from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable, require_declared, to_nfc
 from sfumato.data.declared import Order
-from sfumato.data.identity.record_users import BY_CLASS
 from sfumato.data.parts import Parts
 from sfumato.data.readers import csv_lines, texts
-from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import ListingBuilder
-from sfumato.data.stored import Files, Identities, TextBuffer
+from sfumato.data.records import Files, Identities, TextBuffer
 
 _PATH = ("path",)
 SHOWN = 5
 """Largest number of further lines named in an error."""
-UNDERSTOOD = (
-    *("label_columns", "label_column", "path_column", "user_column", "groups_from"),
-    *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
-)
 
 
 def load(path: str, order: Order) -> Parts:

@@ -13,12 +13,11 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.classes import Spellings, notes_on_parts, test_part
 from sfumato.data.declared import Order, Texts
-from sfumato.data.identity.record_users import as_array, stored_code, word_code
-from sfumato.data.next_words import NextWords
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers import csv_lines as lines
+from sfumato.data.record_users import as_array, stored_code, word_code
 from sfumato.data.records import TextRecords
-from sfumato.data.tokens import Tokens
+from sfumato.data.tokens import NextWords, Tokens
 
 COLUMN = "text"
 _EXAMPLE = "text,label or text,label,user,split"

@@ -1,7 +1,7 @@
-from .banded import optimal_banded as optimal_banded
 from .toeplitz import NoiseInWeights as NoiseInWeights
 from .toeplitz import Workload as Workload
 from .toeplitz import inverse as inverse
+from .toeplitz import optimal_banded as optimal_banded
 from .toeplitz import sensitivity as sensitivity
 from .toeplitz import square_root as square_root
 from .toeplitz import toeplitz_covariance as toeplitz_covariance

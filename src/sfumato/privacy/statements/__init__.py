@@ -1,1 +1,1 @@
-"""Statements: the promise of a run, its limits, and its meaning for an attacker."""
+"""Statements: the guarantee of a run, its limits, and its meaning for an attacker."""

@@ -92,7 +92,7 @@ class Circumstances:
         read: the facts that were read from the data instead of declared: some of `FACT_NAMES`.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
-        seeded: the run key was derived from a seed, so nothing is promised.
+        seeded: the run key was derived from a seed, so there is no guarantee.
         key_bits: the width of the secret from which all randomness is drawn.
         noise_sampler: how the noise was generated.
         origins: the sources of the initial weights or of the features: some of `ORIGINS`.

@@ -22,7 +22,7 @@ EPSILONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 _MOST_EPSILON = 700.0
 
 
-class Promise(Protocol):
+class Curved(Protocol):
     """Releases with a guarantee: a `PrivacyPlan`."""
 
     @property
@@ -36,20 +36,20 @@ class Promise(Protocol):
         ...
 
 
-def true_positive_rates(promise: Promise, false_alarms: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
+def true_positive_rates(plan: Curved, false_alarms: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
     """The largest true-positive rates of any membership test for one unit, at these false-positive rates.
 
     TPR(a) = min over eps >= 0 of min(e^eps a + delta(eps), 1 - e^-eps (1 - delta(eps) - a)).
 
     Args:
-        promise: the plan of the releases.
+        plan: the plan of the releases.
         false_alarms: the false-positive rates, each strictly between 0 and 1.
         grid: that of the epsilon which decides where the curve is evaluated.
 
     Returns:
         One rate for each false-positive rate, never below it: guessing achieves that much.
 
-    **Guarantee.** Upper bounds for the promise's unit and adjacency, whatever else the attacker knows (Kairouz, Oh and
+    **Guarantee.** Upper bounds for the plan's unit and adjacency, whatever else the attacker knows (Kairouz, Oh and
     Viswanath 2015, for each (eps, delta) that holds; Dong, Roth and Su 2022, proposition 6, for all of them together).
     The minimum is taken over only some eps, which can only make the bound larger.
 
@@ -61,7 +61,7 @@ def true_positive_rates(promise: Promise, false_alarms: Sequence[float], *, grid
     import numpy as np
 
     rates = np.array([fraction("false_alarms", rate, remedy="give rates such as 0.001") for rate in false_alarms])
-    epsilons, deltas = (np.asarray(values)[:, None] for values in curve(promise, grid))
+    epsilons, deltas = (np.asarray(values)[:, None] for values in curve(plan, grid))
     grown = np.exp(epsilons) * rates + deltas
     missed = 1 - np.exp(-epsilons) * (1 - deltas - rates)
     return np.clip(np.minimum(grown, missed).min(axis=0), rates, 1.0).tolist()
@@ -81,14 +81,14 @@ def gaussian_true_positive_rates(epsilon: float, delta: float, false_alarms: Seq
     return [float(ndtr(ndtri(rate) + mu)) for rate in false_alarms]
 
 
-def reconstruction_rates(promise: Promise, guesses: Sequence[float]) -> list[float]:
+def reconstruction_rates(plan: Curved, guesses: Sequence[float]) -> list[float]:
     """The largest probabilities with which any attack reconstructs one unit's data: 1 - f(kappa).
 
-    f is the trade-off function of the promise: the smallest share of misses of a test for the unit, by its false alarms
-    (Dong, Roth and Suh 2022), as in `true_positive_rates`.
+    f is the trade-off function of the releases: the smallest share of misses of a test for the unit, by its
+    false alarms (Dong, Roth and Suh 2022), as in `true_positive_rates`.
 
     Args:
-        promise: as for `true_positive_rates`.
+        plan: as for `true_positive_rates`.
         guesses: kappa, the probability with which the best guess without the model succeeds: the largest over all
             guesses z0 of P(l(Z, z0) <= eta), for data Z of the unit drawn from the attacker's prior, a distance l and
             a radius eta that counts as success. Each is strictly between 0 and 1.
@@ -96,7 +96,7 @@ def reconstruction_rates(promise: Promise, guesses: Sequence[float]) -> list[flo
     Returns:
         One probability for each kappa, never below it.
 
-    **Guarantee.** An upper bound for one unit of the promise, for any prior, distance and radius, and for an attacker
+    **Guarantee.** An upper bound for one unit of the plan, for any prior, distance and radius, and for an attacker
     who knows all other data and sees all releases (reconstruction robustness: Balle, Cherubin and Hayes 2022, arXiv
     2201.04845; by the blow-up function of the release, Hayes, Mahloujifar and Balle 2023, arXiv 2302.07225; by f, which
     is its complement, Kaissis et al. 2023, arXiv 2307.03928). Proof: an attack R succeeds on z in the event
@@ -110,17 +110,17 @@ def reconstruction_rates(promise: Promise, guesses: Sequence[float]) -> list[flo
     >>> [f"{share:.4f}" for share in reconstruction_rates(plan, [0.001, 0.01])]
     ['0.0089', '0.0540']
     """
-    return true_positive_rates(promise, guesses)
+    return true_positive_rates(plan, guesses)
 
 
 @functools.lru_cache(maxsize=16)
-def curve(promise: Promise, grid: float = FINE_GRID) -> tuple[Any, Any]:
+def curve(plan: Curved, grid: float = FINE_GRID) -> tuple[Any, Any]:
     """Pairs (eps, delta) that all hold, as two arrays of one length. Epsilon is increasing."""
     import numpy as np
 
-    usual = min(2 * promise.loss.epsilon(promise.delta, grid=grid), _MOST_EPSILON)
+    usual = min(2 * plan.loss.epsilon(plan.delta, grid=grid), _MOST_EPSILON)
     epsilons = np.unique([*np.linspace(0.0, usual, 400), *np.geomspace(1e-3, _MOST_EPSILON, 200), *EPSILONS])
-    return epsilons, promise.loss.deltas(epsilons.tolist(), grid=COARSE_GRID)
+    return epsilons, plan.loss.deltas(epsilons.tolist(), grid=COARSE_GRID)
 
 
 FALSE_ALARMS = (0.001, 0.01, 0.1)
@@ -131,35 +131,35 @@ EXCEPT_WITH = 0.1
 
 
 @functools.lru_cache(maxsize=16)
-def curve_fields(promise: Promise) -> dict[str, Any]:
+def curve_fields(plan: Curved) -> dict[str, Any]:
     """The fields of a statement, by name.
 
-    **Guarantee.** Upper bounds for the promise's unit and adjacency: the promise is (epsilon, delta)-differentially
+    **Guarantee.** Upper bounds for the plan's unit and adjacency: the run is (epsilon, delta)-differentially
     private for each pair in `curve`; for `mu` see `dominating_gaussian`; for `true_positives` see
     `true_positive_rates`.
     """
-    rates = zip(FALSE_ALARMS, true_positive_rates(promise, FALSE_ALARMS), strict=True)
+    rates = zip(FALSE_ALARMS, true_positive_rates(plan, FALSE_ALARMS), strict=True)
     return {
-        "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in _pairs(promise)],
-        "mu": _mu(promise),
+        "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in _pairs(plan)],
+        "mu": _mu(plan),
         "true_positives": {f"{rate:g}": min(ceiling(value, 4), 1.0) for rate, value in rates},
     }
 
 
-def _pairs(promise: Promise) -> list[tuple[float, float]]:
-    epsilons, deltas = curve(promise)
+def _pairs(plan: Curved) -> list[tuple[float, float]]:
+    epsilons, deltas = curve(plan)
     delta_at = dict(zip(epsilons.tolist(), deltas, strict=True))
     return [(epsilon, max(up_to_digits(delta_at[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
 
 
-def _mu(promise: Promise) -> dict[str, float] | None:
-    mu, spared = dominating_gaussian(promise)
+def _mu(plan: Curved) -> dict[str, float] | None:
+    mu, spared = dominating_gaussian(plan)
     if not math.isfinite(mu):
         return None
-    return {"mu": ceiling(mu, 4), "except_with": spared, "gap": ceiling(_gap(promise, mu), 3) if spared else 0.0}
+    return {"mu": ceiling(mu, 4), "except_with": spared, "gap": ceiling(_gap(plan, mu), 3) if spared else 0.0}
 
 
-def dominating_gaussian(plan: Promise, *, grid: float = FINE_GRID) -> tuple[float, float]:
+def dominating_gaussian(plan: Curved, *, grid: float = FINE_GRID) -> tuple[float, float]:
     """The mu of a statement before it is rounded up, and the share of delta for which it does not hold.
 
     **Guarantee.** See `dominating_mu`. Gaussian steps without sampling are one Gaussian release, so their mu is exact
@@ -172,7 +172,7 @@ def dominating_gaussian(plan: Promise, *, grid: float = FINE_GRID) -> tuple[floa
     return dominating_mu(plan, spared, grid=grid), spared
 
 
-def dominating_mu(plan: Promise, spared: float, *, grid: float = FINE_GRID) -> float:
+def dominating_mu(plan: Curved, spared: float, *, grid: float = FINE_GRID) -> float:
     """A mu with delta(eps) <= delta_mu(eps) + spared for all eps >= 0, delta_mu(eps) that of a Gaussian release.
 
     **Guarantee.** No test for one unit has a true-positive rate above Phi(Phi^-1(a) + mu) + spared at a false-positive
@@ -206,7 +206,7 @@ def gaussian_deltas(mu: Any, epsilons: Any) -> Any:
     return np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0))
 
 
-def _gap(plan: Promise, mu: float) -> float:
+def _gap(plan: Curved, mu: float) -> float:
     """The most by which the Gaussian of mu overstates the true-positive rate, over a grid of false-positive rates."""
     import numpy as np
     from scipy.special import ndtr, ndtri

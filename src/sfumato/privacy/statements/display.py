@@ -46,7 +46,7 @@ class StatementBase:
     @property
     @abstractmethod
     def sentence(self) -> str:
-        """The promise, or that nothing is promised."""
+        """The guarantee, or that there is none."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from sfumato.privacy.statements.display import StatementBase
 
 _NAMED = ("filtered data", "private run", "synthetic images")
 """The origins of weights that a statement without a guarantee names."""
+OPENING = "This model has no privacy guarantee: it was trained"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class NoGuarantee(StatementBase):
         origins: the sources of the initial weights: some of `circumstances.ORIGINS`.
         filtered: whether the data were filtered by looking at private data.
     >>> NoGuarantee(published=True).sentence.split(":")[0]
-    'This model promises nothing'
+    'This model has no privacy guarantee'
     """
 
     published: bool
@@ -32,12 +33,15 @@ class NoGuarantee(StatementBase):
 
     @property
     def sentence(self) -> str:
-        """A sentence that nothing is promised."""
-        data = "a published collection" if self.published else "data that their owner declared public"
+        """A sentence that says there is no guarantee."""
         return (
-            f"This model promises nothing: it was trained without privacy on {data}, and may reveal any example of "
-            "them. It may be the start of private training on other data."
+            f"{OPENING} without privacy on {self._data}, and may reveal any example of them. It may be the start of "
+            "private training on other data."
         )
+
+    @property
+    def _data(self) -> str:
+        return "a published collection" if self.published else "data that their owner declared public"
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon is null."""
@@ -76,12 +80,11 @@ class ClippedWithoutNoise(NoGuarantee):
 
     @property
     def sentence(self) -> str:
-        """A sentence that nothing is promised although updates were clipped."""
-        data = "a published collection" if self.published else "data that their owner declared public"
+        """A sentence that says there is no guarantee although updates were clipped."""
         return (
-            f"This model promises nothing: it was trained by {self.method}, with clipped updates and without noise, on "
-            f"{data}. Clipping alone protects nobody: the model may reveal any example of them. It may be the start of "
-            "private training on other data."
+            f"{OPENING} by {self.method}, with clipped updates and without noise, on {self._data}. Clipping "
+            "alone protects nobody: the model may reveal any example of them. It may be the start of private training "
+            "on other data."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,11 +110,11 @@ class DisprovedClaim(NoGuarantee):
 
     @property
     def sentence(self) -> str:
-        """A sentence that nothing is promised, although the method claims it."""
+        """A sentence that says there is no guarantee, although the method claims it."""
         epsilon, delta = self.claimed
         return (
-            f"This model promises nothing: it was trained by {self.method}, whose claim, here epsilon {epsilon:.3g} at "
-            f"delta {delta:g}, does not hold: {self.reason}. It may reveal any example that it was trained on."
+            f"{OPENING} by {self.method}, whose claim, here epsilon {epsilon:.3g} at delta {delta:g}, does not hold: "
+            f"{self.reason}. It may reveal any example that it was trained on."
         )
 
     def to_dict(self) -> dict[str, Any]:

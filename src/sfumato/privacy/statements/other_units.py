@@ -68,7 +68,7 @@ def person_epsilon(
 
 
 def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) -> float:
-    """Epsilon at delta for k examples by group privacy, which needs only the run's promise for one example.
+    """Epsilon at delta for k examples by group privacy, which needs only the run's guarantee for one example.
 
     **Guarantee.** (k e, (e^(k e) - 1) / (e^e - 1) d) holds for every (e, d) that holds for one example (Vadhan 2017,
     lemma 2.2). The result is the least k e found whose second figure, computed at that e, is at most delta. Infinite

@@ -1,4 +1,4 @@
-"""The statement: a run's promise, its theorem and its limits. As a sentence and as JSON."""
+"""The statement: a run's guarantee, its theorem and its limits. As a sentence and as JSON."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.statements.circumstances import Circumstances
 from sfumato.privacy.statements.curve import curve_fields
 from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
-from sfumato.privacy.statements.no_guarantee import ClippedWithoutNoise, DisprovedClaim, NoGuarantee, NoPrivateData
-from sfumato.privacy.statements.not_covered import not_covered
+from sfumato.privacy.statements.no_guarantee import (
+    OPENING,
+    ClippedWithoutNoise,
+    DisprovedClaim,
+    NoGuarantee,
+    NoPrivateData,
+)
 from sfumato.privacy.statements.other_units import group_epsilon
-from sfumato.privacy.statements.wording import ProcessCounts, Wording, release_fields, wording
+from sfumato.privacy.statements.wording import ProcessCounts, Wording, not_covered, release_fields, wording
 from sfumato.privacy.theorems.theorem import Theorem
 
 FORMAT = 1
 """The version of a statement's fields and sentences."""
-EXPERIMENT = (
-    "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to anybody."
-)
+EXPERIMENT = "This run is an experiment: its randomness follows from a seed, so its weights have no privacy guarantee."
 SHARED = (
     "Runs with one seed share their noise, even if their learning rates or losses differ. Whoever sees two of them may "
     "find every record from their difference, without the seed."
 )
-"""Why a seeded run promises nothing."""
+"""Why a seeded run has no guarantee."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(StatementBase):
-    """The promise of a run. Everything in it follows from its fields, so anyone can derive it again.
+    """The guarantee of a run. Everything in it follows from its fields, so anyone can derive it again.
 
     Args:
         plan: the plan of the run's training.
@@ -44,7 +47,7 @@ class Statement(StatementBase):
 
     **Guarantee.** The epsilon is that of the whole plan, even for a run that ended early, with the steps that copies of
     the run may have taken (`spent`); it is rounded up. A seeded run
-    promises nothing: its figures are reported as those of its plan. The statement names the plan and its steps, and
+    has no guarantee: its figures are reported as those of its plan. The statement names the plan and its steps, and
     never a time, a path, a ledger's head or anything else that depends on the private data.
     """
 
@@ -60,22 +63,22 @@ class Statement(StatementBase):
 
     @property
     def promises(self) -> bool:
-        """Whether anything is promised. A seeded run promises nothing."""
+        """Whether the run has a guarantee. A seeded run has none."""
         return not self.circumstances.seeded
 
     @property
     def epsilon(self) -> float:
-        """Epsilon at the plan's delta. It is promised only if the run `promises`."""
+        """Epsilon at the plan's delta. It is guaranteed only if the run `promises`."""
         return self.spent.epsilon()
 
     @property
     def theorem(self) -> Theorem:
-        """The theorem that proves the promise."""
+        """The theorem that proves the guarantee."""
         return self.plan.theorem
 
     @property
     def sentence(self) -> str:
-        """The promise in one sentence that can be checked."""
+        """The guarantee in one sentence that can be checked."""
         plan, words = self.plan, self.wording
         participation = plan.participation.describe(plan.population, plan.unit.drawn_one)
         noise = f"noise multiplier {plan.noise_multiplier:g} {plan.mechanism.description}".rstrip()
@@ -95,7 +98,7 @@ class Statement(StatementBase):
 
     @property
     def _figures_sentence(self) -> str:
-        """The promise for the records behind the published figures: a sentence with a leading space, or empty."""
+        """The guarantee for the records behind the published figures: a sentence with a leading space, or empty."""
         figures = self.circumstances.figures
         if figures is None or not self.promises:
             return ""
@@ -127,10 +130,10 @@ class Statement(StatementBase):
 
     @property
     def short(self) -> str:
-        """The promise and its unit, without the steps."""
+        """The guarantee and its unit, without the steps."""
         figures = f"({rounded_up(self.epsilon)}, {self.plan.delta!r})"
         if not self.promises:
-            return f"made from a seed, promises nothing; its plan {figures}"
+            return f"made from a seed, no guarantee; its plan {figures}"
         return f"{figures}-differentially private for each {self.covered.rstrip(',')}"
 
     def __repr__(self) -> str:
@@ -143,12 +146,12 @@ class Statement(StatementBase):
 
     @property
     def covered(self) -> str:
-        """What the promise covers, after "each single"."""
+        """What the guarantee covers, after "each single"."""
         return self.wording.single
 
     @property
     def plain(self) -> list[str]:
-        """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
+        """The guarantee for a reader who has never heard of differential privacy, with its bound on any test."""
         epsilon, plan, words = self.epsilon, self.plan, self.wording
         if not self.promises:
             return [*self.remarks, *self.further]
@@ -206,7 +209,7 @@ class Statement(StatementBase):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Whether anything is promised, with its figures. For a seeded run, the plan's figures are under `planned`."""
+        """Whether there is a guarantee, with its figures. For a seeded run, the plan's figures are under `planned`."""
         by_rdp = self.spent.epsilon_rdp
         bounds = {
             "epsilon": ceiling(self.epsilon, 6),
@@ -283,11 +286,11 @@ def _factor(epsilon: float) -> str:
     return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
 
 
-_METHOD = re.compile(r"This model promises nothing: it was trained by (.+?), whose claim, here epsilon ")
+_METHOD = re.compile(OPENING + r" by (.+?), whose claim, here epsilon ")
 
 
 def statement_of(data: Mapping[str, Any]) -> Statement | NoGuarantee:
-    """The statement in a statement.json or a model file. The promise is derived from the plan, not read from the
+    """The statement in a statement.json or a model file. The guarantee is derived from the plan, not read from the
     sentences.
 
     >>> statement_of(NoGuarantee(published=True).to_dict())

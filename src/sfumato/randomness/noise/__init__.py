@@ -15,8 +15,14 @@ from sfumato.gradients import GridSum
 from sfumato.privacy.mechanism import BandedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import blocks
-from sfumato.randomness.noise.blocks import CPUNoise, GaussianNoise, PrefetchedNoise, StepNoise
-from sfumato.randomness.noise.correlated import BandedToeplitzNoise, TreeNoise
+from sfumato.randomness.noise.blocks import (
+    BandedToeplitzNoise,
+    CPUNoise,
+    GaussianNoise,
+    PrefetchedNoise,
+    StepNoise,
+    TreeNoise,
+)
 
 NOISES: dict[type[Mechanism], Callable[[Any], StepNoise]] = {
     Gaussian: GaussianNoise,

@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato._cards import Detail
 from sfumato.data import Source, find_known, open_source, own_codes
-from sfumato.data.identity.record_users import LENGTH
+from sfumato.data.record_users import LENGTH
 from sfumato.experiment import users
 from sfumato.privacy import FixedOrder, PrivacyPlan
 from sfumato.privacy.planning import remarks

@@ -156,11 +156,11 @@ def test_the_five_lines_of_the_docs_end_in_an_onnx_file(pictures, tmp_path, monk
 
 
 def test_a_folder_of_image_files_is_refused_with_what_reads_them(tmp_path):
-    from sfumato.data.readers.sharded import huggingface
+    from sfumato.data.readers import arrow as huggingface
 
     (tmp_path / "metadata.csv").write_text("file_name,label\n")
     with pytest.raises(SfumatoError, match=r"holds no Parquet; correct hf:.* read by folder:PATH, .*--path-column"):
-        huggingface.find(str(tmp_path))
+        huggingface.find_hugging_face(str(tmp_path))
 
 
 @pytest.mark.parametrize(

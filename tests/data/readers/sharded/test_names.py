@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sfumato._checks import SfumatoError
-from sfumato.data.readers.sharded.shards import parts_of, shards_of
+from sfumato.data.readers.shards import parts_of, shards_of
 
 FILES = (
     *("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/test-00000-of-00001.parquet"),

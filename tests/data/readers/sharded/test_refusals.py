@@ -9,7 +9,7 @@ import pytest
 from sfumato._checks import SfumatoError
 from sfumato.data import open_source
 from sfumato.data.kinds import refuse_absent
-from sfumato.data.readers.sharded import row_groups
+from sfumato.data.readers import shards as row_groups
 from tests.data.readers.sharded.stored import as_table, records, write_parquet
 
 KEY = bytes(range(32))

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data import FileRecords, Records, cap_per_user, hold_out, open_source
-from sfumato.data.identity.record_users import stored_code
-from sfumato.data.images.decoding import decode
+from sfumato.data.decoding import decode
 from sfumato.data.readers import files
-from sfumato.data.readers.sharded import row_groups
-from sfumato.data.readers.sharded.row_groups import ParquetRows
+from sfumato.data.readers import shards as row_groups
+from sfumato.data.readers.shards import ParquetRows
+from sfumato.data.record_users import stored_code
 from tests.data.readers.sharded.stored import NAMES, records, write
 
 KEY = bytes(range(32))

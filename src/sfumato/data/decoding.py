@@ -1,5 +1,6 @@
 """Image files to uint8 arrays, by one rule for every format, colour space and size. Files count as images by their
-names, and are read if Pillow can open them."""
+names, and are read if Pillow can open them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from PIL import ExifTags, Image, ImageCms, ImageOps, JpegImagePlugin, PngImagePl
 from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
-from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
+from sfumato.data.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
 from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
 from sfumato.data.readers import dicom
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.data.identity.record_users import LENGTH
 from sfumato.data.parts import Part
+from sfumato.data.record_users import LENGTH
 from sfumato.data.source import own_codes
 from sfumato.data.subsets import coded_users
 

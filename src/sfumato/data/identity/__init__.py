@@ -1,1 +1,0 @@
-"""Identity: what knows records and data sets again, under the owner's key or by near copies."""

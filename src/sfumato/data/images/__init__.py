@@ -1,1 +1,0 @@
-"""Images: decoded, cropped, normalised, and shown in views, each by itself."""
