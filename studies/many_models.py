@@ -23,7 +23,7 @@ from sfumato._checks import SfumatoError
 from sfumato.averaging.choices import Averages
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedClipping, FullBatch, Gaussian, Poisson, PrivacyPlan
-from sfumato.training.loop import average_for, set_rate, training_over
+from sfumato.training.weights import average_for, set_rate, training_over
 
 NUMBERS_AT_ONCE = 1 << 21
 """The total number of weights trained at once. Together with gradients and noise they roughly fit into a CPU cache."""

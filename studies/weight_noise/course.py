@@ -25,9 +25,9 @@ from sfumato.models import evaluation_mode
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.randomness import NoiseState
 from sfumato.training.job import PublicJob
-from sfumato.training.loop import optimizer_for, set_rate
 from sfumato.training.step import descend
 from sfumato.training.steps import DivergedError, PublicSteps
+from sfumato.training.weights import optimizer_for, set_rate
 
 BATCH = 1000
 """The number of test examples that share a draw of the weights."""

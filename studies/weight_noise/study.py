@@ -21,11 +21,11 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences
 from sfumato.search.sweeping import write_record
 from sfumato.training.job import PublicJob
-from sfumato.training.loop import check_choices
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.prepare import configure_torch, own_threads
 from sfumato.training.preparation.start import Start
 from sfumato.training.steps import PUBLIC
+from sfumato.training.weights import check_choices
 from studies.weight_noise.course import train_noisy
 from studies.weight_noise.design import Design
 from studies.weight_noise.page import page_of_noise

@@ -16,8 +16,8 @@ from sfumato.experiment import Experiment
 from sfumato.gradients import ClippedGradient, clipping
 from sfumato.privacy import Gaussian, PrivacyPlan
 from sfumato.randomness import Noise, RunKey, Sampler
-from sfumato.training.loop import set_rate
 from sfumato.training.step import PrivateStep, descend
+from sfumato.training.weights import set_rate
 
 from . import de2022_audits, de2022_networks, de2022_privacy
 from .formula import Formula

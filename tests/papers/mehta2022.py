@@ -23,9 +23,9 @@ from sfumato.models import Head, begin_classifier
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import Noise, NoiseState, RunKey
-from sfumato.training.loop import optimizer_for, set_rate
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
+from sfumato.training.weights import optimizer_for, set_rate
 
 from .formula import Formula
 from .formulas import mehta2022 as printed

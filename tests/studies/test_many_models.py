@@ -12,8 +12,8 @@ from sfumato.gradients import ClippedGradient
 from sfumato.models.losses import LOSSES
 from sfumato.optim.descent import Descent
 from sfumato.privacy import User
-from sfumato.training.loop import optimizer_for
 from sfumato.training.step import PrivateStep, descend
+from sfumato.training.weights import optimizer_for
 from studies import many_models
 from studies.many_models import Layer, Training, clipped_sum
 from studies.worlds import init_layers, losses_at
@@ -81,7 +81,7 @@ CHOICES = [
 def test_without_noise_all_steps_are_those_of_private_steps(descent, monkeypatch):
     """Full batches, since coins differ: weights after all steps, averaged or not."""
     from sfumato.optim import schedule
-    from sfumato.training.loop import average_for, set_rate, trained_parameters
+    from sfumato.training.weights import average_for, set_rate, trained_parameters
 
     plan, (inputs, targets) = a_plan(batch_size=EXAMPLES), some_records()
     monkeypatch.setattr(many_models, "noisy_mean", lambda total, plan, generator: total / (EXAMPLES * plan.max_norm))

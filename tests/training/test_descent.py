@@ -12,7 +12,7 @@ from torch import nn
 from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato.experiment.settings import Settings
 from sfumato.training import loop
-from sfumato.training.loop import check_choices
+from sfumato.training.weights import check_choices
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, RATE, SLOWER = 5, 0.3, 0.1

@@ -22,7 +22,6 @@ from sfumato.runs.checkpoint import Checkpoint, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop, pretraining
 from sfumato.training.job import Job, PublicTraining
-from sfumato.training.loop import beginning_of_average, optimizer_for
 from sfumato.training.preparation.estimate import average_bytes
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
@@ -81,11 +80,9 @@ def taken(job: Job, place: Path, monkeypatch: pytest.MonkeyPatch, kind: Any = Pr
 
     place.mkdir(exist_ok=True)
     watched = Watched(kind(job, KEY), job.module)
-    optimizer = optimizer_for(job.module, job.settings.descent)
-    start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run="r")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "descend", descending)
-        outcome = loop.take_steps(job, RunDirectory(place), watched, start)
+        outcome = loop.take_steps(job, RunDirectory(place), watched, job.checkpoint("r"))
     return outcome.weights, thetas, watched
 
 

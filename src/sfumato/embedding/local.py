@@ -28,7 +28,7 @@ from sfumato._checks import SfumatoError, below_one, not_negative, one_of, posit
 from sfumato._devices import fork_rng
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
 from sfumato.models.losses import PAIRED
-from sfumato.training.loop import trained_parameters
+from sfumato.training.weights import trained_parameters
 
 
 def batches(

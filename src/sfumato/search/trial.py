@@ -14,13 +14,13 @@ from sfumato.randomness import RunKey
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import FIXED
 from sfumato.training.job import PrivateJob
-from sfumato.training.loop import check_choices
 from sfumato.training.parts.options import OPTIONS, RunOptions
 from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, pretraining_digests
 from sfumato.training.preparation.prepare import check_machine, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.preparation.trial import AnyTrial
+from sfumato.training.weights import check_choices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sfumato import optim
 from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
 from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
@@ -19,10 +21,12 @@ from sfumato.privacy import Circumstances, NoGuarantee, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
+from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.custom.code import CustomCode
 from sfumato.training.parts.part import RunKind
 from sfumato.training.parts.public_examples import PublicNormalisation
+from sfumato.training.weights import average_for, optimizer_for, set_rate, trained_parameters, training_over
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
@@ -70,6 +74,43 @@ class Job:
     def views(self) -> Views:
         """How the views of an example are made."""
         return self.settings.views
+
+    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """Set the learning rate of a step."""
+        descent = self.settings.descent
+        rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
+        set_rate(optimizer, descent.learning_rate * rate(step))
+
+    @property
+    def averaging(self) -> Average | None:
+        """The average of the weights that is released; None without averaging."""
+        return average_for(self.settings.averages)
+
+    @property
+    def training_over(self) -> TrainingOverAggregates | None:
+        """The aggregate at which gradients are computed; None for the last weights."""
+        return training_over(self.settings.averages)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A new optimizer over the trained parameters."""
+        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
+
+    def checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
+        """The state before the first step.
+
+        Args:
+            identity: of the run.
+            ledger: the hash of the ledger's first entry.
+        """
+        averaging = self.averaging
+        average = {} if averaging is None else averaging.begin(trained_parameters(self.module))
+        return Checkpoint.of(0, self.module, average, self.optimizer(), run=identity, ledger=ledger)
+
+    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
+        """Restores module and optimizer from the checkpoint. Returns the average's state."""
+        if self.own.optimizer is None:  # a custom optimizer's initial state is part of the run's digests
+            checkpoint.require_optimizer(optimizer, where=where)
+        return checkpoint.restore(self.module, optimizer, self.device)
 
     @property
     def step_facts(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.releases import MICRO_BATCH_AT_FIRST
 from sfumato.training import loop
-from sfumato.training.preparation import start
 
 COMMAND = (
     "train digits --noise-multiplier 8 --learning-rate 0.5 --seed 7 --device cpu --threads 1 --model linear --steps 4 "
@@ -71,7 +70,7 @@ def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
     """The checkpoint before the step is on the disk before the new size is; and the same command goes on from it."""
     run, order = tmp_path / "run", []
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)  # none by the clock, on a busy machine either
-    save, pin = Checkpoint.save, start._pin
+    save, pin = Checkpoint.save, loop._pin
     monkeypatch.setattr(Checkpoint, "save", lambda self, path: (order.append(self.step), save(self, path)))
 
     def stopping(run, size):
@@ -82,7 +81,7 @@ def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         short_of_memory(3, MemoryError(), after=12)
-        patch.setattr(start, "_pin", stopping)
+        patch.setattr(loop, "_pin", stopping)
         with pytest.raises(StopError):
             main([*COMMAND.split(), "--output", str(run)])
     assert Checkpoint.load(run / "checkpoint.safetensors").step == 1

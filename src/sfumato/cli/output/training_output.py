@@ -271,8 +271,8 @@ def _estimates(job: Any) -> dict[str, Any]:
     from sfumato.embedding import job as of_embedding
     from sfumato.privacy.planning import remarks
     from sfumato.training.launch import current_workers
-    from sfumato.training.loop import trained_bytes
     from sfumato.training.preparation.estimate import average_bytes, estimate, idle_warning
+    from sfumato.training.weights import trained_bytes
 
     if hasattr(job, "clients"):
         trained = [

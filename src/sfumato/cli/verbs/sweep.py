@@ -78,9 +78,9 @@ class Sweep(PrivateChoices):
             trial: Any = (replace(training, epsilon=None) if of_many else training).trial()
             if chosen.budget is not None:
                 trial = replace(trial, options={"budget": chosen.budget})
-            several = search.Grid(trial, rules, chosen.candidates)
+            single = search.SingleChanges(trial, rules) if self.one_at_a_time else None
             result = search.sweep(
-                search.SingleChanges(trial, rules) if self.one_at_a_time else several,
+                single or search.Grid(trial, rules, chosen.candidates),
                 directory=place,
                 search=mode,
                 scoring=search.Scoring(**share, score_on=chosen.score_on),

@@ -27,12 +27,11 @@ from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
-from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.search.audits.lira import AttackResult, attack, phi
 from sfumato.training.job import PrivateJob, is_public
-from sfumato.training.loop import beginning_of_average, optimizer_of, take_steps
+from sfumato.training.loop import take_steps
 from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation.from_record import source_of
 from sfumato.training.preparation.prepare import own_threads, prepare
@@ -207,8 +206,8 @@ def _concatenate(first: Part, second: Part) -> Part:
 
 def train_in_memory(job: PrivateJob) -> nn.Module:
     """The model after a job's steps, for an attack. Nothing is kept, listed or released."""
-    start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer_of(job), run="shadow")
     with TemporaryDirectory() as place:
-        outcome = take_steps(job, RunDirectory(place), job.kind.steps(job, job.key, NoProgress()), start)
+        how = job.kind.steps(job, job.key, NoProgress()), job.checkpoint("shadow")
+        outcome = take_steps(job, RunDirectory(place), *how)
     job.module.load_state_dict(outcome.weights)
     return job.module

@@ -22,10 +22,10 @@ from sfumato.report import StepSpread
 from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
-from sfumato.training.loop import trained_bytes
 from sfumato.training.parts.options import check_kept
 from sfumato.training.parts.part import Measure
 from sfumato.training.scorers import Scorer
+from sfumato.training.weights import trained_bytes
 
 if TYPE_CHECKING:
     from sfumato.training.job import PrivateJob

@@ -23,9 +23,9 @@ from sfumato.models.choices import LossSettings
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import FullBatch, participation_for
-from sfumato.training.loop import check_descent
 from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation.building import refuse_noise
+from sfumato.training.weights import check_descent
 
 if TYPE_CHECKING:
     from sfumato.experiment.experiment import Experiment

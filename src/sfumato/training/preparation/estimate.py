@@ -15,8 +15,8 @@ from sfumato.randomness import RunKey
 from sfumato.training import launch
 from sfumato.training.inputs import features_alone, kept_bytes, stored_variants
 from sfumato.training.job import Job, PrivateJob
-from sfumato.training.loop import average_for, trained_bytes, training_over
 from sfumato.training.preparation.building import noise_of
+from sfumato.training.weights import average_for, trained_bytes, training_over
 
 
 @dataclass(frozen=True, kw_only=True)

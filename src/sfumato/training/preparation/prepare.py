@@ -31,7 +31,6 @@ from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.custom.code import CustomCode, Loss
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
-from sfumato.training.loop import check_choices
 from sfumato.training.parts.kept_weights import steps_to_keep
 from sfumato.training.parts.options import RunOptions, split
 from sfumato.training.parts.part import RunKind
@@ -47,6 +46,7 @@ from sfumato.training.preparation.building import (
 )
 from sfumato.training.preparation.start import Machine, Start, known_micro_batch
 from sfumato.training.steps import PRIVATE
+from sfumato.training.weights import check_choices
 
 CPU_MEMORY = 512 << 20
 CPU_COMFORT = 64 << 20

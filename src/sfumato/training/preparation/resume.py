@@ -22,7 +22,7 @@ from sfumato.runs.openings import open_run
 from sfumato.runs.owner import codes, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.job import PrivateJob, PublicJob, lengths
-from sfumato.training.loop import Outcome, beginning_of_average, optimizer_of, take_steps
+from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.workers import ALONE, Workers
 
 PINNED = {
@@ -49,9 +49,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
             write(fresh / names.RECIPE, recipe.encode(), private=True)
         job.key.save(fresh / names.RUN_KEY)
         head = _begin_ledger(job, fresh, record) if isinstance(job, PrivateJob) else ""
-        optimizer = optimizer_of(job)
-        start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=head)
-        start.save(fresh / names.CHECKPOINT)
+        job.checkpoint(identity, ledger=head).save(fresh / names.CHECKPOINT)
         if isinstance(job, PublicJob):
             if job.uses_data:
                 codes.remember_public(job.source)

@@ -1,85 +1,24 @@
-"""How a run starts or resumes: its machine, its pinned facts and its context.
-
-Also repeats a step that ran out of memory with smaller micro-batches, before anything of it is released.
-"""
+"""How a run starts or resumes: its machine, its pinned facts and its context."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
-from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato._choices import NestedChoices
 from sfumato.experiment.settings import SECURE, Performance
 from sfumato.privacy import Search
-from sfumato.randomness import NoiseState, RunKey
+from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.releases import MICRO_BATCH_AT_FIRST
-from sfumato.training.parts.part import Steps
-
-Gradient = Mapping[str, Tensor | None]
-
-
-def take_step(
-    take: Callable[[int, NoiseState], tuple[Gradient, NoiseState]],
-    step: int,
-    state: NoiseState,
-    *,
-    steps: Steps,
-    alone: bool,
-    run: RunDirectory,
-    save: Callable[[int, NoiseState], None],
-) -> tuple[Gradient, NoiseState]:
-    """Takes a step; if it runs out of memory, repeats it with micro-batches of half the size.
-
-    Args:
-        take: takes the step.
-        steps: its `halve`, if any, halves the micro-batches of this step and all later ones.
-        alone: whether this is the only worker.
-        save: writes a checkpoint of the state before the step, safe on disk when it returns.
-
-    **Guarantee.** Sums over other micro-batches are rounded differently, and if two such sums shared their noise, their
-    difference would have none. So no step is released with both sizes. A repeated step was not released, since memory
-    errors occur before the noisy sum is returned; earlier steps are not repeated, since a checkpoint just before this
-    step is saved before the new size is recorded. Participants and noise are those of the step's key; it is paid once.
-    Correlated noise has already consumed its state, so such a run ends with an error.
-
-    Errors: `SfumatoError` if the micro-batches cannot be smaller; errors other than memory errors unchanged.
-    """
-    while True:
-        remembers = bool(state.tensors)
-        try:
-            return take(step, state)
-        except (MemoryError, RuntimeError) as error:
-            if not _devices.is_out_of_memory(error):
-                raise
-        size = getattr(steps, "halve", lambda: None)() if alone and not remembers else None
-        if size is None:
-            raise SfumatoError(
-                f"out of memory in step {step}, and its micro-batches cannot be made smaller here",
-                "free some memory and give the same command again, which loses nothing and pays nothing twice; or "
-                "begin another run with a smaller `micro_batch`",
-            )
-        save(step, state)
-        _pin(run, size)
 
 
 def original_micro_batch(run: RunDirectory) -> int | None:
     """The original micro-batch size of a run that has halved it; else None."""
     return run.read_json(names.SETTINGS).get(MICRO_BATCH_AT_FIRST) if run.exists else None
-
-
-def _pin(run: RunDirectory, size: int) -> None:
-    """Records the micro-batch size from the run's checkpoint on."""
-    settings = run.read_json(names.SETTINGS)
-    settings.setdefault(MICRO_BATCH_AT_FIRST, settings["performance"]["micro_batch"])
-    settings["performance"]["micro_batch"] = size
-    run.write_json(names.SETTINGS, settings, private=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,116 @@
+"""How a run's weights move: its optimizer, learning rate and average, as its settings name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato import models, optim
+from sfumato._checks import SfumatoError
+from sfumato.averaging import EMA, Average, LastMean, TrainingOverAggregates
+from sfumato.averaging.choices import Averages
+from sfumato.experiment.settings import Settings
+from sfumato.optim.descent import Descent
+from sfumato.training.custom import optimizers
+from sfumato.training.custom.optimizers import Makes
+
+
+def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) -> torch.optim.Optimizer:
+    """The chosen optimizer over the trained parameters.
+
+    All layers but the classifier take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
+
+    Args:
+        own: makes a custom optimizer.
+    """
+    if own is not None:
+        trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        return optimizers.make_optimizer(own, trained, choice.learning_rate)
+    return optim.create(
+        choice.optimizer,
+        _groups(module, choice),
+        learning_rate=choice.learning_rate,
+        momentum=choice.momentum,
+        weight_decay=choice.weight_decay,
+    )
+
+
+def _groups(module: nn.Module, choice: Descent) -> list[Any]:
+    """The trained parameters, in two parameter groups if the classifier has its own learning rate."""
+    below = tuple(f"{name}." for name in models.classifier_names(module))
+    trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    if choice.pretrained_rate == 1:
+        return list(trained.values())
+    last = [value for name, value in trained.items() if below and name.startswith(below)]
+    rest = [value for name, value in trained.items() if not (below and name.startswith(below))]
+    if not (last and rest):
+        raise SfumatoError(
+            f"pretrained_rate {choice.pretrained_rate} is for the layers before the classifier, but the model trains "
+            f"{'only the classifier' if last else 'no known classifier'}",
+            "leave it out, or train both",
+        )
+    return [{"params": last, optim.FACTOR: 1.0}, {"params": rest, optim.FACTOR: choice.pretrained_rate}]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every parameter group, times the group's factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get(optim.FACTOR, 1.0)
+
+
+def check_choices(module: nn.Module, settings: Settings, *, steps: int, own: Makes | None = None) -> None:
+    """Refuse an optimizer, schedule or average that is impossible for this number of steps."""
+    check_descent(settings, steps=steps)
+    if own is not None:
+        optimizers.refuse_unfit(optimizer_for(module, settings.descent, own))
+    else:
+        # Don't make an optimizer: the first one imports torch's compiler, which takes seconds.
+        optim.check_parameters(_groups(module, settings.descent))
+
+
+def check_descent(settings: Settings, *, steps: int | None) -> None:
+    """`check_choices` without a module; with `steps` None, refuse what is impossible for any number of steps."""
+    choice, averages = settings.descent, settings.averages
+    optim.check_schedule(choice.schedule, steps=steps, warmup=choice.warmup)
+    if choice.optimizer != optim.OWN:  # a custom one is checked when it is made
+        optim.check(
+            choice.optimizer,
+            learning_rate=choice.learning_rate,
+            momentum=choice.momentum,
+            weight_decay=choice.weight_decay,
+        )
+    average_for(averages)
+    if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:
+        raise SfumatoError(
+            f"`aggregate_from` is {averages.aggregate_from}, but the run has only {steps} steps, so that none would be "
+            "taken at the aggregate",
+            "give an earlier step, or leave `aggregate` out",
+        )
+
+
+def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """The trained parameters by name, detached."""
+    return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+
+
+def trained_bytes(module: nn.Module) -> int:
+    """Bytes of all trained parameters."""
+    return sum(value.nbytes for value in trained_parameters(module).values())
+
+
+def average_for(choice: Averages) -> Average | None:
+    """The average of the weights that is released; None without averaging."""
+    if choice.aggregate_last is not None:
+        return LastMean(choice.aggregate_last)
+    average = EMA(choice.ema, choice.ema_form)
+    return average if choice.ema else None
+
+
+def training_over(choice: Averages) -> TrainingOverAggregates | None:
+    """The aggregate at which gradients are computed; None for the last weights."""
+    average = average_for(choice)
+    if choice.aggregate is None or average is None:
+        return None
+    return TrainingOverAggregates(average=average, start=choice.aggregate_from, restart=bool(choice.aggregate_restart))
