@@ -18,9 +18,9 @@ from sfumato import averaging
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, write_errors
 from sfumato.data import Source
-from sfumato.observers.progress import NoProgress, Progress, default_progress
+from sfumato.observers.progress import Progress, default_progress
 from sfumato.privacy import PrivacyPlan, Search
-from sfumato.privacy.statements.display import ceiling, rounded_up
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import RunKey
 from sfumato.report import Evaluation, figure_of
@@ -33,7 +33,7 @@ from sfumato.runs.run import Run
 from sfumato.search.held_out import Scoring
 from sfumato.search.space import line_of, plain
 from sfumato.search.trials import Budgets, Grid, Seeds, Trials, best_first
-from sfumato.search.workers import Worker
+from sfumato.search.workers import Worker, row_of, train_all
 from sfumato.training import pretraining
 from sfumato.training.conclusion.run_report import evaluation_of
 from sfumato.training.job import PrivateJob
@@ -259,7 +259,7 @@ def sweep(
         draws = getattr(trials, "candidates", None) is not None and trials.trial.experiment.seed is None
         write_record(place, record, str(trials.file), key if draws else None)
     worker.search, worker.fingerprint = result.uncovered, data.source.fingerprint
-    runs = _trained(trials, changes, listed, place, worker, processes, observers, progress)
+    runs = train_all(trials, changes, listed, place, worker, processes, observers, progress)
     result = replace(_with_rows(result, runs), without_privacy=_without_privacy(result, runs, place, progress))
     if trials.file is not None:
         written = record | result.to_dict() if trials.is_search else result.to_dict()
@@ -423,32 +423,6 @@ def write_record(place: Path, record: Mapping[str, Any], file: str, key: RunKey 
     run.write_json(file, dict(record), private=True)
 
 
-def _trained(
-    trials: Trials,
-    changes: Mapping[str, Mapping[str, Any]],
-    listed: Mapping[str, AnyTrial],
-    place: Path,
-    worker: Worker,
-    processes: int,
-    observers: Observers | None,
-    progress: Progress,
-) -> list[Run | PublicRun]:
-    """Train, resume or read every run, and report each result. A search shows the progress of all runs together."""
-    total, of_run = (progress, NoProgress()) if trials.is_search else (NoProgress(), progress)
-    runs: dict[str, Run | PublicRun] = {}
-    total.begin("searching", len(listed))
-    if processes == 1:
-        ended = ((name, worker.train(one, place / name, of_run, observers)) for name, one in listed.items())
-    else:
-        ended = worker.in_processes(listed, place, processes)
-    for name, run in ended:
-        runs[name], figure = run, figure_of(run.figures)
-        known = " (trained before)" if run.seconds == 0 and trials.plot_file is None else ""
-        progress.report(f"{trials.label(name, changes[name])}: {figure} {run.figures[figure]:.2%}{known}")
-        total.advance(len(runs), f"best {max(run.figures[figure] for run in runs.values()):.1%}")
-    return [runs[name] for name in listed]
-
-
 def _with_rows(result: Sweep, runs: Sequence[Run | PublicRun]) -> Sweep:
     """The result of these runs."""
     trials, rows = result.trials, [row_of(run) for run in runs]
@@ -456,23 +430,6 @@ def _with_rows(result: Sweep, runs: Sequence[Run | PublicRun]) -> Sweep:
     if isinstance(trials, Grid):
         return replace(result, best=result.changes[best_first(rows)[0]])
     return result if trials.is_search else replace(result, is_public=all(run.is_public for run in runs))
-
-
-def row_of(run: Run | PublicRun) -> dict[str, Any]:
-    """A finished run as plain data, for a table."""
-    figure = figure_of(run.figures)
-    measured = ("recall", "far") if figure == "recall" else ("accuracy", "top5", "loss")
-    row: dict[str, Any] = {name: run.figures[name] for name in measured if name in run.figures}
-    if isinstance(run, Run):
-        last, plan = f"{figure}_of_last_weights", run.statement.plan
-        row |= {
-            last: RunDirectory(run.directory).rows()[-1].get(last),
-            "epsilon": ceiling(run.statement.epsilon, 6),
-            "noise_multiplier": plan.noise_multiplier,
-            "steps": plan.steps,
-            "batch_size": plan.expected_batch_size,
-        }
-    return row | {"run": str(run.directory)}
 
 
 def _without_privacy(result: Sweep, runs: Sequence[Run | PublicRun], place: Path, progress: Progress) -> float | None:

@@ -17,8 +17,12 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import Search
+from sfumato.privacy.statements.display import ceiling
+from sfumato.report import figure_of
+from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.search.held_out import Scoring, SweepData, read, refuse_other_data
+from sfumato.search.trials import Trials
 from sfumato.training.preparation.trial import AnyTrial, Observers
 from sfumato.training.run import PublicRun
 
@@ -77,6 +81,49 @@ class Worker:
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def train_all(
+    trials: Trials,
+    changes: Mapping[str, Mapping[str, Any]],
+    listed: Mapping[str, AnyTrial],
+    place: Path,
+    worker: Worker,
+    processes: int,
+    observers: Observers | None,
+    progress: Progress,
+) -> list[Run | PublicRun]:
+    """Train, resume or read every run, and report each result. A search shows the progress of all runs together."""
+    total, of_run = (progress, NoProgress()) if trials.is_search else (NoProgress(), progress)
+    runs: dict[str, Run | PublicRun] = {}
+    total.begin("searching", len(listed))
+    if processes == 1:
+        ended = ((name, worker.train(one, place / name, of_run, observers)) for name, one in listed.items())
+    else:
+        ended = worker.in_processes(listed, place, processes)
+    for name, run in ended:
+        runs[name], figure = run, figure_of(run.figures)
+        known = " (trained before)" if run.seconds == 0 and trials.plot_file is None else ""
+        progress.report(f"{trials.label(name, changes[name])}: {figure} {run.figures[figure]:.2%}{known}")
+        total.advance(len(runs), f"best {max(run.figures[figure] for run in runs.values()):.1%}")
+    return [runs[name] for name in listed]
+
+
+def row_of(run: Run | PublicRun) -> dict[str, Any]:
+    """A finished run as plain data, for a table."""
+    figure = figure_of(run.figures)
+    measured = ("recall", "far") if figure == "recall" else ("accuracy", "top5", "loss")
+    row: dict[str, Any] = {name: run.figures[name] for name in measured if name in run.figures}
+    if isinstance(run, Run):
+        last, plan = f"{figure}_of_last_weights", run.statement.plan
+        row |= {
+            last: RunDirectory(run.directory).rows()[-1].get(last),
+            "epsilon": ceiling(run.statement.epsilon, 6),
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "batch_size": plan.expected_batch_size,
+        }
+    return row | {"run": str(run.directory)}
 
 
 def _begin(worker: Worker, started: Synchronized[int]) -> None:
