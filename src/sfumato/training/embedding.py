@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
 from sfumato.experiment import users
-from sfumato.experiment.client_choices import FEDEMB_FROM, WITH_NOISE
+from sfumato.experiment.client_choices import FEDEMB_FROM
 from sfumato.experiment.clients import EmbeddingDecision, EmbeddingExperiment, PublicDecision
 from sfumato.experiment.from_keywords import from_choices
 from sfumato.observers.observer import Observer
@@ -44,6 +44,8 @@ class EmbeddingTrial(AnyTrial):
         earlier_search: the search that chose these options, which then counts too.
     """
 
+    fixed = ("seed", "per_user", "noise", "far")
+
     experiment: EmbeddingExperiment
     source: SourceSpec
 
@@ -52,35 +54,15 @@ class EmbeddingTrial(AnyTrial):
         """The source, whose test part may have other classes."""
         return replace(self.source, open_set=True)
 
-    @property
-    def searchable_fields(self) -> tuple[str, ...]:
-        """The fields of the experiment that a search may vary: neither the figure nor the records."""
-        fixed = ("seed", "per_user", "noise", "far")
-        return tuple(one.name for one in fields(EmbeddingExperiment) if one.name not in fixed)
-
     def select_records(self, source: Source) -> Source:
         """The source with `per_user` records of each user. Refuses a source without classes."""
         source = users.cap_records(source, self.experiment.per_user)
         source.require_classes("a training of embeddings")
         return source
 
-    def units_of(self, source: Source) -> int:
-        """The number of users that the guarantee covers."""
-        return source.users or source.examples
-
     def decide(self, source: Source) -> EmbeddingDecision | PublicDecision:
         """The settings for this source, with reasons."""
         return self.experiment.decide(source)
-
-    def decide_private(self, source: Source) -> EmbeddingDecision:
-        """Plan, settings and clients for this source. Refuses methods without a plan."""
-        decided = self.decide(source)
-        if isinstance(decided, PublicDecision):
-            raise SfumatoError(
-                f"method {decided.clients.method} has no plan, but a search compares runs with plans",
-                f"use method {' or '.join(WITH_NOISE)}",
-            )
-        return decided
 
     def prepare_job(
         self, decided: EmbeddingDecision | PublicDecision, source: Source, start: Start, **options: Any
@@ -100,9 +82,6 @@ class EmbeddingTrial(AnyTrial):
             few = error.problem.replace("test part", "validation part")
             raise SfumatoError(few, "hold out a larger share of the people (`validation`)") from None
         self.prepare_job(decided, source, Start(machine=self.machine), keep=0)
-
-    def refuse_figures(self) -> None:
-        """Refuses nothing: an embedding training publishes no figures."""
 
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
