@@ -11,8 +11,8 @@ basis) has four blocks of n x n instead of one of 4n x 4n: a sixteenth of the ti
 store. The eigenvectors of each block are stored as 8-bit integers. Rounding changes the map, but it remains a public
 linear map.
 
-The responses of the first layer are averaged over the quarters of an image. A second layer compares patches of the first
-layer's pooled responses with atoms of its own (Coates and Ng 2012, "Learning feature representations with k-means",
+The responses of the first layer are averaged over the quarters of an image. A second layer compares patches of the
+first layer's pooled responses with atoms of its own (Coates and Ng 2012, "Learning feature representations with k-means",
 section 5), after they were reduced to a few directions.
 """
 
