@@ -12,8 +12,8 @@ store. The eigenvectors of each block are stored as 8-bit integers. Rounding cha
 linear map.
 
 The responses of the first layer are averaged over the quarters of an image. A second layer compares patches of the
-first layer's pooled responses with atoms of its own (Coates and Ng 2012, "Learning feature representations with k-means",
-section 5), after they were reduced to a few directions.
+first layer's pooled responses with atoms of its own (Coates and Ng 2012, "Learning feature representations with
+k-means", section 5), after they were reduced to a few directions.
 """
 
 from __future__ import annotations
