@@ -185,7 +185,7 @@ def _require_images(images: np.ndarray, what: str, levels: Levels | None) -> Non
     shape = (*images.shape, 1) if images.ndim == 3 else images.shape
     if len(shape) != 4 or shape[3] not in (1, 3) or 0 in shape[1:]:
         remedy = "move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices"
-        raise malformed(what, images, "pixels (N, H, W), (N, H, W, 1) or (N, H, W, 3)", remedy)
+        raise malformed(what, images, "images (N, H, W), (N, H, W, 1) or (N, H, W, 3)", remedy)
     deep = images.dtype.kind in "iu" and images.dtype.itemsize == 2
     if deep and levels is None:
         raise undeclared(what)
@@ -223,7 +223,7 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
         labels = labels[:, 0]
     if labels.ndim == 2:
         if not np.isin(labels, (0, 1)).all():
-            raise malformed(f"{name} of {where}", labels, "0 and 1 if it is (N, L)", "save 1 for true labels, else 0")
+            raise malformed(f"{name} of {where}", labels, _LABELS, "save 1 for true labels, else 0")
         return labels.astype(np.int64)
     if labels.dtype.kind in "bf":  # 1.0 and true are 1
         if not np.isin(labels, np.arange(len(labels))).all():
