@@ -197,7 +197,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def forecast(self, plan: PrivacyPlan, source: Source) -> str | None:
         """The accuracy to expect of a linear head on fixed features of images; None for other models and records."""
-        from sfumato.models.shares import parse_shares
+        from sfumato.models.losses import parse_shares
         from sfumato.privacy.planning import remarks
 
         images = source.cache is None and source.tokens is None

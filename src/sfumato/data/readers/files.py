@@ -89,7 +89,7 @@ def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...
     classes = declared.labels.classes or listing.written or class_lists.sort_names(listing.names)
     if len(classes) == 1 and not declared.purpose.open_set:
         listing.with_classes(classes, "the file")
-        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
+        class_lists.refuse_one_class(classes, where)
     return classes
 
 

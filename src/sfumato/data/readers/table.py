@@ -22,7 +22,7 @@ from sfumato.data.classes import part_by_name, refuse_unwritable, require_declar
 from sfumato.data.declared import Order
 from sfumato.data.readers import texts
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import FACTS, ListingBuilder, columns_of, not_binary
+from sfumato.data.readers.listing import FACTS, ListingBuilder, columns_of, not_binary, refuse_empty
 from sfumato.data.record_users import refuse_several
 from sfumato.data.records import Files, Identities, TextBuffer
 from sfumato.data.source import Parts
@@ -101,8 +101,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
     if absent:
         missing = next(row[columns["path"]] for line, row in lines_of() if line == absent[0])
         raise _missing_images(table, absent, missing)
-    if not len(builder):
-        raise SfumatoError(f"{where} lists no image", "add a line for each image")
+    refuse_empty(len(builder), where)
     for earlier, later in identities.repeated():
         path = next(row[columns["path"]] for line, row in lines_of() if line == lines[later])
         raise SfumatoError(
@@ -141,8 +140,7 @@ def load_texts(table: Path, first: Sequence[str], columns: Sequence[str], order:
             if labels is not None and not text.strip():
                 raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
             buffer.append(text)
-    if not len(buffer):
-        raise SfumatoError(f"{where} lists no text", "add a line for each text")
+    refuse_empty(len(buffer), where)
     return texts.load_texts(builder.listing(Files(buffer)), buffer, order, where, builder.notes(where))
 
 

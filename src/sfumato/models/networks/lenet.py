@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import one_of
-from sfumato.models.normalisation.norms import Norms
-from sfumato.models.weights.pretrained import zero_classifier
+from sfumato.models.norms import Norms
+from sfumato.models.pretrained import zero_classifier
 
 
 class SmallCNN(nn.Module):

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError, number
-from sfumato.models.weights.pretrained import zero_classifier
+from sfumato.models.pretrained import zero_classifier
 
 PREFIX = "timm:"
 _DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "num_classes", "weights"})

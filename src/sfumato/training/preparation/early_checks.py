@@ -18,7 +18,7 @@ from sfumato.data.declared import Labels
 from sfumato.experiment import users
 from sfumato.experiment.defaults import aggregate_rules
 from sfumato.experiment.settings import Settings
-from sfumato.models import shares
+from sfumato.models import losses
 from sfumato.models.choices import LossSettings
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
@@ -64,7 +64,7 @@ def check_experiment(experiment: Experiment, spec: SourceSpec | None = None) -> 
     experiment.refuse_momentum()
     users.check_choices(experiment.unit, experiment.per_user, experiment.per_step)
     if experiment.class_prevalence is not None and experiment.unit == "user":
-        shares.refuse_for_users()
+        losses.refuse_for_users()
     settings = provisional_settings(vars(experiment))
     check_settings(settings, steps=experiment.steps, model=experiment.model, spec=spec)
     check_plan(experiment, spec)
@@ -119,11 +119,11 @@ def check_shares(objective: LossSettings, labels: Labels) -> None:
     if prevalence is None:
         return
     if labels.label_columns is not None:
-        shares.answer_weights(prevalence, labels.label_columns)
+        losses.answer_weights(prevalence, labels.label_columns)
     elif is_exclusive(objective.loss):
-        shares.refuse_other_sum(prevalence)
+        losses.refuse_other_sum(prevalence)
         if labels.classes is not None:
-            shares.class_weights(prevalence, labels.classes)
+            losses.class_weights(prevalence, labels.classes)
 
 
 def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> None:
