@@ -201,7 +201,7 @@ class Source:
         if self.next_words or self.multilabel:
             has = "the words of its texts" if self.next_words else f"{len(self.classes)} independent labels"
             raise SfumatoError(
-                f"{what} needs one class per record, but the source has {has}",
+                f"{what} needs one class for each record, but the source has {has}",
                 "leave it out, or give a source with one label for each record",
             )
 
