@@ -16,7 +16,7 @@ from sfumato.data.levels import Levels, undeclared
 from sfumato.data.readers import numpy_archive
 from sfumato.data.readers.listing import refuse_empty
 from sfumato.data.readers.numpy_archive import checked_column, columns_among, malformed, out_of_range, parts_of
-from sfumato.data.readers.texts import load_numbers
+from sfumato.data.readers.table import load_numbers
 from sfumato.data.record_users import BY_CLASS, check_by_class, record_in_test, refuse_several
 from sfumato.data.source import Parts
 from sfumato.data.subsets import MARK

@@ -191,8 +191,6 @@ class ResNet18(nn.Module):
     """A stem and four groups of two blocks: 11,173,962 parameters on colour images with ten classes.
 
     Args:
-        classes: number of classes.
-        channels: colour channels C.
         size: height and width (H, W) of the images; not used, but the network fails on images that are too small.
         norm, norm_last, mod: as for `NormSettings`. Private training refuses batch norm, the paper's choice.
     """
