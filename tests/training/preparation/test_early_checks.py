@@ -15,7 +15,7 @@ from sfumato.data import SourceSpec
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import registry
-from sfumato.models.weights.head import check as check_model
+from sfumato.models.head import check as check_model
 from sfumato.privacy import Example, User
 from sfumato.privacy.planning.by_name import NAMES_OF_MECHANISMS, NAMES_OF_PARTICIPATIONS
 from sfumato.randomness import Choice

@@ -1,5 +1,6 @@
 """Heads: classifiers on features of a fixed backbone, alone or with the backbone; and checks of model specs before any
-records are read."""
+records are read.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, number, positive_integer
+from sfumato.models.backbone import Backbone
 from sfumato.models.ensemble import Ensemble
-from sfumato.models.model_spec import import_function, is_custom, parse, refuse_unknown
 from sfumato.models.networks import zoo
-from sfumato.models.registry import NEXT_WORD_MODELS, TEXT_MODELS, build_untrained, create_for_texts, refuse_text_model
-from sfumato.models.weights.backbone import Backbone
-from sfumato.models.weights.pretrained import zero_classifier
+from sfumato.models.pretrained import zero_classifier
+from sfumato.models.registry import (
+    NEXT_WORD_MODELS,
+    TEXT_MODELS,
+    build_untrained,
+    create_for_texts,
+    import_function,
+    is_custom,
+    parse,
+    refuse_text_model,
+    refuse_unknown,
+)
 
 NAME = "head"
 

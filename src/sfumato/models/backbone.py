@@ -18,18 +18,17 @@ from torch import Tensor, nn
 from torch.nn.modules import module as registration
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models.model_spec import check_trusted, parse
 from sfumato.models.networks import zoo
-from sfumato.models.registry import create
-from sfumato.models.weights.pretrained import (
+from sfumato.models.pretrained import (
     classifier_names,
     copy_weights,
     per_channel,
     read_description,
     resolve_weights,
     select_trainable,
+    trunk_of,
 )
-from sfumato.models.weights.trunk import trunk_of
+from sfumato.models.registry import check_trusted, create, parse
 
 TORCHVISION = "torchvision:"
 INTERPOLATIONS = ("bilinear", "bicubic")

@@ -1,5 +1,6 @@
 """The description in a model file of sfumato: how to build and feed the model, and its statement. The file may come
-from anybody, so the description is validated before it is used."""
+from anybody, so the description is validated before it is used.
+"""
 
 from __future__ import annotations
 
