@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sfumato import PrivacyPlan, SfumatoError, pretrain, search, train
+from sfumato import PrivacyPlan, SfumatoError, embed, pretrain, search, train
 from sfumato.cli import main
 from sfumato.data import SourceSpec
-from sfumato.embedding import embed
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import registry
-from sfumato.models.weights.head import check as check_model
+from sfumato.models.head import check as check_model
 from sfumato.privacy import Example, User
 from sfumato.privacy.planning.by_name import NAMES_OF_MECHANISMS, NAMES_OF_PARTICIPATIONS
 from sfumato.randomness import Choice
@@ -162,9 +161,9 @@ def test_from_python_with_a_plan_and_elsewhere(folder, unread, tmp_path):
         assert words in str(error.value)
     trial = search.Trial(experiment=Experiment(), source=SourceSpec(spec=folder, public=True))
     with pytest.raises(SfumatoError, match="did you mean sgd"):
-        search.open_search(trial, {"optimizer": Choice(values=("sgd", "sdg"))}, directory=tmp_path / "search")
+        search.sweep(search.Grid(trial, {"optimizer": Choice(values=("sgd", "sdg"))}), directory=tmp_path / "search")
     with pytest.raises(unread):
-        search.open_search(trial, {"optimizer": Choice(values=("sgd", "adam"))}, directory=tmp_path / "search")
+        search.sweep(search.Grid(trial, {"optimizer": Choice(values=("sgd", "adam"))}), directory=tmp_path / "search")
 
 
 @pytest.mark.parametrize("name", [*registry._FIXED, "wrn-16-4", "nf-resnet-50", "bag", "bilstm", "head", "timm:vgg11"])
