@@ -95,4 +95,4 @@ def register_fit(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
             )
         _FITS.append(_Fit(codes, plan, place))
     places = tuple(dict.fromkeys([place, *(fit.place for fit in earlier)]))
-    return replace(source, identity=replace(source.identity, places=places))
+    return replace(source, places=places)
