@@ -110,9 +110,9 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
                 )
             refuse_absent(what)
             return replace(self, source=what)
-        known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
+        names = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
         given = self.given
-        options = recipe.read(what, given, known, verb=name_of(type(self)))
+        options = recipe.read(what, given, names, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
                 recipe.check_trusted(model, recipe.title(what), trust_code=self.trust_code)
@@ -232,8 +232,8 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
                 for name, line in ({} if run.exists else self.summary(job)).items():
                     progress.report(f"{name}: {line}")
                 observers = self.observers(run, progress, public=job.source.public)
-                how = {"progress": progress, "observers": observers, "copy": self.copy}
-                finished = execute(job, run, heading=Heading(title=self.title), **how)
+                keywords = {"progress": progress, "observers": observers, "copy": self.copy}
+                finished = execute(job, run, heading=Heading(title=self.title), **keywords)
         training_output.show(finished, json=self.json)
 
     def summary(self, job: Any) -> dict[str, str]:
@@ -251,12 +251,12 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
         from sfumato import search
         from sfumato.cli.output import search_output, training_output
 
-        chosen, how = self.resolved(), dict[str, Any](seeds=self.seeds)
+        chosen, keywords = self.resolved(), dict[str, Any](seeds=self.seeds)
         base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if self.budgets is None else 'budgets'}")
         if self.budgets is not None:
             chosen = replace(chosen, epsilon=None)
-            how = {"epsilons": self.budgets, "trial_for_epsilon": self.trial_for_epsilon}
-            how["dry_run"] = training_output.dry_run_data if self.dry_run else None
+            keywords = {"epsilons": self.budgets, "trial_for_epsilon": self.trial_for_epsilon}
+            keywords["dry_run"] = training_output.dry_run_data if self.dry_run else None
         elif self.dry_run:
             raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see the cost of one run")
         with self.progress_bars(repeating=False) as progress:
@@ -264,9 +264,9 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
             def observers(job: Any, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
-            found = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **how)
+            results = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **keywords)
         show = search_output.show_dry_run if self.dry_run else search_output.show_repeated
-        show(found, base, json=self.json)
+        show(results, base, json=self.json)
 
     def check_processes(self) -> None:
         """Refuse several processes for anything but one private run."""
@@ -357,7 +357,7 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
             raise SfumatoError(
                 f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one, or use sfumato train"
             )
-        return Experiment(**{one.name: getattr(self, one.name) for one in fields(Experiment)})
+        return Experiment(**{field.name: getattr(self, field.name) for field in fields(Experiment)})
 
     def trial(self) -> Trial:
         """The requested training, with values taken over from pre-trained weights."""
@@ -380,7 +380,9 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     """The source with this name, as the options declare it; `by_rule` replaces missing declarations."""
     from sfumato.data import SourceSpec
 
-    declared = {one.name: getattr(options, one.name) for one in fields(options) if one.name in choices_of(Declared)}
+    declared = {
+        field.name: getattr(options, field.name) for field in fields(options) if field.name in choices_of(Declared)
+    }
     given = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
     private = getattr(options, "private", False)
     if options.public and private:

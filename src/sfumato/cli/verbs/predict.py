@@ -77,8 +77,8 @@ class Predict(ModelOptions):
         notes = (Note(f"note: {note}") for note in (*loaded.reading.notes, *data.get("notes", ())))
         lines = Facts(list(zip(names, map(_line, rows), strict=True)))
         console.show(data, lines, *notes, json=self.json)
-        for one in unreadable:
-            console.note(f"left out: {one['reason']}")
+        for image in unreadable:
+            console.note(f"left out: {image['reason']}")
         return 1 if unreadable else 0  # although the other images have labels
 
     def _refuse_others(self, *, several: bool) -> None:
@@ -136,9 +136,11 @@ def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, lis
 
 def _texts(given: tuple[str, ...]) -> list[str]:
     """The given texts. `-` stands for the lines of standard input."""
+    import itertools
     import sys
 
-    return [text for one in given for text in (sys.stdin.read().splitlines() if one == "-" else [one]) if text.strip()]
+    texts = [sys.stdin.read().splitlines() if argument == "-" else [argument] for argument in given]
+    return [text for text in itertools.chain(*texts) if text.strip()]
 
 
 def _expanded(images: tuple[str, ...]) -> list[str]:
@@ -170,9 +172,9 @@ def _find_images(folder: str) -> Iterator[str]:
 
     entered: dict[tuple[int, int], str] = {}
     for place, _, files in os.walk(folder, onerror=refuse, followlinks=True):
-        known = os.stat(place)
-        first = entered.setdefault((known.st_dev, known.st_ino), place)
+        status = os.stat(place)
+        first = entered.setdefault((status.st_dev, status.st_ino), place)
         if first != place:
             raise SfumatoError(f"folder {place!r} is a link to {first!r}, which was already read", "take the link out")
-        found = (os.path.join(place, file) for file in files)
-        yield from (file for file in found if is_image_file(pathlib.Path(file)))
+        paths = (os.path.join(place, file) for file in files)
+        yield from (file for file in paths if is_image_file(pathlib.Path(file)))
