@@ -21,11 +21,10 @@ SEVERAL = (2, 5)
 """Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
 
 
-def user_cap(source: Source, unit: str | None, per_user: int | None, per_step: int | None) -> int | None:
+def user_cap(source: Source, unit: str | None, per_user: int | None) -> int | None:
     """G, the number of records kept of each user; None for all records, and if the unit is an example."""
     from sfumato.data import by_user
 
-    check_choices(unit, per_user, per_step)
     if unit != "user":
         return None
     if source.users is None:
@@ -164,7 +163,7 @@ def class_users_note(source: Source, plan: PrivacyPlan) -> str | None:
     """A note on what a guarantee for users means if each class is one user; else None."""
     from sfumato.data import BY_CLASS
 
-    if source.user_from != BY_CLASS or source.declared.purpose.open_set or not isinstance(plan.unit, User):
+    if source.user_from != BY_CLASS or source.open_set or not isinstance(plan.unit, User):
         return None
     return (
         "each class is one user, so the guarantee hides what the model knows about a class: the smaller epsilon, the "
@@ -204,7 +203,7 @@ def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
         raise SfumatoError("the plan has virtual clients, which are for embeddings", "make the plan without clients")
     check_cap(by_user(source.train)[0], unit)
     check_classes(source)
-    if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # otherwise the parts share classes on purpose
+    if source.user_from != BY_CLASS or source.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)
     rule = plan.participation
     if rule.padded_size is not None:
