@@ -43,16 +43,6 @@ class SourceChoices(Labels, Pixels, Loading, People):
     """The data are public. digits and torchvision sources are public unless --private is given."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunChoices(DeviceOptions):
-    """Where the run is kept, and how it is computed."""
-
-    output: str | None = option("PATH")
-    """Run directory. (default: runs/ and the source's name)"""
-    seed: int | None = None
-    """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
-
-
 class SharedWork:
     """A verb whose work the processes of torchrun share."""
 
@@ -61,9 +51,13 @@ class SharedWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
+class NewRunChoices(EndsWithJson, DeviceOptions, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
+    output: str | None = option("PATH")
+    """Run directory. (default: runs/ and the source's name)"""
+    seed: int | None = None
+    """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
     source: str | None = None
     """Source to use instead of the recipe's."""
     trust_code: bool = False
@@ -176,11 +170,6 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
         ):
             return []
         return [f"note: {self.default_output} holds a finished run; the new run is in {run.path}"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextChoices(NewRunChoices, all_optional(Texts)):
-    """Options of a verb that trains on texts too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +295,7 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingChoices(TextChoices, Choices):
+class TrainingChoices(NewRunChoices, all_optional(Texts), Choices):
     """Options of a verb that trains a classifier."""
 
     def with_pretrained(self) -> tuple[Self, list[str]]:

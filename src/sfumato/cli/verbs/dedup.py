@@ -248,42 +248,26 @@ class Compared(NamedTuple):
 
         with write_errors(place):
             place.mkdir(parents=True, mode=0o700, exist_ok=True)
-        places = {"public": _places(self.public), "private": _places(self.private)}
-        listed = [
-            asdict(pair) | {side: entries[getattr(pair, side)] for side, entries in places.items()}
-            for pair in self.pairs
-        ]
+        listed, shown = [], []
+        for pair in self.pairs:
+            places = {"public": _place(self.public, pair.public), "private": _place(self.private, pair.private)}
+            names = {f"{side}_name": at.get("file") or f"{at['array']}[{at['row']}]" for side, at in places.items()}
+            images = {"private": self.private_images[pair.private], "public": self.public_images[pair.public]}
+            listed.append(asdict(pair) | places)
+            shown.append({**images, **names, "note": _note(pair), "difference": pair.difference})
         write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
-        pairs = [
-            {
-                "private": self.private_images[pair.private],
-                "public": self.public_images[pair.public],
-                **{f"{side}_name": _name(entries[getattr(pair, side)]) for side, entries in places.items()},
-                "note": _note(pair),
-                "difference": pair.difference,
-            }
-            for pair in self.pairs
-        ]
-        write(place / PAGE, duplicates_page("Alike in both sets", self.summary(), pairs).encode(), private=True)
+        write(place / PAGE, duplicates_page("Alike in both sets", self.summary(), shown).encode(), private=True)
 
 
-def _places(source: Source) -> list[dict[str, Any]]:
-    """The location of each record of both parts: a file, or an array and a row of it, counted from 0."""
-    from sfumato.data import Records
-
-    places: list[dict[str, Any]] = []
-    for name, part in (("train", source.train), ("test", source.test)):
-        if part.files is not None:
-            places += [{"file": str(file)} for file in part.files]
-            continue
-        array = {"digits": "images", "npz": f"x_{name}" if source.has_own_split else "x"}.get(source.kind, name)
-        rows = part.rows if isinstance(part, Records) and part.rows is not None else range(len(part))
-        places += [{"array": array, "row": int(row)} for row in rows]
-    return places
-
-
-def _name(place: dict[str, Any]) -> str:
-    return place.get("file") or f"{place['array']}[{place['row']}]"
+def _place(source: Source, number: int) -> dict[str, Any]:
+    """The location of a record, counted over both parts: a file, or an array and a row of it, counted from 0."""
+    name, part = ("train", source.train) if number < len(source.train) else ("test", source.test)
+    row = number if name == "train" else number - len(source.train)
+    if part.files is not None:
+        return {"file": str(part.files[row])}
+    array = {"digits": "images", "npz": f"x_{name}" if source.has_own_split else "x"}.get(source.kind, name)
+    rows = getattr(part, "rows", None)
+    return {"array": array, "row": int(row if rows is None else rows[row])}
 
 
 def _note(pair: Pair) -> str:
