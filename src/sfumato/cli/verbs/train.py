@@ -49,9 +49,9 @@ class Train(PrivateRun, PrivateChoices):
             raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
         super().run_repeated()
 
-    def progress_bars(self, **how: Any) -> ProgressBars:
+    def progress_bars(self, **keywords: Any) -> ProgressBars:
         """Progress on standard error, with the choices by rule if `verbose`."""
-        return super().progress_bars(verbose=self.verbose, **how)
+        return super().progress_bars(verbose=self.verbose, **keywords)
 
     def summary(self, job: PrivateJob) -> dict[str, str]:
         """Data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
