@@ -182,7 +182,7 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
     budget: str | None = option("NAME", "no budget")
     """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
     keep: int | None = option("NUMBER", "by rule")
-    """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
+    """Number of checkpoints kept with the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
     as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     seeds: int | None = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print their figures, the spread, and their joint

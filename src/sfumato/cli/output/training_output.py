@@ -207,11 +207,11 @@ def summary(job: PrivateJob, forecast: str | None, seconds: float | None) -> dic
         size = f", {source.size} x {source.size} pixels, {'grey' if source.channels == 1 else 'colour'}"
     labels = "labels" if source.multilabel else "words" if source.next_words else "classes"
     parameters = sum(weights.numel() for weights in job.module.parameters() if weights.requires_grad)
-    no_promise = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
+    seeded = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
     lines = {
         "data": f"{records}, {len(source.classes):,} {labels}{size}",
         "model": f"{job.settings.model}, {parameters:,} trained weights",
-        "epsilon": f"{no_promise}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
+        "epsilon": f"{seeded}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
         f"{wording(plan).single.rstrip(',')}",
         "time": f"not known: {job.performance.micro_batch} examples at once need more memory than there is"
         if seconds is None

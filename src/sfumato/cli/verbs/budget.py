@@ -242,7 +242,7 @@ _OF_RUN = {
     "date (UTC)": "{date}",
     "data": "{data}",
     "accuracy": "{value:.1%}{suffix}",
-    "epsilon": "{promise}",
+    "epsilon": "{stated}",
     "state": "{state}",
 }
 SHOWN = 24
@@ -290,6 +290,6 @@ def _row(run: RunSummary) -> dict[str, Any]:
     """A run as a row of the table."""
     figure = "" if run.figure in (None, "accuracy") else f" {run.figure}"
     state = "broken" if " (" in run.state else run.state
-    promise = "none" if run.epsilon is None else rounded_up(run.epsilon)
+    epsilon = "none" if run.epsilon is None else rounded_up(run.epsilon)
     words = {"data": shortened(run.data), "date": (run.date or "")[:10], "suffix": figure}
-    return run.to_dict() | words | {"promise": promise, "state": state}
+    return run.to_dict() | words | {"stated": epsilon, "state": state}

@@ -78,7 +78,7 @@ def _versions() -> Iterator[Finding]:
 
 def _machine() -> Iterator[Finding]:
     """The device, the threads and the memory of a run."""
-    from sfumato._memory import memory_limit
+    from sfumato._systems import memory_limit
 
     try:
         from sfumato.training.preparation.prepare import default_threads

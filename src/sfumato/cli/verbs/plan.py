@@ -135,7 +135,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
             )
 
     def _further_options(self, plan: PrivacyPlan) -> dict[str, Any]:
-        """The options of sfumato train, beside the plan's numbers, that make the same plan."""
+        """The options of sfumato train, besides the plan's numbers, that make the same plan."""
         names = [*(field.name for field in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         given = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in given.items()}

@@ -106,7 +106,7 @@ class Federation(PrintsJson):
     """Write a page into this .html file."""
 
     def run(self) -> int:
-        """Read the runs and print what they promise."""
+        """Read the runs and print their guarantees."""
         from sfumato.runs.federation import read_federation
         from sfumato.runs.verdict import LIMITS
 
