@@ -91,14 +91,6 @@ def test_taking_records_away_moves_no_other(form, class_folder, key):
         assert some.fingerprint != whole.fingerprint
 
 
-def test_another_key_splits_otherwise(class_folder, key):
-    spec = f"folder:{class_folder(cat=30, dog=30)}"
-    first, second = (open_source(spec, owner_key=each) for each in (key, key[::-1]))
-    assert images_of(first.test) != images_of(second.test)
-    assert first.fingerprint != second.fingerprint
-    assert first.fingerprint == open_source(spec, owner_key=key).fingerprint
-
-
 CPU = torch.device("cpu")
 
 

@@ -146,11 +146,6 @@ def test_the_same_records_stay_in_whatever_order_they_come(listed, at_most, rand
     assert Counter(kept(mixed, at_most)) == Counter(kept(listed, at_most))
 
 
-def test_equal_records_stay_by_occurrence():
-    assert kept([("a", 3, 0)] * 5 + [("b", 3, 0)] * 2, 3) == [("a", 3, 0)] * 3 + [("b", 3, 0)] * 2
-    assert kept([("a", 3, 1), ("a", 3, 0), ("a", 3, 1)], 2) == [("a", 3, 1), ("a", 3, 0)]
-
-
 def test_which_stay_is_not_known_without_the_key():
     everything = [("a", image, 0) for image in range(12)]
     chosen = {tuple(kept(everything, 3, key)) for key in (KEY, bytes(32), bytes(31) + b"x", b"y" * 32)}
