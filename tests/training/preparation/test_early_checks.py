@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sfumato import PrivacyPlan, SfumatoError, pretrain, search, train
+from sfumato import PrivacyPlan, SfumatoError, embed, pretrain, search, train
 from sfumato.cli import main
 from sfumato.data import SourceSpec
-from sfumato.embedding import embed
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import registry

@@ -74,7 +74,7 @@ def conclude(
         carried = Statement(plan=job.plan, circumstances=facts)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
         further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
-    if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
+    if isinstance(job, PrivateJob) and job.embedding is None and (few := unlearnt(job.source, job.plan)):
         further |= {"unlearnt": few}
     result = scorer.evaluation(released, outputs)
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))

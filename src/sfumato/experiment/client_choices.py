@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import one_of, positive, positive_integer, within
+from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive, positive_integer, within
 from sfumato._choices import all_optional, optional_choice
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Budget
@@ -13,7 +13,7 @@ from sfumato.models.choices import Network
 from sfumato.optim.descent import Descent
 
 if TYPE_CHECKING:
-    from sfumato.embedding.local import LocalSGD
+    from sfumato.privacy import FixedClipping, QuantileClipping
 
 KIND = "embedding"
 """What a run's record calls its clients, and a model file its dimension."""
@@ -52,6 +52,8 @@ LARGEST_SMALL_IMAGE = 32
 """Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
 DECAY = 0.9999
 """Of the moving average, where gradients are taken at it and none is given."""
+FEDEMB_FROM = 100_000
+"""The least number of users for training a network: docs/tasks.md."""
 USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
 """Of Xu et al. 2022 for EMNIST."""
 
@@ -158,6 +160,98 @@ class ServerChoices(
     """Decay of the exponential moving average of the weights. 0 releases the last weights."""
 
 
+LOSSES = ("softmax", "binary", "triplet", "triplet-hard")
+HEADS = ("local", "global")
+FIRST_HEADS = ("random", "prototype")
+TEMPERATURE = 0.125
+"""The temperature of cosines for a head of prototypes: the choice among 1/32, 1/16, 1/8 and 1/4 on Omniglot
+(benchmarks/accuracy/omniglot.py)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD:
+    """The settings of a virtual client's training.
+
+    Args:
+        learning_rate: the learning rate of the backbone.
+        momentum: the momentum of backbone and head.
+        head_scale: the local head's learning rate, in units of the backbone's.
+        epochs: how often each record is seen if `examples` does not end training earlier.
+        batch_size: the records of a step. The last step may have fewer.
+        examples: the most records that a client sees over all epochs; None for no limit.
+        shuffle_buffer: the size of the shuffle buffer, as in `shuffled`; None for a uniform order.
+        loss: "softmax"; or a loss on the batch's embeddings, without a head: "binary" (pairs), "triplet" (all triplets
+            of a batch) or "triplet-hard".
+        head: "local": each client has a fresh head over the classes present and keeps it to itself (DP-FedEmb);
+            "global": one head over the declared classes is part of the model and of the update (DP-FedAvg).
+        reconstruction_steps: the number of first steps that train the local head alone; the others then train the
+            backbone alone. 0: all steps train both.
+        first_head: the initial local head: "random" (`initial_head`), or the "prototype" of each class that the client
+            sees, under the initial weights.
+        temperature: logits are cosines divided by it; None for logits that are products of embedding and head.
+    """
+
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    head_scale: float = 100.0
+    epochs: int = 1
+    batch_size: int = 32
+    examples: int | None = None
+    shuffle_buffer: int | None = None
+    loss: str = "softmax"
+    head: str = "local"
+    reconstruction_steps: int = 0
+    first_head: str = "random"
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        positive("client_rate", self.learning_rate)
+        positive("head_scale", self.head_scale)
+        below_one("client_momentum", self.momentum)
+        positive_integer("client_epochs", self.epochs)
+        positive_integer("client_batch_size", self.batch_size)
+        if self.examples is not None:
+            positive_integer("client_examples", self.examples)
+        if self.shuffle_buffer is not None:
+            not_negative("shuffle_buffer", self.shuffle_buffer)
+        one_of("client_loss", self.loss, LOSSES)
+        one_of("head", self.head, HEADS)
+        not_negative("reconstruction_steps", self.reconstruction_steps)
+        one_of("client_head", self.first_head, FIRST_HEADS)
+        if self.temperature is not None:
+            positive("client_temperature", self.temperature)
+        self._check_heads()
+
+    def _check_heads(self) -> None:
+        """Refuse a global head without logits, options of local heads without these, and prototypes without a
+        temperature."""
+        if self.head == "global" and self.loss != "softmax":
+            raise SfumatoError(
+                f"client_loss {self.loss!r} has no head, but head is 'global'", "use the loss softmax, or a local head"
+            )
+        of_local_heads = {
+            "reconstruction_steps": self.reconstruction_steps or None,
+            "client_head": None if self.first_head == "random" else self.first_head,
+            "client_temperature": self.temperature,
+        }
+        for name, value in of_local_heads.items():
+            if value is not None and not self.has_local_head:
+                raise SfumatoError(
+                    f"{name} is {value!r}, but clients have no head of their own",
+                    f"leave {name} out, or use a local head with the loss softmax",
+                )
+        if self.first_head == "prototype" and self.temperature is None:
+            raise SfumatoError(
+                "client_head 'prototype' needs client_temperature, since its rows are directions",
+                f"give a temperature such as {TEMPERATURE:g}",
+            )
+
+    @property
+    def has_local_head(self) -> bool:
+        """Whether each client has a head of its own."""
+        return self.head == "local" and self.loss == "softmax"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Clients:
     """How the users of a round become a sum of updates. None of it changes epsilon, given the plan.
@@ -171,8 +265,8 @@ class Clients:
         far: at which false accept rate recall is measured.
     """
 
-    local: LocalSGD
-    count: int
+    local: LocalSGD = LocalSGD()
+    count: int = 1
     grouping: str = "random"
     method: str = "fedemb"
     dimension: int = 128
@@ -201,11 +295,47 @@ class Clients:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        return asdict(self) | {"local": self.local.to_dict()}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Clients:
-        """The clients of a run's record."""
-        from sfumato.embedding.local import LocalSGD
+        """The clients of a run's record (`recorded`)."""
+        return cls(**{**data, "local": LocalSGD(**data.get("local", {}))})
 
-        return cls(**{**data, "local": LocalSGD(**data["local"])})
+
+@dataclass(frozen=True)
+class NoiselessRounds:
+    """The rounds of a training without noise. There is no privacy to account for.
+
+    Args:
+        population: the number of users, or groups, from which a round is drawn.
+        max_norm: the clipping norm; with a quantile, that of the first round.
+        quantile: the quantile of the updates' norms that the clipping norm follows, counted exactly; None for a fixed
+            norm.
+        per_user: the most records kept of each user; None for all.
+    """
+
+    population: int
+    max_norm: float = 1.0
+    quantile: float | None = None
+    per_user: int | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.clipping  # refuses numbers out of range
+
+    @property
+    def clipping(self) -> FixedClipping | QuantileClipping:
+        """The rule of the clipping norm, without the noise of a count: reading that raises an error."""
+        return clipping_of(self.max_norm, self.quantile)
+
+
+def clipping_of(
+    max_norm: float | None, quantile: float | None, count_noise: float | None = None
+) -> FixedClipping | QuantileClipping:
+    """A fixed norm, 1 by rule, or one that follows a quantile."""
+    from sfumato.privacy import FixedClipping, QuantileClipping
+
+    norm = 1.0 if max_norm is None else max_norm
+    if quantile is None:
+        return FixedClipping(norm)
+    return QuantileClipping(max_norm=norm, quantile=quantile, count_noise=count_noise)

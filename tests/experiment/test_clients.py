@@ -1,4 +1,4 @@
-"""What a training of embeddings refuses before it reads any image, and the plan that it comes to."""
+"""What a training of embeddings refuses before it reads any image, which method it takes by rule, and its plan."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,22 +7,26 @@ import numpy as np
 import pytest
 
 from sfumato._checks import SfumatoError
-from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.choices import Clients
+from sfumato.experiment import EmbeddingExperiment
+from sfumato.experiment.client_choices import Clients
 
 SOURCE: Any = SimpleNamespace(users=400, size=28, train=SimpleNamespace(users=np.arange(400).astype(str)))
 
 
-def test_an_order_of_records_is_refused_where_users_take_part():
-    asked = {"participation": "fixed-order", "order": "position"}
-    experiment = EmbeddingExperiment(noise_multiplier=1.0, steps=2, batch_size=40, **asked)
-    with pytest.raises(SfumatoError, match=r"order=position.*have no place in it.*leave order out"):
-        experiment.decide(SOURCE)
-
-
-def test_a_drift_of_records_is_refused_where_users_take_part():
-    experiment = EmbeddingExperiment(noise_multiplier=1.0, steps=2, batch_size=40, participation="drifting")
-    with pytest.raises(SfumatoError, match=r"uses the group of each record, but here users take part.*use poisson"):
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        (
+            {"participation": "fixed-order", "order": "position"},
+            r"order=position.*have no place in it.*leave order out",
+        ),
+        ({"participation": "drifting"}, r"uses the group of each record, but here users take part.*use poisson"),
+    ],
+    ids=["order", "drift"],
+)
+def test_orders_of_records_are_refused_where_users_take_part(choices, words):
+    experiment = EmbeddingExperiment(noise_multiplier=1.0, steps=2, batch_size=40, **choices)
+    with pytest.raises(SfumatoError, match=words):
         experiment.decide(SOURCE)
 
 
@@ -71,3 +75,37 @@ def test_a_record_says_where_heads_begin():
         clients = EmbeddingExperiment(**asked).clients_of(count=3)
         assert clients.to_dict()["local"]["first_head"] == first
         assert Clients.from_dict(clients.to_dict()) == clients
+
+
+def source(users: int, each: int = 10) -> Any:
+    return SimpleNamespace(users=users, examples=users * each, size=32, train=SimpleNamespace(users=[]))
+
+
+@pytest.mark.parametrize(
+    ("users", "epsilon", "chosen"),
+    [(30, 8.0, "untrained"), (99_999, None, "untrained"), (99_999, 200.0, "untrained"), (100_000, 8.0, "fedemb")],
+)
+def test_the_number_of_people_decides(users, epsilon, chosen):
+    found, (reason,) = EmbeddingExperiment(epsilon=epsilon).with_method(source(users))
+    assert found.chosen == chosen
+    assert f"method {chosen} (by rule: {users:,} people" in reason
+    assert found.epsilon == (None if chosen == "untrained" else epsilon)
+
+
+@pytest.mark.parametrize("asked", [{"model": "lenet"}, {"grouping": "fixed"}, {"learning_rate": 0.1}], ids=str)
+def test_whoever_chooses_how_to_train_has_chosen_to_train_a_network(asked):
+    experiment = EmbeddingExperiment(**asked)
+    assert experiment.with_method(source(30)) == (experiment, [])
+    assert experiment.chosen == "fedemb"
+
+
+def test_a_method_that_is_asked_for_is_taken():
+    experiment = EmbeddingExperiment(method="untrained")
+    assert experiment.with_method(source(200_000)) == (experiment, [])
+
+
+def test_a_budget_is_refused_where_no_private_data_are_used():
+    with pytest.raises(
+        SfumatoError, match=r"method untrained trains nothing and uses no private data.*epsilon=3.0 is given"
+    ):
+        EmbeddingExperiment(method="untrained", epsilon=3.0).refuse_others()

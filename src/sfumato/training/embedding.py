@@ -1,4 +1,4 @@
-"""Embedding trainings: as trials, from Python (`embed`), and from a run's record."""
+"""Embedding trainings from Python (`embed`), and as trials that a search repeats."""
 
 from __future__ import annotations
 
@@ -11,30 +11,24 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
-from sfumato.embedding.choices import KIND, Clients
-from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
-from sfumato.embedding.job import AnyJob, DpsgdJob
-from sfumato.embedding.method import FEDEMB_FROM, ROUND, NoiselessRounds, PublicDecision
-from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
+from sfumato.experiment.client_choices import FEDEMB_FROM
+from sfumato.experiment.clients import EmbeddingDecision, EmbeddingExperiment, PublicDecision
 from sfumato.experiment.from_keywords import from_choices
-from sfumato.experiment.settings import Settings
 from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress, default_progress
-from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.planning import remarks
 from sfumato.randomness import owner_key
-from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
-from sfumato.training.job import is_public
-from sfumato.training.parts.options import RunOptions, check_budget, split
-from sfumato.training.preparation.from_record import refuse_searched, source_of
+from sfumato.training.job import PrivateJob, PublicJob
+from sfumato.training.parts.options import check_budget
+from sfumato.training.preparation.clients import check, check_scored, prepare
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.sources import open_data
 from sfumato.training.preparation.start import Start
 from sfumato.training.preparation.trial import AnyTrial
-from sfumato.training.run import PublicRun, execute, refuse_finished
+from sfumato.training.run import PublicRun, execute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +38,7 @@ class EmbeddingTrial(AnyTrial):
     Args:
         experiment: the chosen options. The others follow by rule.
         source: the source with its declarations. Its test part may have other classes.
-        device, threads: performance settings, which don't affect the promise.
+        device, threads: performance settings, which don't affect the guarantee.
         options: budget and keep of `embed`, by name.
         notes: further notes to report when the run starts.
         earlier_search: the search that chose these options, which then counts too.
@@ -68,17 +62,17 @@ class EmbeddingTrial(AnyTrial):
 
     def decide(self, source: Source) -> EmbeddingDecision | PublicDecision:
         """The settings for this source, with reasons."""
-        return decide(self.experiment, source)
+        return self.experiment.decide(source)
 
     def prepare_job(
         self, decided: EmbeddingDecision | PublicDecision, source: Source, start: Start, **options: Any
-    ) -> AnyJob:
+    ) -> PrivateJob | PublicJob:
         """The job of one run, with these options of its parts."""
         return prepare(source, decided, start=start, **options)
 
-    def remarks(self, job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[str]:
+    def remarks(self, job: PrivateJob | PublicJob, decided: EmbeddingDecision | PublicDecision) -> list[str]:
         """Notes about the plan for these users and this model."""
-        return notes_of(job, decided)
+        return notes_of(job)
 
     def check_trainable(self, decided: EmbeddingDecision, source: Source) -> None:
         """Refuse options with which no run on this source could be trained. Builds the model, and spends nothing."""
@@ -97,41 +91,26 @@ class EmbeddingTrial(AnyTrial):
         check_machine(self.machine)
 
 
-def job_of(
-    experiment: EmbeddingExperiment,
-    source: Source,
-    *,
-    model: nn.Module | None = None,
-    start: Start | None = None,
-    **options: Any,
-) -> tuple[AnyJob, list[str]]:
-    """The job up to its first round, with reasons and notes."""
-    decided = decide(experiment, source)
-    job = prepare(source, decided, model=model, start=start, **options)
-    return job, [*decided.reasons, *notes_of(job, decided)]
-
-
-def notes_of(job: AnyJob, decided: EmbeddingDecision | PublicDecision) -> list[str]:
-    """Notes about the plan for these users and this model."""
-    reasons: list[str] = []
-    if not isinstance(decided, EmbeddingDecision):
-        return reasons
-    plan = decided.plan
-    held = len(by_user(job.source.train)[1])
-    if users.is_far(plan.users or 0, held):
-        reasons.append(
-            f"note: {plan.users} users are declared, but the data hold {held}; the guarantee holds as stated, but "
+def notes_of(job: PrivateJob | PublicJob) -> list[str]:
+    """Notes about the plan for these users and this model; none without a plan."""
+    if isinstance(job, PublicJob):
+        return []
+    plan, notes = job.plan, []
+    counted = len(by_user(job.source.train)[1])
+    if users.is_far(plan.users or 0, counted):
+        notes.append(
+            f"note: {plan.users} users are declared, but the data hold {counted}; the guarantee holds as stated, but "
             "rounds have fewer or more users than planned, while sums are divided by the planned number"
         )
-    vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else decided.clients.count
-    parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
+    vectors = job.client_count or plan.expected_batch_size
+    parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
     if (weak := remarks.drowned_updates_note(plan, clients=vectors, parameters=parameters)) is not None:
-        reasons.append(f"note: {weak}")
-        reasons.append(
+        notes.append(f"note: {weak}")
+        notes.append(
             f"note: a network is worth its budget from {FEDEMB_FROM:,} people on, which decides the method where no "
             "option for model, rounds or clients is given"
         )
-    return reasons
+    return notes
 
 
 @own_threads()
@@ -149,7 +128,7 @@ def embed(
     copy: bool = False,
     **choices: Any,
 ) -> Run | PublicRun:
-    """Train an image embedding privately, with a promise for each user; an unfinished run in `directory` is resumed.
+    """Train an image embedding privately, with a guarantee for each user; an unfinished run in `directory` is resumed.
 
     Args:
         source: a spelling such as "npz:faces.npz", an opened `Source`, or data from Python (`open_source`). It must
@@ -159,7 +138,7 @@ def embed(
         budget: the name of a budget (`sfumato.set_budget`) in which to reserve the whole plan before the first round.
         keep: the number of weights of single rounds that are kept for `sfumato.aggregate`; None for the default, 0 for
             none.
-        device, threads: performance settings, which don't affect the promise.
+        device, threads: performance settings, which don't affect the guarantee.
         progress: where to report progress.
         observers: further observers of the run.
         copy: as for `sfumato.train`.
@@ -175,74 +154,18 @@ def embed(
     named = model if isinstance(model, str) or model is None else "module"
     experiment = from_choices(EmbeddingExperiment, {"model": named, **choices})
     run, progress, request = RunDirectory(directory), default_progress(progress), {}
-    around: dict[str, Any] = {"budget": budget, "keep": keep}
+    options: dict[str, Any] = {"budget": budget, "keep": keep}
     if isinstance(source, str):
         spec = SourceSpec(spec=source)
-        trial = EmbeddingTrial(experiment=experiment, source=spec, device=device, threads=threads, options=around)
+        trial = EmbeddingTrial(experiment=experiment, source=spec, device=device, threads=threads, options=options)
         trial.refuse_early()
         source, request = trial.spec.open(owner_key()), trial.request
     source = users.cap_records(open_data(source, open_set=True), experiment.per_user)
-    own = model if isinstance(model, nn.Module) else None
-    how: dict[str, Any] = {"device": device, "threads": threads, "request": request, "observers": observers}
-    how["copy"] = copy
-    return begin(experiment, source, run, model=own, progress=progress, **around, **how)
-
-
-def begin(
-    experiment: EmbeddingExperiment,
-    source: Source,
-    run: RunDirectory,
-    *,
-    model: nn.Module | None = None,
-    progress: Progress,
-    observers: Sequence[Observer] = (),
-    copy: bool = False,
-    **choices: Any,
-) -> Run | PublicRun:
-    """Train in this directory. `choices` are options of the parts and fields of `Start`."""
     source.require_classes("a training of embeddings")
-    options, others = split(choices)
-    start = Start.for_run(run, **others)
-    job, reasons = job_of(experiment, source, model=model, start=start, **vars(options))
+    decided, start = experiment.decide(source), Start.for_run(run, device=device, threads=threads, request=request)
+    module = model if isinstance(model, nn.Module) else None
+    job = prepare(source, decided, model=module, start=start, **options)
     if not run.exists:
-        for line in reasons:
+        for line in (*decided.reasons, *notes_of(job)):
             progress.report(line)
     return execute(job, run, progress=progress, observers=observers, copy=copy)
-
-
-def job_from_record(path: str) -> tuple[AnyJob, RunDirectory]:
-    """The job of an unfinished run, private or not, from its record."""
-    run = RunDirectory(path)
-    run.require()
-    record = run.read_json(names.SETTINGS)
-    if KIND not in record:
-        raise SfumatoError(f"{path} holds no training of embeddings", f"resume it with sfumato train {path}")
-    public = is_public(run)
-    if not public:
-        refuse_finished(run)
-    refuse_searched(record, path)
-    facts = Circumstances() if public else Circumstances.from_dict(record["circumstances"])
-    known_start = {"request": record["request"], "search": facts.search}
-    source, start = source_of(path, record), Start.for_run(run, **known_start)
-    settings, clients, options = Settings.from_dict(record["settings"]), _clients(record[KIND]), {}
-    if not public:
-        plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), vars(RunOptions.from_record(record))
-        decided, source = EmbeddingDecision(plan, settings, clients, []), users.cap_for_plan(source, plan)
-    else:
-        known = {"settings": settings, "clients": clients, "batch_size": record["batch_size"], "steps": record["steps"]}
-        decided = NoiselessRounds.from_dict(record[ROUND], **known) if ROUND in record else PublicDecision(**known)
-        source = users.cap_records(source, decided.per_user) if isinstance(decided, NoiselessRounds) else source
-    return prepare(source, decided, start=start, **options), run
-
-
-def _clients(recorded: dict[str, Any]) -> Clients:
-    """The clients in a run's record. Methods without clients have only method, dimension and false accept rate."""
-    if "local" in recorded:
-        return Clients.from_dict(recorded)
-    asked = EmbeddingExperiment(**{name: recorded[name] for name in ("method", "dimension", "far")})
-    return asked.clients_of(count=1, method=asked.chosen)
-
-
-def is_embedding(run: RunDirectory) -> bool:
-    """Whether a run directory holds a private training of embeddings."""
-    return run.exists and KIND in run.read_json(names.SETTINGS) and not is_public(run)

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive, positive_integer
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato._devices import fork_rng
+from sfumato.experiment.client_choices import LocalSGD
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
 from sfumato.models.losses import PAIRED
 from sfumato.training.weights import trained_parameters
@@ -107,105 +106,6 @@ def cosine_logits(embeddings: Tensor, head: Tensor, temperature: float) -> Tenso
     [[2.0, 0.0]]
     """
     return functional.normalize(embeddings) @ functional.normalize(head).T / temperature
-
-
-LOSSES = ("softmax", *PAIRED)
-HEADS = ("local", "global")
-FIRST_HEADS = ("random", "prototype")
-TEMPERATURE = 0.125
-"""The temperature of cosines for a head of prototypes: the choice among 1/32, 1/16, 1/8 and 1/4 on Omniglot
-(benchmarks/accuracy/omniglot.py)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalSGD:
-    """The settings of a virtual client's training.
-
-    Args:
-        learning_rate: the learning rate of the backbone.
-        momentum: the momentum of backbone and head.
-        head_scale: the local head's learning rate, in units of the backbone's.
-        epochs: how often each record is seen if `examples` does not end training earlier.
-        batch_size: the records of a step. The last step may have fewer.
-        examples: the most records that a client sees over all epochs; None for no limit.
-        shuffle_buffer: the size of the shuffle buffer, as in `shuffled`; None for a uniform order.
-        loss: "softmax"; or a loss on the batch's embeddings, without a head: "binary" (pairs), "triplet" (all triplets
-            of a batch) or "triplet-hard".
-        head: "local": each client has a fresh head over the classes present and keeps it to itself (DP-FedEmb);
-            "global": one head over the declared classes is part of the model and of the update (DP-FedAvg).
-        reconstruction_steps: the number of first steps that train the local head alone; the others then train the
-            backbone alone. 0: all steps train both.
-        first_head: the initial local head: "random" (`initial_head`), or the "prototype" of each class that the client
-            sees, under the initial weights.
-        temperature: logits are cosines divided by it; None for logits that are products of embedding and head.
-    """
-
-    learning_rate: float
-    momentum: float = 0.9
-    head_scale: float = 100.0
-    epochs: int = 1
-    batch_size: int = 32
-    examples: int | None = None
-    shuffle_buffer: int | None = None
-    loss: str = "softmax"
-    head: str = "local"
-    reconstruction_steps: int = 0
-    first_head: str = "random"
-    temperature: float | None = None
-
-    def __post_init__(self) -> None:
-        positive("learning_rate", self.learning_rate)
-        positive("head_scale", self.head_scale)
-        below_one("momentum", self.momentum)
-        positive_integer("epochs", self.epochs)
-        positive_integer("batch_size", self.batch_size)
-        if self.examples is not None:
-            positive_integer("examples", self.examples)
-        if self.shuffle_buffer is not None:
-            not_negative("shuffle_buffer", self.shuffle_buffer)
-        one_of("loss", self.loss, LOSSES)
-        one_of("head", self.head, HEADS)
-        not_negative("reconstruction_steps", self.reconstruction_steps)
-        if self.head == "global" and self.loss != "softmax":
-            raise SfumatoError(
-                f"client_loss {self.loss!r} has no head, but head is 'global'", "use the loss softmax, or a local head"
-            )
-        if self.reconstruction_steps and not self.has_local_head:
-            raise SfumatoError(
-                f"reconstruction_steps is {self.reconstruction_steps}, but there is no local head to train first",
-                "give 0, or use a local head with the loss softmax",
-            )
-        one_of("first_head", self.first_head, FIRST_HEADS)
-        if self.temperature is not None:
-            positive("temperature", self.temperature)
-        self._check_first_head()
-
-    def _check_first_head(self) -> None:
-        """Refuse prototypes without a temperature, and both of them without local heads."""
-        asked = {
-            "first_head": None if self.first_head == "random" else self.first_head,
-            "temperature": self.temperature,
-        }
-        for name, value in asked.items():
-            if value is not None and not self.has_local_head:
-                raise SfumatoError(
-                    f"{name} is {value!r}, but clients have no head of their own",
-                    f"leave {name} out, or use a local head with the loss softmax",
-                )
-        if self.first_head == "prototype" and self.temperature is None:
-            raise SfumatoError(
-                "first_head 'prototype' needs a temperature, since its rows are directions",
-                f"give a temperature such as {TEMPERATURE:g}",
-            )
-
-    @property
-    def has_local_head(self) -> bool:
-        """Whether each client has a head of its own."""
-        return self.head == "local" and self.loss == "softmax"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as plain data."""
-        return asdict(self)
 
 
 class LocalTraining:
@@ -328,3 +228,25 @@ def initial_head(classes: int, width: int, generator: np.random.Generator) -> Te
     """A head's initial weights (classes, D) float32, without bias: Glorot uniform (2010), as in Keras."""
     bound = (6 / (classes + width)) ** 0.5
     return torch.from_numpy(generator.uniform(-bound, bound, (classes, width)).astype(np.float32))
+
+
+class BackboneWithHead(nn.Module):
+    """A backbone with one head over all classes: inputs (N, ...) to logits (N, classes).
+
+    Args:
+        backbone: maps inputs to embeddings (N, D).
+        classes: the declared number of classes, whether or not they have records.
+        width: D.
+        generator: draws the head's initial weights, which are public.
+    """
+
+    def __init__(self, backbone: nn.Module, *, classes: int, width: int, generator: np.random.Generator):
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(positive_integer("width", width), positive_integer("classes", classes), bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(initial_head(classes, width, generator))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs to logits."""
+        return self.head(self.backbone(inputs))

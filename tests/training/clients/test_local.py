@@ -1,4 +1,5 @@
-"""A client's local training against a plain loop, and what it must not depend on."""
+"""A client's local training against a plain loop, what it must not depend on, and the order of its records: what
+`tf.data` does with shuffle, repeat, take and batch."""
 
 import copy
 from dataclasses import fields, replace
@@ -6,13 +7,16 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 from torch import nn
 from torch.nn import functional
 
 from sfumato import SfumatoError
-from sfumato.embedding import BackboneWithHead, LocalSGD, LocalTraining
-from sfumato.embedding.local import batches, initial_head
+from sfumato.experiment.client_choices import Clients, LocalSGD
 from sfumato.models.losses import PAIRED
+from sfumato.training.local import BackboneWithHead, LocalTraining, batches, initial_head, shuffled
 
 
 def records(count: int = 13) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,9 +113,10 @@ def test_records_beyond_the_cap_are_in_no_prototype(backbone, settings):
 
 
 def test_a_record_has_every_choice(settings):
-    for one in (settings, replace(settings, first_head="prototype", temperature=0.25)):
-        assert set(one.to_dict()) == {field.name for field in fields(LocalSGD)}
-        assert LocalSGD(**one.to_dict()) == one
+    for local in (settings, replace(settings, first_head="prototype", temperature=0.25)):
+        clients = Clients(local=local, count=3)
+        assert set(clients.to_dict()["local"]) == {field.name for field in fields(LocalSGD)}
+        assert Clients.from_dict(clients.to_dict()) == clients
 
 
 def test_an_update_is_start_less_end_of_the_backbone_alone(backbone, settings):
@@ -202,17 +207,64 @@ def test_batch_norm_is_refused(settings):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"learning_rate": 0.0}, "learning_rate must be positive"),
-        ({"loss": "arcface"}, "loss must be one of softmax, binary, triplet, triplet-hard"),
+        ({"learning_rate": 0.0}, "client_rate must be positive"),
+        ({"loss": "arcface"}, "client_loss must be one of softmax, binary, triplet, triplet-hard"),
         ({"head": "global", "loss": "binary"}, "loss 'binary' has no head"),
         (
             {"first_head": "prototype"},
-            "needs a temperature, since its rows are directions; give a temperature such as 0.125",
+            "needs client_temperature, since its rows are directions; give a temperature such as 0.125",
         ),
-        ({"temperature": 1.0, "head": "global"}, "temperature is 1.0, but clients have no head of their own"),
-        ({"first_head": "prototype", "loss": "triplet"}, "first_head is 'prototype', but clients have no head"),
+        ({"temperature": 1.0, "head": "global"}, "client_temperature is 1.0, but clients have no head of their own"),
+        ({"first_head": "prototype", "loss": "triplet"}, "client_head is 'prototype', but clients have no head"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, change, words):
     with pytest.raises(SfumatoError, match=words):
         replace(settings, **change)
+
+
+@given(
+    records=st.integers(0, 30),
+    epochs=st.integers(1, 4),
+    batch_size=st.integers(1, 9),
+    examples=st.none() | st.integers(1, 150),
+    buffer=st.none() | st.integers(0, 40),
+)
+def test_batches_are_full_but_the_last_and_see_what_the_cap_allows(records, epochs, batch_size, examples, buffer):
+    found = batches(
+        records,
+        np.random.default_rng(0),
+        epochs=epochs,
+        batch_size=batch_size,
+        examples=examples,
+        shuffle_buffer=buffer,
+    )
+    sizes = [len(batch) for batch in found]
+    assert sum(sizes) == min(records * epochs, examples or records * epochs)
+    assert all(size == batch_size for size in sizes[:-1])
+    assert all(0 < size <= batch_size for size in sizes)
+    stream = np.concatenate([*found, np.empty(0, np.int64)])
+    for start in range(0, len(stream), max(1, records)):
+        epoch = stream[start : start + records]
+        assert len(np.unique(epoch)) == len(epoch), "an epoch sees nothing twice"
+
+
+@given(records=st.integers(1, 30), buffer=st.integers(1, 30))
+def test_a_record_leaves_no_earlier_than_the_buffer_lets_it_in(records, buffer):
+    order = shuffled(records, np.random.default_rng(0), buffer)
+    assert sorted(order) == list(range(records))
+    assert (order < np.arange(records) + buffer).all()
+
+
+def test_a_buffer_gives_every_record_in_it_the_same_chance():
+    """With three records and a buffer of two: 0 or 1 first, each with 1/2; then one of the two that are left."""
+    generator = np.random.default_rng(0)
+    found = [tuple(shuffled(3, generator, 2).tolist()) for _ in range(4000)]
+    counts = [found.count(order) for order in [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0)]]
+    assert sum(counts) == 4000
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_epochs_are_shuffled_anew():
+    one, two = batches(20, np.random.default_rng(0), epochs=2, batch_size=20)
+    assert (one != two).any()
