@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sfumato import SfumatoError, verify
 from sfumato.sklearn import PrivateImageClassifier, fits
-from sfumato.sklearn.pixels import as_images, shape_of
+from sfumato.sklearn.classifier import as_images, shape_of
 
 DIGITS = load_digits()
 X, y = DIGITS.data[:300], DIGITS.target[:300]
