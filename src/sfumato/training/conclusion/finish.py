@@ -18,7 +18,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, write_errors
 from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Circumstances, Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
@@ -26,11 +26,10 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.report.document import GUESSES
-from sfumato.runs import Loaded
+from sfumato.runs import Loaded, published
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import Heading, RunDirectory, file_hash
-from sfumato.runs.figures import published
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
@@ -74,7 +73,7 @@ def conclude(
         carried = Statement(plan=job.plan, circumstances=facts)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
         further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
-    if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
+    if isinstance(job, PrivateJob) and job.embedding is None and (few := unlearnt(job.source, job.plan)):
         further |= {"unlearnt": few}
     result = scorer.evaluation(released, outputs)
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))

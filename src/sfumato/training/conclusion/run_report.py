@@ -10,7 +10,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.data.paths import stem_of
 from sfumato.evaluation import accuracy
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, true_positive_rates
 from sfumato.privacy.planning import remarks
 from sfumato.privacy.statements.other_units import person_guarantee
@@ -25,11 +25,10 @@ from sfumato.report import (
     WordEvaluation,
     page,
 )
-from sfumato.runs import audit_outcomes
+from sfumato.runs import audit_outcomes, published
 from sfumato.runs import directory as names
 from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
-from sfumato.runs.figures import published
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.job import UNTRAINED, lengths

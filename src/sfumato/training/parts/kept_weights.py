@@ -22,7 +22,7 @@ from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.report import StepSpread
 from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
+from sfumato.runs.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.parts.options import check_kept
 from sfumato.training.parts.part import Measure
 from sfumato.training.scorers import Scorer
