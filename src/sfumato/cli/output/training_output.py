@@ -191,7 +191,7 @@ def _shift_of(run: Run) -> str | None:
 # -- before the first step -----------------------------------------------------------------------------------------
 
 
-def summary(job: PrivateJob, forecast: str | None) -> Iterator[str]:
+def summary(job: PrivateJob) -> Iterator[str]:
     """What is about to be trained: data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
     from sfumato._devices import is_out_of_memory
     from sfumato.training.preparation.estimate import estimate
@@ -216,15 +216,16 @@ def summary(job: PrivateJob, forecast: str | None) -> Iterator[str]:
         f"{wording(plan).single.rstrip(',')}"
     )
     yield f"time: {lasting}"
-    yield from prospects(job, forecast)
+    yield from prospects(job)
 
 
-def prospects(job: PrivateJob, forecast: str | None) -> Iterator[str]:
+def prospects(job: PrivateJob) -> Iterator[str]:
     """The accuracy to expect, and what will not be learnt."""
+    from sfumato.experiment.experiment import forecast
     from sfumato.training.preparation import sources
 
-    if forecast is not None:
-        yield f"expected: {forecast}"
+    if (expected := forecast(job.plan, job.settings, job.source)) is not None:
+        yield f"expected: {expected}"
     if few := sources.unlearnt(job.source, job.plan):
         what = "image" if job.source.tokens is None else "text"
         private = "" if job.source.public else " (private figures)"

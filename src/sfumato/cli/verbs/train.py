@@ -78,7 +78,7 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
             with self.progress_bars(verbose=self.verbose or self.dry_run) as progress:
                 job, run = self.job(progress)
                 if not run.exists:
-                    for line in (prospects if self.dry_run else summary)(job, self.forecast(job)):
+                    for line in (prospects if self.dry_run else summary)(job):
                         progress.report(line)
                 if self.dry_run:
                     self.preview(job, run, progress)
@@ -87,10 +87,6 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
                 how = {"progress": progress, "observers": observers, "copy": self.copy}
                 finished = execute(job, run, heading=heading, **how)
         show(finished, json=self.json)
-
-    def forecast(self, job: PrivateJob) -> str | None:
-        """The accuracy to expect, from public facts alone; None for models without a forecast."""
-        return self.resolved().trial().experiment.forecast(job.plan, job.source)
 
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Print the dry run."""
