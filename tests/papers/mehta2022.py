@@ -638,7 +638,7 @@ FORMULAS = [
     Formula(
         where="table 7, alpha",
         says="the last layer's rate is eta, all others' alpha eta, with momentum and LAMB, rates changing; 30 steps",
-        code="training/loop.py: optimizer_for, set_rate",
+        code="training/weights.py: optimizer_for, set_rate",
         draw=a_network_with_a_head,
         runs=with_alpha,
         formula=alphas(lambda alpha: (alpha, alpha, 1.0, 1.0)),
@@ -674,7 +674,7 @@ FORMULAS = [
     Formula(
         where="section 5, figure 2(c) and appendix D.3, the last layer's beginning",
         says="weights N(0, s^2), 0 for s = 0; biases -10 or as asked: deviation and median within 5 standard errors",
-        code="models/weights/pretrained.py: begin_classifier",
+        code="models/pretrained.py: begin_classifier",
         draw=a_head,
         runs=began,
         formula=beginning(),

@@ -15,7 +15,7 @@ from sfumato.averaging.uncertainty import interval, select_spaced
 from sfumato.evaluation.next_words import score_of
 from sfumato.models.ensemble import Ensemble, majority
 from sfumato.models.losses import next_word_cross_entropy
-from sfumato.models.networks.next_word import NextWordLSTM
+from sfumato.models.networks.text import NextWordLSTM
 from sfumato.privacy import DriftingPoisson, FullBatch, Gaussian, Poisson
 from sfumato.privacy.factorisation import Workload, square_root, toeplitz_noise, tree_covariance, tree_noise
 from sfumato.privacy.factorisation.toeplitz import inverse
@@ -619,7 +619,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL (Kairouz et al. 2021, with momentum)",
         says="v_t = m v_{t-1} + (G_t + N_t), w_t = w_0 - rate v_t, G_t and N_t of prefix sums; 30 steps",
-        code="randomness/noise/correlated.py: TreeNoise",
+        code="randomness/noise/blocks.py: TreeNoise",
         draw=ftrl_case,
         runs=ftrl_run,
         formula=ftrl_printed,
@@ -634,7 +634,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL: variance of a prefix's noise",
         says="sum over the ones of t in binary, of height h, of 1 / (2 - 2^-h) (Honaker 2015)",
-        code="randomness/noise/correlated.py: TreeNoise",
+        code="randomness/noise/blocks.py: TreeNoise",
         draw=tree_case,
         runs=variances_run,
         formula=variances_by_bits,
@@ -648,7 +648,7 @@ FORMULAS = [
         where="section 2.3, DP-FTRL: the joint law of all prefixes' noise",
         cases=10,
         says="N_t = w_t z, w_t the best linear unbiased estimate from the nodes of each complete subtree; restarts",
-        code="randomness/noise/correlated.py: TreeNoise",
+        code="randomness/noise/blocks.py: TreeNoise",
         draw=tree_case,
         runs=covariance_of_prefixes,
         formula=covariance_by_least_squares,
@@ -713,7 +713,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: noise",
         says="C^-1 z, of a banded C",
-        code="randomness/noise/correlated.py: BandedToeplitzNoise",
+        code="randomness/noise/blocks.py: BandedToeplitzNoise",
         draw=toeplitz_case,
         runs=noise_run,
         formula=noise_by_inverse,
@@ -758,7 +758,7 @@ FORMULAS += [
     Formula(
         where="section 4, StackOverflow: the network (Reddi et al. 2021, table 9)",
         says="embedding, an LSTM with one bias, a linear layer to the embedding's width, and one to all words",
-        code="models/networks/next_word.py: NextWordLSTM",
+        code="models/networks/text.py: NextWordLSTM",
         draw=words_case,
         runs=words_run,
         formula=words_printed,

@@ -74,7 +74,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
     def __post_init__(self) -> None:
         """Refuses options that are impossible for any data."""
         from sfumato.experiment import users
-        from sfumato.models.shares import refuse_for_users
+        from sfumato.models.losses import refuse_for_users
 
         self.check_numbers()
         if self.optimizer == "sgd" and self.momentum:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from sfumato import optim
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
+from sfumato.experiment.client_choices import UNTRAINED, Clients, NoiselessRounds
 from sfumato.experiment.settings import STANDARD, Performance, Settings
-from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
-from sfumato.privacy import Circumstances, NoGuarantee, PrivacyPlan, User
+from sfumato.privacy import Circumstances, ClippedWithoutNoise, NoGuarantee, NoPrivateData, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
@@ -33,8 +33,51 @@ Shape = tuple[int, ...] | Tensor
 
 SYNTHETIC = 8
 """Number of synthetic texts whose words are targets."""
-PUBLIC, UNTRAINED = "public training", "untrained"
-"""The kind, in a run's record, of training without privacy and of a model without training."""
+PUBLIC = "public training"
+"""The kind, in a run's record, of training without privacy; that of a model without training is its method."""
+MICRO_BATCH = 256
+"""Examples of a micro-batch without privacy, by rule."""
+EMBEDDING, ROUND = "embedding", "round"
+"""The keys in a run's record of its clients, and of rounds without a plan; the former, in a model file, of D."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """The facts of a training of embeddings, which releases a backbone.
+
+    Args:
+        clients: how the users of a round become a sum of updates. For methods without clients only the dimension, the
+            method and the false accept rate count.
+        initial_weights: all initial weights of the model. The result is compared with them.
+        rounds: the rounds of a training with clients and without noise; else None.
+    """
+
+    clients: Clients
+    initial_weights: Mapping[str, Tensor]
+    rounds: NoiselessRounds | None = None
+
+    @classmethod
+    def at_start(cls, clients: Clients, module: nn.Module, rounds: NoiselessRounds | None = None) -> Embedding:
+        """The facts of a run that begins at the module's weights."""
+        weights = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+        return cls(clients=clients, initial_weights=weights, rounds=rounds)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The clients' settings and the rounds without a plan, for the run's record."""
+        return {EMBEDDING: self.clients.recorded} | ({} if self.rounds is None else {ROUND: asdict(self.rounds)})
+
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        """The dimension of the embeddings. The classes are left out, since they may be names of people."""
+        return {"embedding": self.clients.dimension, "classes": []}
+
+    def backbone_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of the backbone, by their names in it. A head over classes is not released."""
+        if not self.clients.head_in_model:
+            return dict(weights)
+        inside = "backbone."
+        return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +94,7 @@ class Job:
         own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
         request: the user's request as plain data (source and its options).
+        embedding: the facts of a training of embeddings; else None.
     """
 
     module: nn.Module
@@ -64,6 +108,7 @@ class Job:
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    embedding: Embedding | None = None
 
     @property
     def device(self) -> torch.device:
@@ -115,16 +160,16 @@ class Job:
     @property
     def step_facts(self) -> dict[str, Any]:
         """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
-        return {}
+        return {} if self.embedding is None else self.embedding.record
 
     @property
     def model_facts(self) -> dict[str, Any]:
         """Additional facts for the model file."""
-        return {}
+        return {} if self.embedding is None else self.embedding.model_facts
 
     def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights that go into the model file."""
-        return weights
+        return weights if self.embedding is None else self.embedding.backbone_weights(weights)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
@@ -154,8 +199,8 @@ class PrivateJob(Job):
     """A private run before it begins.
 
     Args:
-        gradient: the clipped gradient of `module`, or of its head where there is a trunk, over the units that the plan
-            draws.
+        gradient: the clipped sum that noise is added to, over the units that the plan draws: of gradients of `module`,
+            or of its head where there is a trunk; or of the updates of virtual clients.
         plan: the plan of all releases.
         circumstances: facts for the statement besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
@@ -165,7 +210,7 @@ class PrivateJob(Job):
         groups: whether each training record is in the second group of a plan with a drift, bool (N,).
     """
 
-    gradient: ClippedGradient | UserGradient
+    gradient: Any
     plan: PrivacyPlan
     circumstances: Circumstances
     input_shape: Shape
@@ -176,9 +221,9 @@ class PrivateJob(Job):
 
     @property
     def step_facts(self) -> dict[str, Any]:
-        """The digest of the public examples, and the budget's name."""
+        """The clients, the digest of the public examples, and the budget's name."""
         public = {} if self.public_examples is None else self.public_examples.pin
-        return public | ({} if self.budget is None else {"budget": {"name": self.budget}})
+        return super().step_facts | public | ({} if self.budget is None else {"budget": {"name": self.budget}})
 
     @property
     def synthetic_targets(self) -> Tensor | None:
@@ -196,8 +241,17 @@ class PrivateJob(Job):
         return expected * each, each
 
     @property
+    def client_count(self) -> int | None:
+        """m, the declared number of virtual clients in a round, which their sum is divided by; None without clients."""
+        if self.embedding is None or self.plan.unit.drawn != "clients":
+            return None
+        return self.embedding.clients.count
+
+    @property
     def micro_batch_count(self) -> int:
-        """Average number of micro-batches in a step; each is computed by one process."""
+        """Average number of micro-batches in a step, or of virtual clients; each is computed by one process."""
+        if self.client_count is not None:
+            return self.client_count
         return -(-self.records_of_a_step[0] // self.performance.micro_batch)
 
     @property
@@ -285,7 +339,9 @@ class PublicTraining:
 class PublicJob(Job):
     """A run without privacy before it begins, on public data. It has no plan and no guarantee.
 
-    A subclass that trains nothing does not read the training data (`uses_data` is False), which may then be private.
+    **Guarantee.** An untrained embedding (`uses_data` is False) is a function of public constants and of declared
+    facts: no record is read to build it, and the data may be private. The test part is read to evaluate it, and those
+    figures are for the owner.
 
     Args:
         batch_size: examples in a step.
@@ -297,22 +353,28 @@ class PublicJob(Job):
     origins: tuple[str, ...] = ()
     max_norm: float | None = None
     agc: float | None = None
-    uses_data: ClassVar[bool] = True
 
     @property
-    def statement_facts(self) -> dict[str, Any]:
-        """The facts about data and weights in every statement without a guarantee."""
-        return {"published": self.source.published, "origins": self.origins, "filtered": self.source.filtered}
+    def uses_data(self) -> bool:
+        """Whether the training data are read."""
+        return self.embedding is None or self.embedding.clients.method != UNTRAINED
 
     @property
     def statement(self) -> NoGuarantee:
-        """The statement that there is no guarantee."""
-        return NoGuarantee(**self.statement_facts)
+        """The statement that there is no guarantee, or that no private data were used."""
+        source, embedding = self.source, self.embedding
+        facts = {"published": source.published, "origins": self.origins, "filtered": source.filtered}
+        if not self.uses_data:
+            read = tuple(fact for fact in source.facts_read if fact != "classes")
+            return NoPrivateData(**facts, test_public=source.public, read=read)
+        if embedding is not None and embedding.rounds is not None:
+            return ClippedWithoutNoise(**facts, method=embedding.clients.method)
+        return NoGuarantee(**facts)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
         return super().record(run) | {
-            "kind": PUBLIC,
+            "kind": PUBLIC if self.uses_data else UNTRAINED,
             "steps": self.steps,
             "batch_size": self.batch_size,
             "max_norm": self.max_norm,

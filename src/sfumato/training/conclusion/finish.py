@@ -18,7 +18,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, write_errors
 from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Circumstances, Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
@@ -74,7 +74,7 @@ def conclude(
         carried = Statement(plan=job.plan, circumstances=facts)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
         further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
-    if isinstance(job, PrivateJob) and not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
+    if isinstance(job, PrivateJob) and job.embedding is None and (few := unlearnt(job.source, job.plan)):
         further |= {"unlearnt": few}
     result = scorer.evaluation(released, outputs)
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))

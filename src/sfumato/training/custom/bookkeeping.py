@@ -15,7 +15,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
 from sfumato.experiment.settings import Performance
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
