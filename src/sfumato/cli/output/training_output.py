@@ -197,8 +197,9 @@ def seconds_of(job: PrivateJob) -> float | None:
         return None
 
 
-def summary(job: PrivateJob, forecast: str | None, seconds: float | None) -> dict[str, str]:
+def summary(job: PrivateJob, seconds: float | None) -> dict[str, str]:
     """What is about to be trained: data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
+    from sfumato.experiment.experiment import forecast
     from sfumato.training.preparation import sources
 
     source, plan, texts = job.source, job.plan, job.source.tokens is not None
@@ -217,8 +218,8 @@ def summary(job: PrivateJob, forecast: str | None, seconds: float | None) -> dic
         if seconds is None
         else f"about {duration(max(1.0, seconds))} on {job.performance.device}",
     }
-    if forecast is not None:
-        lines["expected"] = forecast
+    if (expected := forecast(plan, job.settings, source)) is not None:
+        lines["expected"] = expected
     if few := sources.unlearnt(source, plan):
         private = "" if source.public else " (private figures)"
         named = f"each of the {len(few):,} classes"
