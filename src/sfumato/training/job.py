@@ -23,6 +23,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom.code import CustomCode
 from sfumato.training.parts.part import RunKind
 from sfumato.training.parts.public_examples import PublicNormalisation
@@ -43,27 +44,23 @@ class Job:
 
     Args:
         module: the model with its initial weights, on the device. The run trains this object.
-        source, settings, performance: as given.
         steps: number of steps of the whole run.
-        transform: maps stored images to the model's inputs.
+        performance: as given.
         key: the run key; replaced by the recorded one when a run is resumed.
         kind: how steps are taken and scored.
-        own: the user's own code.
-        trunk: the frozen first part of the module, whose features are computed once; else None.
-        request: the user's request as plain data (source and its options).
     """
 
     module: nn.Module
-    source: Source
-    settings: Settings
     steps: int
     performance: Performance
-    transform: Preparation
     key: RunKey
     kind: RunKind
-    own: CustomCode = field(default_factory=CustomCode)
-    trunk: Trunk | None = None
-    request: Mapping[str, Any] = field(default_factory=dict)
+    pinned: ClassVar[Mapping[str, str]] = {}
+    """Entries of the record that must not change while a run is resumed, each with its remedy, or "" for the usual."""
+    averaging: ClassVar[Average | None] = None
+    """The average of the weights that is released; None without averaging."""
+    training_over: ClassVar[TrainingOverAggregates | None] = None
+    """The aggregate at which gradients are computed; None for the last weights."""
 
     @property
     def device(self) -> torch.device:
@@ -71,60 +68,109 @@ class Job:
         return torch.device(self.performance.device)
 
     @property
-    def views(self) -> Views:
-        """How the views of an example are made."""
-        return self.settings.views
+    def step_facts(self) -> dict[str, Any]:
+        """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
+        return {}
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer over the trained parameters."""
+        raise NotImplementedError
 
     def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Set the learning rate of a step."""
-        descent = self.settings.descent
-        rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
-        set_rate(optimizer, descent.learning_rate * rate(step))
 
-    @property
-    def averaging(self) -> Average | None:
-        """The average of the weights that is released; None without averaging."""
-        return average_for(self.settings.averages)
-
-    @property
-    def training_over(self) -> TrainingOverAggregates | None:
-        """The aggregate at which gradients are computed; None for the last weights."""
-        return training_over(self.settings.averages)
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        """A new optimizer over the trained parameters."""
-        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
-
-    def checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
+    def first_checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
         """The state before the first step.
 
         Args:
             identity: of the run.
             ledger: the hash of the ledger's first entry.
         """
-        averaging = self.averaging
-        average = {} if averaging is None else averaging.begin(trained_parameters(self.module))
-        return Checkpoint.of(0, self.module, average, self.optimizer(), run=identity, ledger=ledger)
+        average = {} if self.averaging is None else self.averaging.begin(trained_parameters(self.module))
+        return self.checkpoint(0, average, self.optimizer(), run=identity, ledger=ledger)
+
+    def checkpoint(
+        self, step: int, average: dict[str, Tensor], optimizer: torch.optim.Optimizer, **state: Any
+    ) -> Checkpoint:
+        """The state after so many steps. `state` are further fields of the checkpoint."""
+        return Checkpoint.of(step, self.module, average, optimizer, **state)
 
     def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
         """Restores module and optimizer from the checkpoint. Returns the average's state."""
-        if self.own.optimizer is None:  # a custom optimizer's initial state is part of the run's digests
-            checkpoint.require_optimizer(optimizer, where=where)
+        checkpoint.require_optimizer(optimizer, where=where)
         return checkpoint.restore(self.module, optimizer, self.device)
 
+    def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights that go into the model file."""
+        return weights
+
+    def record(self, run: str) -> dict[str, Any]:
+        """The content of settings.json of the run with this identity."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceJob(Job):
+    """A run on a source, by settings.
+
+    Args:
+        source, settings: as given.
+        transform: maps stored images to the model's inputs.
+        own: the user's own code.
+        trunk: the frozen first part of the module, whose features are computed once; else None.
+        request: the user's request as plain data (source and its options).
+    """
+
+    source: Source
+    settings: Settings
+    transform: Preparation
+    own: CustomCode = field(default_factory=CustomCode)
+    trunk: Trunk | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
+    pinned = {
+        "data": "give the original data of the run, unchanged, or another `directory`",
+        "settings": "",
+        "transform": "",
+        "performance": "",
+        "circumstances": "",
+        "origin": "",
+    }
+
     @property
-    def step_facts(self) -> dict[str, Any]:
-        """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
-        return {}
+    def views(self) -> Views:
+        """How the views of an example are made."""
+        return self.settings.views
+
+    @property
+    def averaging(self) -> Average | None:  # type: ignore[override]
+        """As the settings name it."""
+        return average_for(self.settings.averages)
+
+    @property
+    def training_over(self) -> TrainingOverAggregates | None:  # type: ignore[override]
+        """As the settings name it."""
+        return training_over(self.settings.averages)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A new optimizer, as the settings name it."""
+        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
+
+    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """Set the learning rate of a step, by the schedule."""
+        descent = self.settings.descent
+        rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
+        set_rate(optimizer, descent.learning_rate * rate(step))
+
+    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
+        """As of `Job`."""
+        if self.own.optimizer is not None:  # its initial state is part of the run's digests
+            return checkpoint.restore(self.module, optimizer, self.device)
+        return super().restore(checkpoint, optimizer, where=where)
 
     @property
     def model_facts(self) -> dict[str, Any]:
         """Additional facts for the model file."""
         return {}
-
-    def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights that go into the model file."""
-        return weights
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
@@ -140,6 +186,66 @@ class Job:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob(Job):
+    """A run with a plan, and so with a ledger and a statement.
+
+    Args:
+        gradient: the clipped sum over the units that the plan draws.
+        plan: the plan of all releases.
+        circumstances: facts for the statement besides the plan.
+        budget: name of the owner's budget in which the whole plan is reserved.
+    """
+
+    gradient: Any
+    plan: PrivacyPlan
+    circumstances: Circumstances
+    budget: str | None = None
+    noise: ClassVar[str]
+    """The noise setting."""
+
+    @property
+    def step_facts(self) -> dict[str, Any]:
+        """The budget's name."""
+        return {} if self.budget is None else {"budget": {"name": self.budget}}
+
+    @property
+    def identity(self) -> DataIdentity:
+        """By what the owner's list recognises the data."""
+        raise NotImplementedError
+
+    @property
+    def fingerprint(self) -> str:
+        """The keyed fingerprint of the data, to which the ledger's first line commits."""
+        raise NotImplementedError
+
+    @property
+    def decided(self) -> Any:
+        """Plain data to which the ledger's first line commits: everything besides plan and data that the sums depend
+        on.
+
+        **Guarantee.** A copy of an unfinished run is resumed with the rate, named model and transform of the run, or
+        not at all, so that its record stays true.
+        """
+        raise NotImplementedError
+
+    @property
+    def listed(self) -> dict[str, Any]:
+        """What the owner's list says of the run besides data, plan and name."""
+        figures = self.circumstances.figures
+        return {
+            "figures": None if figures is None else figures.epsilon,
+            "budget": self.budget,
+            "seeded": self.circumstances.seeded,
+        }
+
+    @property
+    def sampler_inputs(self) -> dict[str, np.ndarray]:
+        """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
+        (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
+        return {}
+
+
 def synthetic_targets(source: Source, device: torch.device | str) -> Tensor | None:
     """Synthetic labels (M, L) or (M, T) for sources with several labels per record, or words to predict; None for one
     label per record."""
@@ -150,35 +256,49 @@ def synthetic_targets(source: Source, device: torch.device | str) -> Tensor | No
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateJob(Job):
-    """A private run before it begins.
+class PrivateJob(SourceJob, PlannedJob):
+    """A private run on a source.
 
     Args:
         gradient: the clipped gradient of `module`, or of its head where there is a trunk, over the units that the plan
             draws.
-        plan: the plan of all releases.
-        circumstances: facts for the statement besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
         notes: messages about defaults chosen for this machine, reported before the run begins.
-        budget: name of the owner's budget in which the whole plan is reserved.
         public_examples: the public examples of the model's normalisation.
         groups: whether each training record is in the second group of a plan with a drift, bool (N,).
     """
 
     gradient: ClippedGradient | UserGradient
-    plan: PrivacyPlan
-    circumstances: Circumstances
     input_shape: Shape
     notes: tuple[str, ...] = ()
-    budget: str | None = None
     public_examples: PublicNormalisation | None = None
     groups: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def step_facts(self) -> dict[str, Any]:
         """The digest of the public examples, and the budget's name."""
-        public = {} if self.public_examples is None else self.public_examples.pin
-        return public | ({} if self.budget is None else {"budget": {"name": self.budget}})
+        return ({} if self.public_examples is None else self.public_examples.pin) | super().step_facts
+
+    @property
+    def noise(self) -> str:  # type: ignore[override]
+        """As the settings name it."""
+        return self.settings.noise
+
+    @property
+    def identity(self) -> DataIdentity:
+        """By what the owner's list recognises the source."""
+        return DataIdentity.from_source(self.source)
+
+    @property
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint
+
+    @property
+    def decided(self) -> Any:
+        """As of `PlannedJob`."""
+        named = self.settings.to_dict(), self.transform.to_dict(), self.source.features
+        return *named, self.step_facts, self.performance.precision
 
     @property
     def synthetic_targets(self) -> Tensor | None:
@@ -202,8 +322,7 @@ class PrivateJob(Job):
 
     @property
     def sampler_inputs(self) -> dict[str, np.ndarray]:
-        """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
-        (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
+        """As of `PlannedJob`."""
         excluded = None if self.public_examples is None else self.public_examples.excluded
         inputs = {"groups": self.groups, "excluded": excluded}
         return {name: entries for name, entries in inputs.items() if entries is not None}
@@ -282,7 +401,7 @@ class PublicTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicJob(Job):
+class PublicJob(SourceJob):
     """A run without privacy before it begins, on public data. It has no plan and no guarantee.
 
     A subclass that trains nothing does not read the training data (`uses_data` is False), which may then be private.

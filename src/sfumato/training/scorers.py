@@ -15,7 +15,7 @@ from sfumato.evaluation import accuracy, next_words
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.training.inputs import OnFeatures, features
-from sfumato.training.job import Job
+from sfumato.training.job import SourceJob
 
 
 class Scorer:
@@ -23,7 +23,7 @@ class Scorer:
 
     figure = "accuracy"
 
-    def __init__(self, job: Job, progress: Progress | None = None):
+    def __init__(self, job: SourceJob, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
         self._features = None if job.trunk is None else features(job, job.source.test, progress or NoProgress())
         self._labels = torch.from_numpy(job.source.test.labels)
@@ -134,7 +134,7 @@ class WordScorer(Scorer):
         return []
 
 
-def scorer_of(job: Job, progress: Progress | None = None) -> Scorer:
+def scorer_of(job: SourceJob, progress: Progress | None = None) -> Scorer:
     """The scorer for the run's loss: exclusive classes, several labels, or next words."""
     loss = job.settings.objective.loss
     kind = WordScorer if loss == NEXT_WORD else Scorer if is_exclusive(loss) else MultilabelScorer

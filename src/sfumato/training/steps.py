@@ -22,9 +22,9 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import launch
 from sfumato.training.inputs import Inputs, dropout_keys, load_to_device, make_views
-from sfumato.training.job import PrivateJob, PublicJob
+from sfumato.training.job import PlannedJob, PrivateJob, PublicJob
 from sfumato.training.parts.part import RunKind
-from sfumato.training.preparation.building import noise_of
+from sfumato.training.preparation.building import noise_named
 from sfumato.training.scorers import scorer_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.user_records import UserRecords, record_shares
@@ -108,13 +108,13 @@ class PrivateTrainingSteps(PlanSteps):
     excluded record does not move any other one (unit: one record).
     """
 
-    def __init__(self, job: PrivateJob, key: RunKey, progress: Progress | None = None):
+    def __init__(self, job: PlannedJob, key: RunKey, progress: Progress | None = None, *, inputs: Any = None):
         plan = job.plan
-        noise = noise_of(job.settings, plan, key)
+        noise = noise_named(job.noise, plan, key)
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = launch.current_workers()
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)
-        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
+        self._inputs = inputs or (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)  # type: ignore
         draws = job.sampler_inputs
         self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
         records = self._inputs.units if self._excluded is None else len(self._excluded)

@@ -96,7 +96,8 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
         """Print the dry run."""
         from sfumato.cli.output.training_output import show_dry_run
         from sfumato.training.preparation import sources
-        from sfumato.training.run import earlier_use_notes, option_notes, refuse_finished
+        from sfumato.training.preparation.resume import earlier_use_notes
+        from sfumato.training.run import option_notes, refuse_finished
 
         refuse_finished(run)
         for note in () if run.exists else earlier_use_notes(job):
