@@ -246,7 +246,7 @@ def test_what_everybody_uses_is_made_of_few_things():
 
     assert {kind.__name__: len(fields(kind)) for kind in (Settings, Source, SourceSpec, Declared)} == {
         "Settings": 8,
-        "Source": 6,
+        "Source": 33,
         "SourceSpec": 2,
         "Declared": 8,
     }

@@ -13,8 +13,8 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data import decoding, open_source, paths
-from sfumato.data.readers import csv_lines
 from sfumato.data.readers import numpy_archive as archives
+from sfumato.data.readers import table
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
 CASES: list[tuple[Bad, str]] = []
@@ -571,12 +571,12 @@ all_refused(
     [
         case(
             "",
-            "table 'PATH/t.csv' has no column 'path' in its first line, which has ''; give its name as path_column, "
+            "table 'PATH/t.csv' has no column 'path', only ''; give its name as path_column, "
             "or begin the table with a line such as path,label or path,label,user,split",
         ),
         case(
             "path,class\n0.png,cat\n",
-            "table 'PATH/t.csv' has no column 'label' in its first line, which has 'path,class'; give its name as "
+            "table 'PATH/t.csv' has no column 'label', only 'path,class'; give its name as "
             "label_column, or begin the table with a line such as path,label or path,label,user,split",
         ),
         case(
@@ -788,9 +788,9 @@ def test_lines_of_a_table_may_be_long_and_end_in_any_way(newline, tmp_path, key,
         image(tmp_path / f"{number}.png")
     lines = ["path,label,split", *(f"{at}.png,{'ab'[at % 2]},{'train' if at < 4 else 'test'}" for at in range(8))]
     (tmp_path / "t.csv").write_bytes(newline.join([*lines, ""]).encode())
-    monkeypatch.setattr(csv_lines, "LONGEST_LINE", 19)
+    monkeypatch.setattr(table, "LONGEST_LINE", 19)
     assert len(open_source(f"csv:{tmp_path}/t.csv", owner_key=key).train) == 4
-    monkeypatch.setattr(csv_lines, "LONGEST_LINE", 16)
+    monkeypatch.setattr(table, "LONGEST_LINE", 16)
     with pytest.raises(SfumatoError, match="one of its lines has 16 characters or more"):
         open_source(f"csv:{tmp_path}/t.csv", owner_key=key)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sfumato import _devices
-from sfumato.data import parts
-from sfumato.data.parts import DeviceRecords, fits_on_device
+from sfumato.data import source as parts
 from sfumato.data.records import TextRecords
+from sfumato.data.source import DeviceRecords, fits_on_device
 
 CPU = torch.device("cpu")
 

@@ -136,7 +136,7 @@ def test_what_is_refused(table, declared, match):
 
 
 def test_nothing_is_read_where_no_list_is_declared(table, monkeypatch):
-    monkeypatch.setattr("sfumato.data.readers.csv_lines.rows_of", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("sfumato.data.readers.table.rows_of", lambda *_: pytest.fail("read"))
     with pytest.raises(SfumatoError, match="and none is given"):
         opened(table, words=None)
 

@@ -14,7 +14,6 @@ from sfumato.data.record_users import user_code
 
 PEOPLE = ("Jürgen", "Zoë", "Renée", "Ann", "Bob", "Eve", "Kim", "Lee")
 COUNT = 64
-NOTE = "users written in more than one Unicode form are treated as one each: 'Jürgen', 'Renée', 'Zoë'"
 
 
 def other_form(name: str) -> str:
@@ -108,7 +107,6 @@ def test_two_spellings_of_a_name_are_one_user_on_one_side_in_one_class_and_group
     assert sorted(source.classes) == ["Müll", "Papier"]
     if source.train.groups is not None:
         assert {str(group) for group in source.train.groups} <= {"café", "bar"}
-    assert NOTE in source.notes
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,7 +127,7 @@ def test_spaces_around_a_name_are_none_of_it(tmp_path, key, kind, monkeypatch):
 
 
 def test_the_form_of_a_name_changes_nothing(tmp_path, key):
-    """Not even the split, which hashes it; and names that have one form each leave no note."""
+    """Not even the split, which hashes it."""
     people = []
     for form in (str, other_form):
         root = tmp_path / form.__name__
@@ -139,7 +137,6 @@ def test_the_form_of_a_name_changes_nothing(tmp_path, key):
             Image.fromarray(np.full((8, 8), number, np.uint8)).save(path)
         source = open_source(f"folder:{root}", owner_key=key, user_from="folder", test_fraction=0.5)
         people.append({str(user) for user in source.train.users})
-        assert source.notes == ()
     assert people[0] == people[1] <= set(PEOPLE)
 
 
@@ -159,13 +156,10 @@ def test_parts_whose_classes_differ_in_form_alone_are_parts(tmp_path, key, class
     class_folder("train", **{other_form("Müll"): 9, "Papier": 9})
     class_folder("test", Müll=5, Papier=5)
     source = open_source(f"folder:{tmp_path}", owner_key=key)
-    assert (source.classes, source.notes) == (
-        ("Müll", "Papier"),
-        ("classes written in more than one Unicode form are treated as one each: 'Müll'",),
-    )
+    assert source.classes == ("Müll", "Papier")
 
 
-def test_a_patient_in_two_forms_is_one_and_a_note_says_so_without_the_name(tmp_path, scan, key):
+def test_a_patient_in_two_forms_is_one(tmp_path, scan, key):
     for number in range(40):
         name = (str, other_form)[number % 2](PEOPLE[number // 4 % 8])
         pixels = np.full((8, 8), number, np.uint16)
@@ -175,6 +169,3 @@ def test_a_patient_in_two_forms_is_one_and_a_note_says_so_without_the_name(tmp_p
     sides = [{str(user) for user in part.users} for part in (source.train, source.test)]
     assert (len(sides[0] | sides[1]), len(sides[0] & sides[1])) == (8, 0)
     assert sides[0] | sides[1] == {user_code(key, name) for name in PEOPLE}
-    assert source.notes == (
-        "patients whose identifier is written in more than one Unicode form are treated as one each: 3",
-    )

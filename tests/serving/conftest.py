@@ -67,17 +67,14 @@ def png():
 
 
 @pytest.fixture
-def serving(monkeypatch):
+def serving():
     """Serve a model, with limits or a key; gives host and port, and the service. At its end it waits for nobody."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
     from sfumato.serving import Limits, Service
     from sfumato.serving.server import open_listener, serve, server
 
     @contextmanager
-    def served(loaded, *, key=None, grace=None, **limits):
-        monkeypatch.setattr("sfumato.serving.server.GRACE", 0.0)
-        if grace is not None:
-            monkeypatch.setattr("sfumato.serving.server.grace", grace)
+    def served(loaded, *, key=None, **limits):
         service = Service(loaded, limits=Limits(**limits), key=key, local=True)
         ready, listener = server(service), open_listener("127.0.0.1", 0)
         place = listener.getsockname()

@@ -16,8 +16,8 @@ from sfumato.serving.service import ApiKey
     ("given", "words"),
     [
         ({"megabytes": 0}, "max_body must be positive"),
-        ({"wait": float("nan")}, "wait must be a finite number"),
-        ({"queue": 8, "batch": 9}, "queue=8 is smaller than a batch of 9"),
+        ({"seconds": float("nan")}, "timeout must be a finite number"),
+        ({"queue": 0}, "queue must be at least 1"),
     ],
 )
 def test_limits_are_checked(given, words):

@@ -98,7 +98,7 @@ sys.path.insert(0, {root!r})
 os.chdir({place!r})
 from benchmarks.shared.counting import counting_device
 from sfumato.cli import main
-from sfumato.data import parts as held
+from sfumato.data import source as held
 
 with counting_device():
     pass  # before the first backward pass

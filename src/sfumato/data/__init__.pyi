@@ -14,8 +14,8 @@ from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
 from .kinds import supports_user_from as supports_user_from
 from .opening import open_source as open_source
-from .parts import Part as Part
 from .pieces import CachedRecords as CachedRecords
+from .pieces import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT
 from .readers.python_data import choose_reader as choose_reader
 from .record_users import BY_CLASS as BY_CLASS

@@ -22,11 +22,13 @@ SHOWN = 3
 """Largest number of names in a note."""
 _MISSING = ("", "nan", "NaN", "None", "NaT", "<NA>")
 """How Python, NumPy and pandas write a missing value."""
-_PLURALS = {"class": "classes", "user": "users", "group": "groups"}
 
 
 def to_nfc(name: str) -> str:
     """A name in Unicode's composed form (NFC). All names are compared, counted and stored in this form.
+
+    **Guarantee.** A function of the name alone, so a record's class, user and group are functions of the record (unit:
+    one record; adjacency: any).
 
     >>> to_nfc("Zoe\\u0308") == "Zo\\u00eb", to_nfc("ann")
     (True, 'ann')
@@ -39,58 +41,19 @@ def to_nfd(name: str) -> str:
     return unicodedata.normalize("NFD", name)
 
 
-class Spellings:
-    """Normalises names, and records names that occur in several Unicode forms.
+def user_name(text: str) -> str:
+    """The name of a record's user as all names are compared: composed, and without spaces around it.
 
-    **Guarantee.** The normalised name is a function of the name alone, so a record's class, user and group are
-    functions of the record (unit: one record; adjacency: any). `notes` depend on all names and are for the owner alone.
-
-    >>> names = Spellings()
-    >>> names.normalise("user", "Zoe\\u0308") == names.normalise("user", "Zo\\u00eb"), len(names.notes)
-    (True, 1)
+    Errors: `SfumatoError` for a name that cannot be displayed, or that stands for a missing one.
     """
-
-    def __init__(self) -> None:
-        self._known: dict[str, dict[str, str]] = {what: {} for what in _PLURALS}
-
-    def normalise(self, what: str, name: str) -> str:
-        """The name in its composed form; for a user, without spaces around it.
-
-        Args:
-            what: "class", "user" or "group".
-            name: as read.
-
-        Errors: `SfumatoError` for a user's name that cannot be displayed, or that stands for a missing one.
-        """
-        name = name.strip() if what == "user" else name
-        known = self._known[what]
-        found = known.get(name)
-        if found is None:
-            if what == "user":
-                refuse_unwritable(name, what)
-                if name in _MISSING:
-                    raise SfumatoError(
-                        f"the user of a record is {name!r}, which stands for a missing name",
-                        "give each record the name of its user, and leave out records without one",
-                    )
-            found = known[name] = to_nfc(name)
-        return found
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on names that were read in several Unicode forms."""
-        found: list[str] = []
-        for what, known in self._known.items():
-            names, several = set[str](), set[str]()
-            for name in known.values():
-                (several if name in names else names).add(name)
-            if several:
-                first, more = sorted(several)[:SHOWN], len(several) - SHOWN
-                listed = ", ".join(map(repr, first)) + (f" and {more} more" if more > 0 else "")
-                found.append(
-                    f"{_PLURALS[what]} written in more than one Unicode form are treated as one each: {listed}"
-                )
-        return tuple(found)
+    name = text.strip()
+    refuse_unwritable(name, "user")
+    if name in _MISSING:
+        raise SfumatoError(
+            f"the user of a record is {name!r}, which stands for a missing name",
+            "give each record the name of its user, and leave out records without one",
+        )
+    return to_nfc(name)
 
 
 PARTS = ("train", "test", "validation")

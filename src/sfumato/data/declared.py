@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato import _checks
 from sfumato._checks import SfumatoError, within
 from sfumato._choices import NestedChoices, choices_of
-from sfumato.data.classes import Spellings, check_task, to_nfc
+from sfumato.data.classes import check_task, to_nfc
 
 if TYPE_CHECKING:
     from sfumato.data.levels import Levels
@@ -303,13 +303,11 @@ class Order:
         declared: checked.
         owner_key: the owner's secret, for splits and codes.
         progress: called with (files read, files in all).
-        names: takes every name of a class, a user or a group that is read, and gives it in its composed form.
     """
 
     declared: Declared
     owner_key: bytes = field(repr=False)
     progress: OnProgress | None = None
-    names: Spellings = field(repr=False, compare=False, default_factory=Spellings)
 
 
 def kinds_with(name: str, value: Any) -> list[str] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.data.parts import Part
+from sfumato.data.pieces import Part
 from sfumato.data.record_users import LENGTH
 from sfumato.data.source import own_codes
 from sfumato.data.subsets import coded_users

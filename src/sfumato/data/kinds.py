@@ -16,17 +16,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable
 from sfumato.data.declared import kinds_with
 from sfumato.data.paths import expanded, hugging_face_error, is_cache, is_data_set
-
-if TYPE_CHECKING:
-    from sfumato.data.declared import Order
-    from sfumato.data.parts import Parts
-
 
 CHOSEN = {"EMNIST": {"split": "balanced"}}
 """Required arguments besides the root."""
@@ -152,8 +147,8 @@ class SourceKind:
     published: bool = False
     find: str | None = None
 
-    def load(self, argument: str, order: Order) -> Parts:
-        """Reads the source."""
+    def load(self, argument: str, order: Any) -> Any:
+        """Reads the source, as its reader does: `Parts` of what an `Order` asks for."""
         return _reader(self.reader)(argument, order)
 
 

@@ -17,13 +17,12 @@ from sfumato.data.declared import Declared, OnProgress, Order, Purpose
 from sfumato.data.features import PLACES, Cache
 from sfumato.data.fingerprint import assignment, digests, fingerprint
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
-from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
 from sfumato.data.pieces import damaged
 from sfumato.data.readers.python_data import choose_reader
 from sfumato.data.record_users import refuse_several
 from sfumato.data.records import numbered
-from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
+from sfumato.data.source import FACTS, LEFT_OUT, Parts, Source, from_facts
 from sfumato.data.subsets import count_users
 
 
@@ -112,38 +111,45 @@ def open_source(
     given, declared = declared.given, declared.checked()
     order = Order(declared=declared, owner_key=owner_key, progress=progress)
     loaded = asked.load(order)
-    records, texts = loaded.records, loaded.reading.tokens is not None
+    texts = loaded.tokens is not None
     declared.refuse_of_other_form(where, "texts" if texts else "images")
     _check_parts(loaded, where, open_set=declared.purpose.open_set)
     _check_groups(loaded, where)
     _check_subgroups(loaded, declared.purpose, where)
-    stored, pixels = digests(owner_key, records.train, records.test)
-    users = count_users(declared.people.users, records.train, where)
-    seen = records.train if records.zoomed is None else records.zoomed
+    train, test = loaded.train, loaded.test
+    stored, pixels = digests(owner_key, train, test)
+    users = count_users(declared.people.users, train, where)
+    seen = train if loaded.zoomed is None else loaded.zoomed
     return Source(
         kind=asked.kind,
-        records=records,
-        declared=replace(
-            declared,
-            classes=loaded.classes,
-            size=records.train.shape[1],
-            channels=1 if texts else records.train.shape[3],
-            examples=len(records.train) if declared.examples is None else declared.examples,
-            users=users,
-            public=published if declared.public is None else declared.public,
-        ),
-        facts_read=(
-            *(() if published else _read(given, texts=texts)),
-            *((USERS,) if users is not None and declared.people.users is None else ()),
-        ),
-        identity=Identity(
-            fingerprint=loaded.fingerprint or fingerprint(owner_key, seen, records.test, loaded.classes),
-            stored_digest=stored,
-            pixels=pixels,
-            assignment=assignment(owner_key, records.train, records.test),
-            places=places_of(spec) if asked.spelt else (),
-        ),
-        reading=replace(loaded.reading, notes=(*loaded.reading.notes, *order.names.notes)),
+        train=train,
+        test=test,
+        zoomed=loaded.zoomed,
+        classes=loaded.classes,
+        examples=len(train) if declared.examples is None else declared.examples,
+        users=users,
+        size=train.shape[1],
+        channels=1 if texts else train.shape[3],
+        public=published if declared.public is None else declared.public,
+        read=() if published else _read(given, texts=texts),
+        users_read=users is not None and declared.people.users is None,
+        bit_depth=declared.pixels.bit_depth,
+        window=declared.pixels.window,
+        user_from=declared.people.user_from,
+        open_set=declared.purpose.open_set,
+        test_fraction=declared.loading.share,
+        fingerprint=loaded.fingerprint or fingerprint(owner_key, seen, test, loaded.classes),
+        stored_digest=stored,
+        pixels=pixels,
+        assignment=assignment(owner_key, train, test),
+        places=places_of(spec) if asked.spelt else (),
+        size_rule=loaded.size_rule,
+        has_own_split=loaded.has_own_split,
+        cropped_share=loaded.cropped_share,
+        filtered=loaded.filtered,
+        unreadable_files=loaded.unreadable_files,
+        notes=loaded.notes,
+        tokens=loaded.tokens,
     )
 
 
@@ -158,7 +164,7 @@ def _read(given: Collection[str], *, texts: bool) -> tuple[str, ...]:
 def _check_groups(loaded: Parts, spec: str) -> None:
     """Refuses a user in two groups."""
     known: dict[str, str] = {}
-    for part in (loaded.records.train, loaded.records.test):
+    for part in (loaded.train, loaded.test):
         if part.users is None or part.groups is None:
             continue
         for user, group in zip(part.users.tolist(), part.groups.tolist(), strict=True):
@@ -175,13 +181,13 @@ def _check_subgroups(loaded: Parts, purpose: Purpose, spec: str) -> None:
     """Refuses groups for figures of records without one class each, and a column of too many."""
     if purpose.groups_from is None:
         return
-    if purpose.open_set or loaded.records.train.labels.ndim != 1:
+    if purpose.open_set or loaded.train.labels.ndim != 1:
         raise SfumatoError(
             f"`groups_from` is {purpose.groups_from}, but figures of groups are for classifiers with one class for "
             "each record",
             "leave it out",
         )
-    parts = (loaded.records.train, loaded.records.test)
+    parts = (loaded.train, loaded.test)
     found = {name for part in parts if part.subgroups is not None for name in np.unique(part.subgroups)}
     if len(found) > MOST_GROUPS:
         raise SfumatoError(
@@ -191,16 +197,16 @@ def _check_subgroups(loaded: Parts, purpose: Purpose, spec: str) -> None:
 
 
 def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:
-    train, test = loaded.records.train, loaded.records.test
-    record = "image" if loaded.reading.tokens is None else "text"
+    train, test = loaded.train, loaded.test
+    record = "image" if loaded.tokens is None else "text"
     if not open_set and train.labels.ndim == 1:
         class_lists.check_counts(
             train.labels,
             test.labels,
             loaded.classes,
             where=repr(spec),
-            listed=loaded.reading.classes_listed,
-            parted=loaded.reading.has_own_split,
+            listed=loaded.classes_listed,
+            parted=loaded.has_own_split,
             record=record,
         )
     for name, part in (("training", train), ("test", test)):

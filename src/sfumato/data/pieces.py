@@ -22,6 +22,7 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
 from sfumato._systems import open_bytes, read_at
 from sfumato.data.record_users import LENGTH, as_array
+from sfumato.data.records import FileRecords, Records, TextRecords
 
 _METADATA = "sfumato"
 _TEXTS = ("users", "groups")
@@ -161,6 +162,9 @@ class CachedRecords:
             if stop > start:
                 piece = int(pieces[start])
                 yield piece, int(places[start] - self._starts[piece]), slice(start, stop)
+
+
+Part = Records | FileRecords | TextRecords | CachedRecords
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from sfumato import _devices
 from sfumato._cards import card
 from sfumato._checks import SfumatoError
-from sfumato._choices import NestedChoices
-from sfumato.data.declared import Declared
+from sfumato.data.declared import TEST_FRACTION
 from sfumato.data.features import SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.kinds import PUBLISHED
-from sfumato.data.parts import Part, Reading, RecordSets
+from sfumato.data.pieces import Part
 from sfumato.data.record_users import codes_of
 from sfumato.data.records import FileRecords, Records
 from sfumato.data.tokens import NextWords, Tokens
@@ -31,33 +33,67 @@ LEFT_OUT = "left_out"
 USERS = "users"
 """A further fact for guarantees for users."""
 
-Value = TypeVar("Value")
 
-
-class FieldOf(Generic[Value]):
-    """Exposes a field of one of a source's components as an attribute of the source."""
-
-    def __init__(self, part: str):
-        self._part = part
-
-    def __set_name__(self, kind: type, name: str) -> None:
-        self._get = attrgetter(f"{self._part}.{name}")
-
-    @overload
-    def __get__(self, source: None, kind: type) -> Self: ...
-
-    @overload
-    def __get__(self, source: Any, kind: type) -> Value: ...
-
-    def __get__(self, source: Any, kind: type) -> Value | Self:
-        return self if source is None else self._get(source)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Keyed digests by which the owner recognises data.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """The result of a reader.
 
     Args:
+        train, test, zoomed: as in `Source`.
+        classes: class names; a label is a position in it.
+        size_rule: how the size of the images was chosen, in words.
+        classes_listed: whether the owner or the file listed the classes, so that classes without images are intended;
+            otherwise the list comes from the labels.
+        has_own_split: whether the data came in two parts; otherwise a keyed hash made them.
+        cropped_share: share of an image that the central crop leaves out, median over all images, if known. For the
+            owner alone.
+        filtered: whether the set was filtered by looking at private data, so that models trained on it reveal them.
+        unreadable_files: skipped files that could not be read as images. For the owner alone.
+        notes: further notes on the reading. For the owner alone.
+        tokens: conversion of texts to numbers, if the records are texts.
+        fingerprint: of the records, if it was computed while reading; None to compute it afterwards.
+    """
+
+    train: Part
+    test: Part
+    zoomed: Records | FileRecords | None = None
+    classes: tuple[str, ...]
+    size_rule: str
+    classes_listed: bool = True
+    has_own_split: bool = True
+    cropped_share: float = 0.0
+    filtered: bool = False
+    unreadable_files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    tokens: Tokens | None = None
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """A labelled data set in two parts, with its facts.
+
+    Args:
+        kind: "digits", "folder", "npz", "csv", "parquet", "hf", "torchvision" or "features"; for data
+            from Python "arrays", "dataset", "hf" or "frame"; never a path.
+        train: the training records: images uint8 (N, size, size, channels); features float32 (N, S, D), the first
+            version for scoring, the last K for training; or texts, int32 (N, T).
+        test: the test records, likewise.
+        held_out: records held out from the training part, for scoring.
+        zoomed: the training records with the larger images from which views with zoom are cut; None if not requested,
+            or if the originals are arrays no larger than `size`.
+        at_most: largest number of training records kept per user (`cap_per_user`); None for all.
+        classes: class names; a label is a position in it. For `multilabel` sources the labels' names.
+        examples: number of training examples for which the guarantee is computed, as declared, otherwise as counted.
+        users: number of users, likewise; None if unknown.
+        size: pixels on each side of every image; T for texts.
+        channels: of every image; 1 for texts.
+        public: whether the records are public.
+        read: those of `FACTS`, and "left_out", that were read from the data instead of declared, and are not covered by
+            a guarantee for examples. None for published data sets, whose facts are public.
+        users_read: whether the number of users was counted in the data instead of declared.
+        bit_depth, window, user_from, open_set, test_fraction: as declared. `test_fraction` is the expected share of the
+            test part, if the keyed hash split the data.
         fingerprint: HMAC of all records, their parts and their classes, 64 hexadecimal digits. It covers the larger
             training images instead of the others if they were read.
         stored_digest: HMAC of the first codes of all records, over both parts together. It does not depend on the size,
@@ -66,82 +102,47 @@ class Identity:
         assignment: HMACs of which records belong to one user, over both parts together (`grouping`); empty if unknown.
         features: HMAC of all features and of how they were computed, if the records are features.
         places: where the records, or the images behind the features, were read from (`places_of`); empty if unknown.
+        size_rule, has_own_split, cropped_share, filtered, unreadable_files, notes, tokens: as in `Parts`.
+        cache: the cache, if the records are features; size and channels are then those of the original images.
     """
 
+    kind: str
+    train: Part = field(repr=False)
+    test: Part = field(repr=False)
+    held_out: Part | None = field(repr=False, default=None)
+    zoomed: Records | FileRecords | None = field(repr=False, default=None)
+    at_most: int | None = None
+    classes: tuple[str, ...]
+    examples: int
+    users: int | None = None
+    size: int
+    channels: int
+    public: bool
+    read: tuple[str, ...] = ()
+    users_read: bool = False
+    bit_depth: int | None = None
+    window: Sequence[int] | None = None
+    user_from: str | None = None
+    open_set: bool = False
+    test_fraction: float = TEST_FRACTION
     fingerprint: str = field(repr=False)
     stored_digest: str = field(repr=False, default="")
     pixels: str = field(repr=False, default="")
     assignment: str = field(repr=False, default="")
     features: str | None = field(repr=False, default=None)
     places: tuple[str, ...] = field(repr=False, default=())
+    size_rule: str
+    has_own_split: bool = True
+    cropped_share: float = field(repr=False, default=0.0)
+    filtered: bool = False
+    unreadable_files: tuple[str, ...] = field(repr=False, default=())
+    notes: tuple[str, ...] = field(repr=False, default=())
+    tokens: Tokens | None = None
+    cache: Cache | None = None
 
-
-@dataclass(frozen=True, init=False, eq=False)
-class Source(NestedChoices):
-    """A labelled data set in two parts, with its facts.
-
-    The fields of its components are also attributes of the source: `source.train`, `source.size`.
-
-    Args:
-        kind: "digits", "folder", "npz", "csv", "parquet", "hf", "torchvision" or "features"; for data
-            from Python "arrays", "dataset", "hf" or "frame"; never a path.
-        records: the sets of records: `train`, `test`, `held_out`, `zoomed`, `at_most`.
-        declared: `classes` (a label is a position in it; for `multilabel` sources the labels' names), `examples`
-            (number of training examples for which the guarantee is computed), `users` (None if unknown), `size` (pixels
-            on each side of every image, T for texts), `channels` (1 for texts) and `public`, as declared, otherwise as
-            read; and all other declared facts.
-        facts_read: those of `FACTS`, "left_out" and "users" that were read from the data instead of declared, and are
-            not covered by the guarantee. At most users for published data sets, whose facts are public.
-        identity: digests by which the owner recognises the data: `fingerprint` and others.
-        reading: how the records were read: `size_rule`, `has_own_split`, `cropped_share`, `filtered`,
-            `unreadable_files`, `tokens`, `cache`.
-    """
-
-    kind: str
-    records: RecordSets = field(repr=False)
-    declared: Declared
-    facts_read: tuple[str, ...]
-    identity: Identity = field(repr=False)
-    reading: Reading
-
-    train = FieldOf[Part]("records")
-    test = FieldOf[Part]("records")
-    held_out = FieldOf[Part | None]("records")
-    zoomed = FieldOf[Records | FileRecords | None]("records")
-    at_most = FieldOf[int | None]("records")
-    classes = FieldOf[tuple[str, ...]]("declared.labels")
-    size = FieldOf[int]("declared.pixels")
-    channels = FieldOf[int]("declared.pixels")
-    bit_depth = FieldOf[int | None]("declared.pixels")
-    window = FieldOf[Sequence[int] | None]("declared.pixels")
-    examples = FieldOf[int]("declared")
-    users = FieldOf[int | None]("declared.people")
-    user_from = FieldOf[str | None]("declared.people")
-    public = FieldOf[bool]("declared")
-    fingerprint = FieldOf[str]("identity")
-    stored_digest = FieldOf[str]("identity")
-    pixels = FieldOf[str]("identity")
-    assignment = FieldOf[str]("identity")
-    features = FieldOf[str | None]("identity")
-    places = FieldOf[tuple[str, ...]]("identity")
-    size_rule = FieldOf[str]("reading")
-    has_own_split = FieldOf[bool]("reading")
-    cropped_share = FieldOf[float]("reading")
-    filtered = FieldOf[bool]("reading")
-    notes = FieldOf[tuple[str, ...]]("reading")
-    unreadable_files = FieldOf[tuple[str, ...]]("reading")
-    tokens = FieldOf[Tokens | None]("reading")
-    cache = FieldOf[Cache | None]("reading")
-
-    def __init__(self, **given: Any):
-        """Takes components, or their fields by name, which override the components.
-
-        So `dataclasses.replace(source, public=True)` is the same source with another declaration.
-        """
-        known = given.get("facts_read", ())
-        read = given.pop("read", tuple(fact for fact in known if fact != USERS))
-        counted = (USERS,) if given.pop("users_read", USERS in known) else ()
-        super().__init__(**{**given, "facts_read": (*read, *counted)})
+    def __post_init__(self) -> None:
+        if self.zoomed is not None and not np.array_equal(self.zoomed.labels, self.train.labels):
+            raise TypeError("zoomed must hold the records of train, in the same order")
 
     def __repr__(self) -> str:
         if self.tokens is not None:
@@ -163,20 +164,9 @@ class Source(NestedChoices):
         return card(f"Source ({'public' if self.public else 'private'})", figures, repr(self), more=read)
 
     @property
-    def test_fraction(self) -> float:
-        """The expected share of the test part, if the keyed hash split the data."""
-        return self.declared.loading.share
-
-    @property
-    def read(self) -> tuple[str, ...]:
-        """The facts that a guarantee for examples does not cover: `facts_read` without the number of users, which it
-        does not use."""
-        return tuple(fact for fact in self.facts_read if fact != USERS)
-
-    @property
-    def users_read(self) -> bool:
-        """Whether the number of users was counted in the data instead of declared."""
-        return USERS in self.facts_read
+    def facts_read(self) -> tuple[str, ...]:
+        """The facts that were read from the data: `read`, and "users" if the users were counted."""
+        return (*self.read, *((USERS,) if self.users_read else ()))
 
     @property
     def multilabel(self) -> bool:
@@ -304,5 +294,50 @@ def facts(source: Source) -> dict[str, Any]:
 
 def from_facts(known: Mapping[str, Any], **attributes: Any) -> Source:
     """A source from the facts stored in a cache and further attributes."""
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     return Source(**{_SPELT.get(name, name): value for name, value in plain.items()} | attributes)
+
+
+DEVICE_SHARE = 0.25
+"""Share of an accelerator's free memory for the records. Activations need most of it."""
+BLOCK = 1 << 26
+"""Bytes per copy."""
+
+
+class DeviceRecords:
+    """Records and their labels on a device.
+
+    **Guarantee.** Each row is the stored record, and `take` returns the requested rows, so a step has the same inputs
+    as if it read the records itself. All records are copied once, before the first step. Afterwards only positions are
+    sent to the device.
+
+    Args:
+        records: N images uint8 (N, S, S, C), or texts int32 (N, T).
+        device: target of the copy.
+        advance: called with the number of records copied so far.
+    """
+
+    def __init__(self, records: Part, device: torch.device, advance: Callable[[int], None] = lambda done: None):
+        each = max(1, BLOCK // max(1, _bytes(records) // max(1, len(records))))
+        dtype = torch.from_numpy(records.take(slice(0, 0)).copy()).dtype
+        self._stored = torch.empty(records.shape, dtype=dtype, device=device)
+        for start in range(0, len(records), each):
+            block = records.take(slice(start, start + each))
+            self._stored[start : start + each] = _devices.to_device(np.require(block, requirements=["C", "W"]), device)
+            advance(min(start + each, len(records)))
+        self._labels = _devices.to_device(np.require(records.labels, requirements=["C", "W"]), device)
+
+    def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The records in these rows (n,) as stored, (n, ...), and their labels (n,) or (n, L)."""
+        there = _devices.to_device(rows, self._stored.device)
+        return self._stored.index_select(0, there), self._labels.index_select(0, there)
+
+
+def fits_on_device(records: Part, device: torch.device) -> bool:
+    """Whether to keep the records there: on an accelerator, if they need at most `DEVICE_SHARE` of its free memory."""
+    return device.type != "cpu" and _bytes(records) <= DEVICE_SHARE * _devices.free_memory(device)
+
+
+def _bytes(records: Part) -> int:
+    """Bytes of all records as stored."""
+    return math.prod(records.shape) * records.take(slice(0, 0)).itemsize

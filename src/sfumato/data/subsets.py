@@ -16,8 +16,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato._files import write
-from sfumato.data.parts import Part
-from sfumato.data.pieces import CachedRecords
+from sfumato.data.pieces import CachedRecords, Part
 from sfumato.data.readers.layout import layout_of, refuse_unclear_classes, subfolders
 from sfumato.data.record_users import BY_CLASS, LENGTH, in_test, user_code
 from sfumato.data.records import numbered
@@ -155,7 +154,7 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
     Errors: `SfumatoError` if each class of a classifier is one user, since it would never see the held-out classes.
     """
     fraction("validation", share, remedy="give the share of the training part to hold out, such as 0.1")
-    if source.user_from == BY_CLASS and not source.declared.purpose.open_set:
+    if source.user_from == BY_CLASS and not source.open_set:
         raise SfumatoError(
             f"validation {share:g} is held out by user, and by `user_from={BY_CLASS}` whole classes would be",
             "leave one of them out",

@@ -164,7 +164,7 @@ def class_users_note(source: Source, plan: PrivacyPlan) -> str | None:
     """A note on what a guarantee for users means if each class is one user; else None."""
     from sfumato.data import BY_CLASS
 
-    if source.user_from != BY_CLASS or source.declared.purpose.open_set or not isinstance(plan.unit, User):
+    if source.user_from != BY_CLASS or source.open_set or not isinstance(plan.unit, User):
         return None
     return (
         "each class is one user, so the guarantee hides what the model knows about a class: the smaller epsilon, the "
@@ -204,7 +204,7 @@ def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
         raise SfumatoError("the plan has virtual clients, which are for embeddings", "make the plan without clients")
     check_cap(by_user(source.train)[0], unit)
     check_classes(source)
-    if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # otherwise the parts share classes on purpose
+    if source.user_from != BY_CLASS or source.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)
     rule = plan.participation
     if rule.padded_size is not None:

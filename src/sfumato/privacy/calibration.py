@@ -234,10 +234,10 @@ class Draft:
     mechanism: Mechanism | OptimalToeplitz
     accountant: str
 
-    def plan(self, **found: Any) -> Any:
+    def plan(self, **values: Any) -> Any:
         """The plan, with the missing number in `found`."""
-        if found:
-            return replace(self, **found).plan()
+        if values:
+            return replace(self, **values).plan()
         participation = participation_for(population=self.examples, batch_size=self.batch_size, rule=self.participation)  # type: ignore[arg-type]
         steps = positive_integer("steps", self.steps, remedy="give the number of training steps")
         noise = self.mechanism.adapted(participation, self.examples, steps)
@@ -267,18 +267,18 @@ class Draft:
         return plan.with_noise(noise_multiplier)
 
     def _most_steps(self, target: Any) -> Any:
-        one = self.plan(steps=1)
+        single_step = self.plan(steps=1)
         fixed = isinstance(self.mechanism, Mechanism)
         limit = MAX_STEPS if isinstance(self.mechanism, Mechanism) else self.mechanism.longest
-        most = (one if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(
+        most = (single_step if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(
             target, accountant=self.accountant
         )
         if most and not fixed:  # the noise differs for each number of steps
-            turn = one.participation.gap(self.examples)
+            turn = single_step.participation.gap(self.examples)
             ends = None if turn is None else partial(ends_of_turns, turn=turn)
             cost = self._cost_by("steps", target)
             most = largest_within(cost, target.limit, limit, guess=most, beyond=ends)
-        return self.plan(steps=self._at_least_one(most, one, target, "step"))
+        return self.plan(steps=self._at_least_one(most, single_step, target, "step"))
 
     def _largest_batch(self, target: Any) -> Any:
         rule, steps = self.participation, self.steps or 1
@@ -292,9 +292,9 @@ class Draft:
         most = largest_within(cost, target.limit, limit, math.sqrt(self.examples), beyond=whole_rounds)
         return self.plan(batch_size=self._at_least_one(most, self.plan(batch_size=1), target, "example in a batch"))
 
-    def _at_least_one(self, most: int, one: Any, target: Any, what: str) -> int:
+    def _at_least_one(self, most: int, single_step: Any, target: Any, what: str) -> int:
         if most < 1:
-            cost = target.cost(one, accountant=self.accountant)
+            cost = target.cost(single_step, accountant=self.accountant)
             raise SfumatoError(
                 f"{target} is already exceeded by one {what} ({cost:.3g})", f"give more noise or a larger {target.name}"
             )

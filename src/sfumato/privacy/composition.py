@@ -178,7 +178,7 @@ class RepeatedLosses:
         while near < max(abs(self.first), abs(last)):
             far.append(near)
             near += 1 + near // _PRECISION
-        selected = np.array([self.first, last, *far, *(-one for one in far)])
+        selected = np.array([self.first, last, *far, *(-distance for distance in far)])
         selected = np.unique(selected[(selected >= self.first) & (selected <= last)])
         places = np.arange(self.first, last + 1)
         after = np.clip(np.searchsorted(selected, places, side="right"), 1, max(len(selected) - 1, 1))
@@ -216,8 +216,8 @@ class Composition:
 
     def __init__(self, steps: Sequence[RepeatedLosses], width: float):
         self.steps, self.width = steps, width
-        self.lost = -math.expm1(sum(one.count * math.log1p(-min(one.lost, 1 - _UNIT)) for one in steps))
-        self._sketches = [one.sketch(width) for one in steps]
+        self.lost = -math.expm1(sum(step.count * math.log1p(-min(step.lost, 1 - _UNIT)) for step in steps))
+        self._sketches = [step.sketch(width) for step in steps]
 
     def epsilon(self, delta: float, *, at_least: float = 0.0) -> float:
         """The least epsilon >= `at_least` whose delta, rounding included, is at most this; infinity if none."""
@@ -267,12 +267,12 @@ class Composition:
         """A bound on log E[e^(t sum)] over bounded losses, and its first two derivatives: the mean and variance of the
         tilted sum."""
         total = [0.0, 0.0, 0.0]
-        for one, (losses, masses) in zip(self.steps, self._sketches, strict=True):
+        for step, (losses, masses) in zip(self.steps, self._sketches, strict=True):
             weights, log_moment = _tilted(losses, masses, tilt)
             mean = float(weights @ losses)
-            total[0] += one.count * log_moment
-            total[1] += one.count * mean
-            total[2] += one.count * float(weights @ (losses - mean) ** 2)
+            total[0] += step.count * log_moment
+            total[1] += step.count * mean
+            total[2] += step.count * float(weights @ (losses - mean) ** 2)
         return total[0], total[1], total[2]
 
     def _tilt_for(self, epsilon: float) -> float:
@@ -314,15 +314,15 @@ class Composition:
         transform = _FOURIER * _UNIT * (math.log2(size) + 1)
         spectrum, error = 1.0, 0.0
         rounded = 4.0 * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
-        for one, weights in zip(self.steps, tilts, strict=True):
-            ends = abs(one.first), abs(one.first + len(weights) - 1)
+        for step, weights in zip(self.steps, tilts, strict=True):
+            ends = abs(step.first), abs(step.first + len(weights) - 1)
             step_error = 2 * tilt * self.width * max(ends) + _MASS_ROUNDING
-            if one.subtracted:  # (loss - epsilon)+ / width is at most e^(t (loss - epsilon)) / (e t width)
+            if step.subtracted:  # (loss - epsilon)+ / width is at most e^(t (loss - epsilon)) / (e t width)
                 step_error += 4 / (math.e * tilt * self.width)
-            rounded += one.count * step_error
-            error += one.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
-            places = (one.first + np.arange(len(weights))) % size
-            spectrum = spectrum * _power(fft.rfft(np.bincount(places, weights, size)), one.count)
+            rounded += step.count * step_error
+            error += step.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
+            places = (step.first + np.arange(len(weights))) % size
+            spectrum = spectrum * _power(fft.rfft(np.bincount(places, weights, size)), step.count)
         masses: Any = fft.irfft(spectrum, size)
         error += transform * float(np.linalg.norm(masses))
         # The L2 norm of e^(-t x) (1 - e^-x) over the grid above epsilon: the weight of an error at distance x above
@@ -339,15 +339,15 @@ class Composition:
 
     def _weights(self, tilt: float) -> tuple[list[Any], float, tuple[int, int]]:
         """Each step's tilted masses, L of the sum, and the range of the sum."""
-        tilted_steps = [one.tilted(self.width, tilt) for one in self.steps]
-        log_moment = sum(one.count * moment for one, (_, moment) in zip(self.steps, tilted_steps, strict=True))
+        tilted_steps = [step.tilted(self.width, tilt) for step in self.steps]
+        log_moment = sum(step.count * moment for step, (_, moment) in zip(self.steps, tilted_steps, strict=True))
         return [weights for weights, _ in tilted_steps], log_moment, self._window(tilt, log_moment)
 
     def _window(self, tilt: float, log_moment: float) -> tuple[int, int]:
         """The multiples of the width between which the tilted sum lies, up to e^-32 on either side, by Chernoff's
         bound."""
-        least = sum(one.count * one.first for one in self.steps)
-        most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
+        least = sum(step.count * step.first for step in self.steps)
+        most = sum(step.count * (step.first + len(step.masses) - 1) for step in self.steps)
 
         def enough(by: float, sign: int) -> bool:
             moment, mean, _ = self.moments(tilt + sign * by)
@@ -384,7 +384,7 @@ def _power(spectrum: Any, count: int) -> Any:
 
 def compositions(repeats: Sequence[tuple[Any, int]], width: float) -> Iterator[Composition]:
     """Composes dp-accounting's privacy loss distributions, each with its count: unit removed, then unit added."""
-    yield Composition([RepeatedLosses.from_curve(one._pmf_remove, count) for one, count in repeats], width)
-    if not all(one._symmetric for one, _ in repeats):
-        added = ((one._pmf_remove if one._symmetric else one._pmf_add, count) for one, count in repeats)
-        yield Composition([RepeatedLosses.from_curve(one, count) for one, count in added], width)
+    yield Composition([RepeatedLosses.from_curve(loss._pmf_remove, count) for loss, count in repeats], width)
+    if not all(loss._symmetric for loss, _ in repeats):
+        added = ((loss._pmf_remove if loss._symmetric else loss._pmf_add, count) for loss, count in repeats)
+        yield Composition([RepeatedLosses.from_curve(curve, count) for curve, count in added], width)

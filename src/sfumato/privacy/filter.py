@@ -188,8 +188,8 @@ class PrivacyFilter:
         """Whether the list of plans still has this one. Always true for other accountings."""
         if self.accounting != PLANNED:
             return True
-        remaining = Counter(one.fingerprint for one in self.plans)
-        remaining.subtract(one.fingerprint for one in earlier)
+        remaining = Counter(plan.fingerprint for plan in self.plans)
+        remaining.subtract(plan.fingerprint for plan in earlier)
         return remaining[plan.fingerprint] > 0
 
     def epsilon_of(self, cost: float) -> float:
@@ -210,7 +210,7 @@ class PrivacyFilter:
         if len({plan.adjacency for plan in plans}) > 1:
             plans = [replace(plan, adjacency="zero-out") for plan in plans]
         losses = [plan.loss for plan in plans]
-        return reduce(lambda total, one: total.composed_with(one), losses).epsilon(self.delta)
+        return reduce(lambda total, loss: total.composed_with(loss), losses).epsilon(self.delta)
 
     def with_enough_noise(self, plan: PrivacyPlan, left: float) -> PrivacyPlan | None:
         """The plan with just enough more noise to cost at most `left`. None if none is found."""

@@ -118,9 +118,9 @@ def _entries(content: bytes, name: str) -> Iterator[Entry]:
         yield previous
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Whether two JSON values are equal, types included: 1, 1.0 and true all differ."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 Allowed = Callable[[Any, "Record"], bool]
@@ -147,7 +147,7 @@ KINDS: Mapping[str, Mapping[str, Allowed]] = {
         "plan": lambda value, run: same(value, run.plan.to_dict()),
         "plan_fingerprint": lambda value, run: value == run.fingerprint,
         **dict.fromkeys(("data_commitment", "settings_commitment", "key_check", "record_commitment"), _SHA256),
-        "record_fields": lambda value, run: type(value) is list and all(_SHORT(one, run) for one in value),
+        "record_fields": lambda value, run: type(value) is list and all(_SHORT(digest, run) for digest in value),
     },
     OPENING: {
         "step": _in(lambda run: range(run.paid, run.paid + (run.seeded is not True))),
@@ -175,7 +175,7 @@ KINDS: Mapping[str, Mapping[str, Allowed]] = {
     "end": {
         "steps_taken": _UP_TO_PAID,
         "kept": lambda value, run: (
-            type(value) is dict and value != {} and all(_SHA256(one, run) for one in value.values())
+            type(value) is dict and value != {} and all(_SHA256(digest, run) for digest in value.values())
         ),
         **dict.fromkeys(("model", "statement", "figures"), _SHA256),
     },

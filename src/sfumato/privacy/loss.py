@@ -119,7 +119,8 @@ class Loss:
                 return exact
         import numpy as np
 
-        return functools.reduce(np.maximum, [one.deltas(epsilons) for one in _compositions(self.parts, grid)]).tolist()
+        curves = [composition.deltas(epsilons) for composition in _compositions(self.parts, grid)]
+        return functools.reduce(np.maximum, curves).tolist()
 
     @property
     def accountants(self) -> tuple[str, ...]:
@@ -163,13 +164,13 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
     if len(parts) == 1 and (exact := parts[0].epsilon(delta)) is not None:
         return exact
     least = 0.0
-    for one in _compositions(parts, grid):
-        least = one.epsilon(delta, at_least=least)
+    for composition in _compositions(parts, grid):
+        least = composition.epsilon(delta, at_least=least)
         if least == math.inf:
             raise SfumatoError(
                 f"delta {delta:g} is below the resolution of the privacy loss distribution accountant for these "
-                f"releases, which is {_twice_rounded_up(one.lost):g}",
-                f"give a delta of at least {_twice_rounded_up(one.lost):g}, or fewer steps",
+                f"releases, which is {_twice_rounded_up(composition.lost):g}",
+                f"give a delta of at least {_twice_rounded_up(composition.lost):g}, or fewer steps",
             )
     return least
 
@@ -189,7 +190,7 @@ def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
     if math.prod(map(len, kinds)) > MOST_CHOICES:
         kinds = [(part.dominating(width),) for part in parts]
     for choice in itertools.product(*kinds):
-        yield from compositions([one for repeats in choice for one in repeats], width)
+        yield from compositions([part for repeats in choice for part in repeats], width)
 
 
 def _renyi(parts: Sequence[Part], orders: Sequence[float]) -> Any:
@@ -212,15 +213,15 @@ def event_of(parts: Sequence[Part]) -> Any:
     return dp_accounting.ComposedDpEvent([_known(part.event()) for part in parts])
 
 
-def _known(found: Any) -> Any:
+def _known(figure: Any) -> Any:
     """What was found of a part. Refuses None."""
-    if found is None:
+    if figure is None:
         raise SfumatoError(
             "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling, "
             "nor for users whose records are sampled independently)",
             "account by privacy loss distributions (pld), or use Poisson sampling of the units, without truncation",
         )
-    return found
+    return figure
 
 
 @contextlib.contextmanager

@@ -155,9 +155,9 @@ class PrivateChoice:
 
         heads = np.exp([-float(exponent) for exponent in self.exponents(scores)])
         chances = []
-        for place, own in enumerate(heads):
+        for place, head in enumerate(heads):
             law = np.ones(1)
             for other in np.delete(heads, place):
                 law = np.convolve(law, [1 - other, other])
-            chances.append(float(own * (law / np.arange(1, len(law) + 1)).sum()))
+            chances.append(float(head * (law / np.arange(1, len(law) + 1)).sum()))
         return chances

@@ -156,7 +156,7 @@ def owner_key(directory: Path | None = None) -> bytes:
     lists = lists_in(path.parent)  # searched first: lists are created after their key
     if not path.exists():
         if lists:
-            names = [one.relative_to(path.parent).parts[0] for one in lists]
+            names = [entry.relative_to(path.parent).parts[0] for entry in lists]
             raise SfumatoError(
                 f"the owner's key {path} is missing, but lists that depend on it are there "
                 f"({', '.join(dict.fromkeys(names))})",

@@ -1,2 +1,2 @@
-from .batches import Limits as Limits
+from .bodies import Limits as Limits
 from .service import Service as Service

@@ -1,6 +1,4 @@
-"""A request's records and answers: its body is read within limits and parsed, and the model runs on batches of several
-requests. An error in one request does not affect the others.
-"""
+"""A request's records and answers: its body is read within limits and parsed, and the model is run on it."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import io
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,10 @@ from numpy.lib import format
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from sfumato._checks import SfumatoError, parse_json
+from sfumato._checks import SfumatoError, parse_json, positive, positive_integer
 from sfumato.data import FeatureTransform, Tokens
 from sfumato.models.losses import is_exclusive
 from sfumato.runs import Loaded
-from sfumato.serving.batches import Counts, Limits, Pending, Refused, busy
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,6 +31,121 @@ ARRAY = "application/x-npy"
 """The content type of an array written by `numpy.save`."""
 
 RAW = ("image/", "application/octet-stream", "application/dicom")
+
+
+BODIES = 16
+"""Memory limit for all request bodies, as a multiple of the largest body."""
+BATCH = 64
+"""Largest number of records in one pass through the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a server.
+
+    Args:
+        megabytes: largest body of a request, in units of 10^6 bytes.
+        seconds: timeout for sending a request, and for answering it.
+        queue: largest number of requests that wait or are answered; more are refused with "send it again later".
+
+    Raises:
+        SfumatoError: a limit is out of range.
+
+    >>> Limits(megabytes=10).body, Limits(megabytes=10).held
+    (10000000, 160000000)
+    """
+
+    megabytes: float = 10
+    seconds: float = 30
+    queue: int = 512
+
+    def __post_init__(self):
+        positive("max_body", self.megabytes)
+        positive("timeout", self.seconds)
+        positive_integer("queue", self.queue)
+
+    @property
+    def body(self) -> int:
+        """Largest size of one body, in bytes."""
+        return int(1e6 * self.megabytes)
+
+    @property
+    def held(self) -> int:
+        """Largest total size of the bodies in memory, in bytes."""
+        return BODIES * self.body
+
+
+class Refused(SfumatoError):  # noqa: N818 - in HTTP a refusal is a response
+    """Refusal of a request.
+
+    Args:
+        status: HTTP status.
+        problem, remedy: as for `SfumatoError`.
+    """
+
+    def __init__(self, status: int, problem: str, remedy: str):
+        super().__init__(problem, remedy)
+        self.status = status
+
+    def __reduce__(self):
+        return type(self), (self.status, self.problem, self.remedy)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the response: `retry-after` for 503, `www-authenticate` for 401."""
+        by_status = {503: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}
+        return by_status.get(self.status, {})
+
+
+def busy(problem: str) -> Refused:
+    """The refusal of a request while the server is overloaded."""
+    return Refused(503, problem, "send it again later")
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass
+class Counts:
+    """Counts since the server started, for Prometheus. They hold nothing about contents.
+
+    Args:
+        requests: number of requests by path and status.
+        seconds: total duration of all requests.
+        records: number of answered records.
+        open: number of requests that wait or are answered.
+        held: bytes of request bodies in memory.
+    """
+
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter)
+    seconds: float = 0.0
+    records: int = 0
+    open: int = 0
+    held: int = 0
+
+    def text(self) -> str:
+        """All counts in Prometheus' text format, version 0.0.4."""
+        by_status = "\n".join(
+            f'sfumato_requests_total{{path="{path}",status="{status}"}} {count}'
+            for (path, status), count in sorted(self.requests.items())
+        )
+        return f"""\
+# HELP sfumato_requests_total Requests by path and status.
+# TYPE sfumato_requests_total counter
+{by_status}
+# HELP sfumato_request_seconds_total Seconds from a request's header to its answer.
+# TYPE sfumato_request_seconds_total counter
+sfumato_request_seconds_total {self.seconds:g}
+# HELP sfumato_records_total Answered records.
+# TYPE sfumato_records_total counter
+sfumato_records_total {self.records}
+# HELP sfumato_open_requests Requests that wait or are answered.
+# TYPE sfumato_open_requests gauge
+sfumato_open_requests {self.open}
+# HELP sfumato_held_bytes Bytes of request bodies in memory.
+# TYPE sfumato_held_bytes gauge
+sfumato_held_bytes {self.held}
+"""
 
 
 @contextmanager
@@ -193,56 +306,45 @@ class Predictor:
 
     Args:
         loaded: the model, as returned by `sfumato.load`.
-        batch: largest number of records in a batch.
 
     Raises:
         SfumatoError: the model takes stored features, which clients cannot send.
     """
 
-    def __init__(self, loaded: Loaded, batch: int):
+    def __init__(self, loaded: Loaded):
         if isinstance(loaded.transform, FeatureTransform):
             raise SfumatoError(
                 "the model takes features of a backbone that is not in its file", "serve a model of images or texts"
             )
-        self.loaded, self.batch, self._transform = loaded, batch, loaded.transform
+        self.loaded, self._transform = loaded, loaded.transform
         self.takes_texts = isinstance(loaded.transform, Tokens)
         self.takes_numbers = isinstance(loaded.transform, Tokens) and loaded.transform.tokenizer == "numbers"
 
-    def predict_batch(self, requests: Sequence[Pending]) -> list[Tensor | SfumatoError]:
-        """For each request, the rows (n, classes) of probabilities or (n, D) of embeddings, or the error.
+    def rows(self, records: Sequence[Any], is_abandoned: Callable[[], bool]) -> Tensor:
+        """The rows (n, classes) of probabilities or (n, D) of embeddings for the records of a request.
 
-        **Guarantee.** Answers are functions of the released model and of what was sent. The model's promise covers
+        Args:
+            is_abandoned: whether no client waits for the answer any more. The rest of the records is then not read.
+
+        **Guarantee.** Answers are functions of the released model and of what was sent. The model's guarantee covers
         anything computed from any number of answers.
         """
-        refused: dict[int, SfumatoError] = {}
-        answers: list[list[Tensor]] = [[] for _ in requests]
-        stored = self._stored(requests, refused)
-        while batch := list(islice(stored, self.batch)):
-            indices, arrays = zip(*batch, strict=True)
-            rows = self._rows(self._transform(np.stack(arrays)))
-            counts = Counter(indices)
-            for index, part in zip(counts, rows.split(list(counts.values())), strict=True):
-                answers[index].append(part)
-        return [refused[index] if index in refused else torch.cat(rows) for index, rows in enumerate(answers)]
+        stored = self._stored(records, is_abandoned)
+        parts = []
+        while batch := list(islice(stored, BATCH)):
+            parts.append(self._rows(self._transform(np.stack(batch))))
+        return torch.cat(parts)
 
-    def _stored(
-        self, requests: Sequence[Pending], refused: dict[int, SfumatoError]
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the records as a source would store them, with the index of their request.
-
-        A request ends at its first unreadable record, or when its client no longer waits.
-        """
-        for index, request in enumerate(requests):
-            for number, record in enumerate(request.records):
-                if request.is_abandoned:
-                    refused[index] = busy("the request has timed out")
-                    break
-                try:
-                    yield index, self._transform.to_stored(record)
-                except SfumatoError as error:
-                    which = f"record {number} of the request: " if len(request.records) > 1 else ""
-                    refused[index] = SfumatoError(f"{which}{error.problem}", error.remedy)
-                    break
+    def _stored(self, records: Sequence[Any], is_abandoned: Callable[[], bool]) -> Iterator[np.ndarray]:
+        """Yields the records as a source would store them."""
+        for number, record in enumerate(records):
+            if is_abandoned():
+                raise busy("the request has timed out")
+            try:
+                yield self._transform.to_stored(record)
+            except SfumatoError as error:
+                which = f"record {number} of the request: " if len(records) > 1 else ""
+                raise SfumatoError(f"{which}{error.problem}", error.remedy) from None
 
     def _rows(self, inputs: Tensor) -> Tensor:
         """The scores or embeddings of inputs (n, ...)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 1000
 """Largest number of concurrent connections; more are refused with 503."""
-
-GRACE = 0.5
-"""Seconds before shutdown during which the server still reads data that clients have already sent."""
 
 _LAST_PORT = 65535
 
@@ -58,11 +54,6 @@ def server(service: Service) -> uvicorn.Server:
     except ImportError:
         raise missing_libraries() from None
 
-    class Graceful(uvicorn.Server):
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await grace()
-            await super().shutdown(sockets)
-
     seconds = service.limits.seconds
     config = uvicorn.Config(
         application,
@@ -77,12 +68,7 @@ def server(service: Service) -> uvicorn.Server:
         timeout_keep_alive=5,
         timeout_graceful_shutdown=int(seconds) + 1,
     )
-    return Graceful(config)
-
-
-async def grace() -> None:
-    """Waits before shutdown, while the server reads data that clients have already sent."""
-    await asyncio.sleep(GRACE)
+    return uvicorn.Server(config)
 
 
 def serve(ready: uvicorn.Server, listener: socket.socket) -> None:

@@ -9,11 +9,14 @@ import hmac
 import io
 import ipaddress
 import logging
+import queue
 import re
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +30,18 @@ from sfumato._files import path_errors, regular_file
 from sfumato._systems import exposed_mode
 from sfumato.report.style import stylesheet
 from sfumato.runs import Loaded
-from sfumato.serving.batches import CONTENT_TYPE, BatchQueue, Counts, Limits, Refused, busy
-from sfumato.serving.bodies import ARRAY, Predictor, bounded, discard_rest, parse_records
+from sfumato.serving.bodies import (
+    ARRAY,
+    CONTENT_TYPE,
+    Counts,
+    Limits,
+    Predictor,
+    Refused,
+    bounded,
+    busy,
+    discard_rest,
+    parse_records,
+)
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -123,8 +136,9 @@ class Service:
 
     def __init__(self, loaded: Loaded, *, limits: Limits | None = None, key: ApiKey | None = None, local: bool = False):
         self.limits, self._key, self._local, self.counts = limits or Limits(), key, local, Counts()
-        self._answering = Predictor(loaded, self.limits.batch)
-        self._batches: BatchQueue | None = None
+        self._answering = Predictor(loaded)
+        self._waiting: queue.SimpleQueue[tuple[Sequence[Any], Future[Tensor]] | None] = queue.SimpleQueue()
+        self._began: float | None = None
 
     def application(self) -> Starlette:
         """Builds the application.
@@ -155,15 +169,6 @@ class Service:
         app.router.redirect_slashes = False  # a redirect would go to any host that the request names
         return app
 
-    @asynccontextmanager
-    async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
-        self._batches = BatchQueue(self._answering.predict_batch, self.limits, self.counts)
-        self._batches.start()
-        try:
-            yield
-        finally:
-            await self._batches.close()
-
     def _answered(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """Wraps a handler: refusals become one line of JSON, and requests are counted."""
 
@@ -190,7 +195,7 @@ class Service:
                     request, Refused(500, "the server failed", "contact its operator"), self.limits.seconds
                 )
             self.counts.requests[request.url.path, response.status_code] += 1
-            self.counts.seconds.add(time.perf_counter() - began)
+            self.counts.seconds += time.perf_counter() - began
             return response
 
         return answered
@@ -219,16 +224,50 @@ class Service:
 
     async def _rows(self, request: Request) -> Tensor:
         """The model's outputs for the records of a request, (n, classes) or (n, D)."""
-        assert self._batches is not None
+        if self.counts.open >= self.limits.queue:
+            raise busy(f"{self.counts.open} requests are waiting")
+        self.counts.open += 1
         transform, kind = self._answering.loaded.transform, self._answering
         kinds = {"takes_texts": kind.takes_texts, "takes_numbers": kind.takes_numbers, "is_one": transform.is_one}
-        with bounded(self.counts, self.limits) as body:
-            records = await parse_records(request, await body.read(request), **kinds)
-            try:
+        try:
+            with bounded(self.counts, self.limits) as body:
+                records = await parse_records(request, await body.read(request), **kinds)
                 async with asyncio.timeout(self.limits.seconds):
-                    return await self._batches.submit(records)
-            except TimeoutError:
-                raise busy(f"there was no answer within {self.limits.seconds:g} s") from None
+                    answer = Future[Tensor]()
+                    self._waiting.put((records, answer))
+                    rows = await asyncio.wrap_future(answer)
+        except TimeoutError:
+            raise busy(f"there was no answer within {self.limits.seconds:g} s") from None
+        finally:
+            self.counts.open -= 1
+        self.counts.records += len(rows)
+        return rows
+
+    @asynccontextmanager
+    async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
+        # A daemon thread, so that a forward pass that hangs does not keep the process alive.
+        threading.Thread(target=self._run_model, name="sfumato-model", daemon=True).start()
+        yield
+        self._waiting.put(None)
+
+    def _run_model(self) -> None:
+        """Answers the waiting requests one after the other."""
+        while (request := self._waiting.get()) is not None:
+            records, answer = request
+            self._began = time.monotonic()
+            with suppress(InvalidStateError):  # the request was abandoned
+                try:
+                    rows = self._answering.rows(records, answer.cancelled)
+                except Exception as error:  # it fails this request only
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(rows)
+            self._began = None
+
+    @property
+    def _is_alive(self) -> bool:
+        """Whether the model has not exceeded the timeout."""
+        return self._began is None or time.monotonic() - self._began <= self.limits.seconds
 
     def _require_key(self, request: Request) -> None:
         if self._key is None:
@@ -247,13 +286,13 @@ class Service:
         return _json(self._answering.loaded.statement.to_dict())
 
     async def _alive(self, request: Request) -> Response:
-        if self._batches is None or not self._batches.alive:
-            raise busy(f"a batch has taken more than {self.limits.seconds:g} s")
+        if not self._is_alive:
+            raise busy(f"the model has taken more than {self.limits.seconds:g} s")
         return _json({"status": "alive"})
 
     async def _readiness(self, request: Request) -> Response:
-        if self._batches is None or not self._batches.ready:
-            raise busy("the queue is full, or a batch takes too long")
+        if not self._is_alive or self.counts.open >= self.limits.queue:
+            raise busy("the queue is full, or the model takes too long")
         return _json({"status": "ready"})
 
     async def _metrics(self, request: Request) -> Response:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
-from sfumato.data.parts import DeviceRecords, fits_on_device
+from sfumato.data.source import DeviceRecords, fits_on_device
 from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import Trunk, evaluation_mode
 from sfumato.models.shares import class_weights

@@ -29,7 +29,7 @@ def test_it_says_where_serves_and_ends_in_order(run):
     ("options", "words"),
     [
         ("--max-body 0", "--max-body must be positive"),
-        ("--queue 3", "--queue 3 is smaller than a batch of 64"),
+        ("--queue 0", "--queue must be at least 1, got 0"),
         ("--threads 0", "--threads must be at least 1, got 0"),
         ("--api-key-file none", "the API key none does not exist; create one"),
     ],

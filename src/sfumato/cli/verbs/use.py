@@ -60,21 +60,15 @@ class Serve(ModelOptions, ThreadsOption):
     """Largest request in megabytes. At most sixteen are in memory at once."""
     timeout: float = 30
     """Seconds to receive a request, and to answer it."""
-    batch: int = 64
-    """Largest number of records in a batch."""
-    wait: float = 2
-    """Milliseconds that a batch waits for more records."""
     queue: int = 512
-    """Largest number of waiting records. Further requests are refused with 503."""
+    """Largest number of requests at once. Further ones are refused with 503."""
 
     def run(self) -> None:
         """Print the address, and serve."""
-        from sfumato.serving.batches import Limits
+        from sfumato.serving.bodies import Limits
         from sfumato.serving.service import ApiKey
 
-        limits = Limits(
-            megabytes=self.max_body, seconds=self.timeout, batch=self.batch, wait=self.wait / 1000, queue=self.queue
-        )
+        limits = Limits(megabytes=self.max_body, seconds=self.timeout, queue=self.queue)
         key = None if self.api_key_file is None else ApiKey(self.api_key_file)
         from sfumato.runs import load
         from sfumato.serving.server import address, open_listener, serve, server

@@ -13,11 +13,11 @@ from sfumato.data import paths
 from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.levels import Levels, undeclared
-from sfumato.data.parts import Parts
 from sfumato.data.readers import numpy_archive
 from sfumato.data.readers.numpy_archive import checked_column, columns_among, parts_of
 from sfumato.data.readers.texts import load_numbers
 from sfumato.data.record_users import BY_CLASS, check_by_class, record_in_test, refuse_several
+from sfumato.data.source import Parts
 from sfumato.data.subsets import MARK
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
@@ -149,7 +149,7 @@ def _checked(
     arrays = {own.get(name, name): array for name, array in arrays.items()}
     for name in beside:
         _, *side = name.partition("_")
-        arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]), order.names)
+        arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
     return arrays, _names(listed, where)
 
 

@@ -16,13 +16,12 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.classes import notes_on_parts, part_in_name, test_part, to_nfc
+from sfumato.data.classes import notes_on_parts, part_in_name, test_part, to_nfc, user_name
 from sfumato.data.declared import Order
 from sfumato.data.decoding import read_bytes
-from sfumato.data.parts import Parts
 from sfumato.data.paths import UnreadableError, expanded, is_data_set
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import Listing, Texts, check_names
+from sfumato.data.readers.listing import Listing, Texts, check_names, columns_of, not_binary
 from sfumato.data.readers.shards import (
     ParquetRows,
     bytes_in,
@@ -34,6 +33,7 @@ from sfumato.data.readers.shards import (
     shards_of,
 )
 from sfumato.data.record_users import SEPARATOR, refuse_several
+from sfumato.data.source import Parts
 from sfumato.data.subsets import MARK
 
 if TYPE_CHECKING:
@@ -78,37 +78,21 @@ class _Reader:
     """Collects the values of the columns, one row group at a time."""
 
     def __init__(self, stored: ParquetRows, order: Order, where: str):
-        schema, self._spellings = stored.schema, order.names
+        schema, loading = stored.schema, order.declared.loading
         self._stored, self._declared, self._where = stored, order.declared.labels, where
-        called = {to_nfc(name): name for name in schema.names}  # declared columns as spelt in the files
-        several = self._declared.label_columns
-        several = None if several is None else tuple(called.get(name, name) for name in several)
-        loading = order.declared.loading
-        own, user = (name and called.get(name, name) for name in (loading.label_column, loading.user_column))
-        self._listed = None if several is None or {*several} & {*schema.names} else _list_column(schema, own)
-        several = None if self._listed else several
-        self._labels = several or (
-            self._listed or own or column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])),
-        )
-        for name in self._labels:
-            if name not in schema.names:
-                remedy = "correct `label_column`" if several is None else "give columns of 0 and 1 as `label_columns`"
-                raise SfumatoError(f"{where} has no column {name!r}", remedy)
-        if user is not None and (user not in schema.names or user in self._labels):
-            remedy = "correct `user_column`, or give user_from=class if each class is a person"
-            what = "no column" if user not in schema.names else "the labels in the column"
-            raise SfumatoError(f"{where} has {what} {user!r}", remedy)
-        groups = order.declared.purpose.groups_from
-        groups = groups and called.get(groups, groups)
-        if groups is not None and groups not in schema.names:
-            raise SfumatoError(f"{where} has no column {groups!r}", "correct `groups_from`")
-        called = {"user": user or "user", "group": "group", "subgroup": groups}
-        self.extra_columns = {fact: name for fact, name in called.items() if name in schema.names}
-        if "group" in self.extra_columns and "user" not in self.extra_columns:
-            raise SfumatoError(f"{where} has a column 'group' but no column 'user'", "add it, or rename the column")
-        rule = order.declared.people.user_from
-        if rule is not None and "user" in self.extra_columns:
-            raise SfumatoError(f"{where} has the column user, but `user_from={rule}` is given", "leave one of them out")
+        spelt = {to_nfc(name): name for name in schema.names}  # declared columns as spelt in the files
+        own, several = loading.label_column, self._declared.label_columns
+        self._listed = None
+        if several is not None and not {*several} & {*spelt}:
+            self._listed = _list_column(schema, own and spelt.get(own, own))
+        label = None
+        if several is None and own is None:
+            label = to_nfc(column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])))
+        binary = () if self._listed else several
+        remedy = "give columns of 0 and 1 as `label_columns`"
+        columns = columns_of([*spelt], (), order, where, remedy=remedy, labels=binary, label=label)
+        self._labels = [self._listed] if self._listed else [spelt[name] for name in several or (columns["label"],)]
+        self.extra_columns = {fact: spelt[columns[fact]] for fact in _FACTS if fact in columns}
         self._numbers: list[np.ndarray] = []
         self.texts = {name: Texts() for name in ("label", "user", "group", "subgroup")}
 
@@ -175,11 +159,11 @@ class _Reader:
         places = encoded.indices.to_numpy(zero_copy_only=False)
         for place in [place for place, text in enumerate(names) if not text.strip()][:1]:
             self._refuse(first + int(np.argmax(places == place)), f"no {name}")
-        what = "class" if texts is self.texts["label"] else "user" if name == "user" else "group"
-        if what == "user":
+        if name == "user":
             for place, text in enumerate(names):
                 refuse_several(text, f"image {self._stored.name(first + int(np.argmax(places == place)))!r}")
-        return texts.extend([self._spellings.normalise(what, text.strip()) for text in names], places)
+        normalise = user_name if name == "user" else to_nfc
+        texts.extend([normalise(text.strip()) for text in names], places)
 
     def _members(self, column: pa.Array, first: int) -> np.ndarray:
         """0 or 1 for each of `label_columns`, from lists of labels: by name, by number if class labels have names, or
@@ -205,10 +189,7 @@ class _Reader:
     def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
         values = column.to_numpy(zero_copy_only=False)
         if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-            raise SfumatoError(
-                f"column {name!r} of {self._where} holds something other than 0 and 1",
-                "write 1 for true and 0 for false; decide yourself about empty or uncertain values",
-            )
+            raise not_binary(name, self._where)
         return values.astype(np.int64)
 
 

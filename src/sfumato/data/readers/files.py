@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,6 @@ from sfumato.data import decoding as image_files
 from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Declared, Order, Pixels, check_size
 from sfumato.data.fingerprint import streamed
-from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers.dicom import BY_PATIENT, patient
 from sfumato.data.readers.listing import Listing, Texts
 from sfumato.data.record_users import (
@@ -32,6 +30,7 @@ from sfumato.data.record_users import (
     user_code,
 )
 from sfumato.data.records import FileRecords, Records, map_in_threads, paths_of
+from sfumato.data.source import Parts
 
 COUNTED = 20_000
 """Largest number of records that are all checked when one cannot be read."""
@@ -68,24 +67,20 @@ def load_files(
             if not len(listing):
                 raise SfumatoError(f"{where} holds no readable image", "give images")
         if declared.people.user_from == BY_PATIENT:
-            listing, written = _with_patients(listing, order.owner_key)
-            notes = (*notes, *written)
+            listing = _with_patients(listing, order.owner_key)
         size, channels, size_rule, cropped_share = _shape(listing, declared.pixels)
         side = declared.purpose.larger_side(size) or 0
         room = min(MEMORY_SHARE * memory_limit(), listing.stored.room)
         read = _load_to_memory if len(listing) * (size * size + side * side) * channels <= room else _leave_on_disk
-        records, known = read(listing.split_by_users(order), order, classes, size, channels)
+        parts = read(listing.split_by_users(order), order, classes, size, channels)
     return Parts(
-        records=records,
+        **parts,
         classes=classes,
-        fingerprint=known,
-        reading=Reading(
-            size_rule=size_rule,
-            cropped_share=cropped_share,
-            unreadable_files=tuple(map(str, unreadable)),
-            notes=notes,
-            **listing.reading(order),
-        ),
+        size_rule=size_rule,
+        cropped_share=cropped_share,
+        unreadable_files=tuple(map(str, unreadable)),
+        notes=notes,
+        **listing.reading(order),
     )
 
 
@@ -128,28 +123,18 @@ def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
     return np.fromiter(map_in_threads(judged, listing.places), bool, len(listing))
 
 
-def _with_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str, ...]]:
-    """The records with their patients' codes as users, without storing the identifiers. And a note on the number of
-    patients whose identifier occurs in several Unicode forms, without naming them."""
+def _with_patients(listing: Listing, owner_key: bytes) -> Listing:
+    """The records with their patients' codes as users, without storing the identifiers."""
     stored, users = listing.stored, Texts()
-    forms: dict[str, str] = {}
 
-    def patient_of(place: int) -> tuple[str, str]:
+    def code_of(place: int) -> str:
         content, name = stored.read(place), stored.name(place)
         with image_files.image_errors(name):
-            written = patient(content, f"image {str(name)!r}")
-        return user_code(owner_key, to_nfc(written)), user_code(owner_key, written)
+            return user_code(owner_key, to_nfc(patient(content, f"image {str(name)!r}")))
 
-    for code, own in map_in_threads(patient_of, listing.places):
+    for code in map_in_threads(code_of, listing.places):
         users.append(code)
-        forms[own] = code
-    found = replace(listing, users=users.numbers(), people=tuple(users.names))
-    several = sum(count > 1 for count in Counter(forms.values()).values())
-    if not several:
-        return found, ()
-    return found, (
-        f"patients whose identifier is written in more than one Unicode form are treated as one each: {several}",
-    )
+    return replace(listing, users=users.numbers(), people=tuple(users.names))
 
 
 def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
@@ -175,7 +160,7 @@ def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
 
 def _load_to_memory(
     listing: Listing, order: Order, classes: tuple[str, ...], size: int, channels: int
-) -> tuple[RecordSets, None]:
+) -> dict[str, Any]:
     """Training part, test part, and the larger training images if requested, in memory."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
@@ -207,12 +192,12 @@ def _load_to_memory(
         for some, which in zip(both, rows, strict=True)
     )
     larger = replace(first, images=zoomed[:train]) if side else None
-    return RecordSets(train=first, test=second, zoomed=larger), None
+    return {"train": first, "test": second, "zoomed": larger}
 
 
 def _leave_on_disk(
     listing: Listing, order: Order, classes: tuple[str, ...], size: int, channels: int
-) -> tuple[RecordSets, str]:
+) -> dict[str, Any]:
     """The parts, left where they are stored, and their fingerprint. Each image is decoded once, in its order."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
@@ -252,8 +237,8 @@ def _leave_on_disk(
                 order.progress(done, total)
             yield pixels
 
-    known = streamed(key, zoomed or left, right, classes, decoded)
-    return RecordSets(train=left, test=right, zoomed=zoomed), known
+    fingerprint = streamed(key, zoomed or left, right, classes, decoded)
+    return {"train": left, "test": right, "zoomed": zoomed, "fingerprint": fingerprint}
 
 
 def _decoded(content: bytes, name: str, owner_key: bytes, **form: Any) -> tuple[list[np.ndarray], bytes]:

@@ -12,7 +12,6 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import notes_on_parts, part_by_name, refuse_unwritable, test_part, to_nfc, to_nfd
 from sfumato.data.declared import Order
 from sfumato.data.decoding import is_image_file
-from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.layout import (
@@ -28,6 +27,7 @@ from sfumato.data.readers.layout import (
 from sfumato.data.readers.listing import Listing, ListingBuilder
 from sfumato.data.record_users import BY_CLASS, BY_FOLDER, refuse_several
 from sfumato.data.records import Files, Identities, TextBuffer
+from sfumato.data.source import Parts
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
@@ -97,7 +97,6 @@ class _Names:
     def __init__(self, order: Order):
         declared = order.declared
         user_from, class_from = declared.people.user_from, declared.loading.class_from
-        self._spellings = order.names
         self.closed = declared.labels.classes is None and not declared.purpose.open_set
         self._strays: list[Path] = []
         self._inner: list[Path] = []
@@ -133,7 +132,7 @@ class _Names:
 
     def listing(self, parts: Mapping[str | None, Path]) -> Listing:
         """The images in the folder of each part; the key None means both parts."""
-        found, files, several = ListingBuilder(self._spellings), TextBuffer(), Identities()
+        found, files, several = ListingBuilder(), TextBuffer(), Identities()
         for part, root in parts.items():
             for file, known, label, user in self._deep_files(root) if self.deep else self._files(root):
                 refuse_unwritable(label, "class name")

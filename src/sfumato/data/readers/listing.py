@@ -9,11 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.classes import PARTS, Spellings, notes_on_parts, test_part
+from sfumato.data.classes import PARTS, notes_on_parts, test_part, to_nfc, user_name
 from sfumato.data.declared import Order
 from sfumato.data.record_users import record_in_test, refuse_several
 from sfumato.data.records import Stored
+from sfumato.data.subsets import MARK
 
 TEXT = np.dtypes.StringDType()
 """Texts of any length: 16 bytes each, plus their length if it exceeds 15."""
@@ -113,15 +115,11 @@ class Listing:
 class ListingBuilder:
     """Builds a listing record by record, without an object for each.
 
-    Args:
-        spellings: normalises the names of classes, users and groups.
-
     Attributes:
         optional_facts: those of "user" and "group" that the records have.
     """
 
-    def __init__(self, spellings: Spellings) -> None:
-        self._spellings = spellings
+    def __init__(self) -> None:
         self._labels, self._parts = array("q"), array("b")
         self._names: dict[Any, int] = {}
         self._users, self._groups, self._subgroups = Texts(), Texts(), Texts()
@@ -141,22 +139,22 @@ class ListingBuilder:
         subgroup: str | None = None,
         filtered: bool = False,
     ) -> None:
-        """Adds a record with the facts of `csv_lines.RecordFacts`. If one record has part, user or group, all do."""
+        """Adds a record with its facts. If one record has part, user or group, all do."""
         if not len(self):
             facts = {"user": user, "group": group}
             self.optional_facts = {name for name, fact in facts.items() if fact is not None}
         if isinstance(label, str):
-            label = self._spellings.normalise("class", label)
+            label = to_nfc(label)
         self._labels.append(self._names.setdefault(label, len(self._names)))
         self._filtered |= filtered
         if part is not None:
             self._parts.append(PARTS.index(part))
         if user is not None:
-            self._users.append(self._spellings.normalise("user", user))
+            self._users.append(user_name(user))
         if group is not None:
-            self._groups.append(self._spellings.normalise("group", group))
+            self._groups.append(to_nfc(group))
         if subgroup is not None:
-            self._subgroups.append(self._spellings.normalise("group", subgroup))
+            self._subgroups.append(to_nfc(subgroup))
 
     def listing(self, stored: Stored, *, written: tuple[str, ...] | None = None) -> Listing:
         """The listing of the records, which are stored in the same order."""
@@ -190,6 +188,83 @@ class ListingBuilder:
     def notes(self, where: str) -> tuple[str, ...]:
         """Notes on a validation part."""
         return notes_on_parts(self._named, where)
+
+
+FACTS = ("label", "user", "group", "split")
+"""Columns of a table next to a record's image or text. Only the label is required."""
+
+
+def columns_of(
+    first: Sequence[str],
+    wanted: Sequence[str],
+    order: Order,
+    where: str,
+    *,
+    remedy: str,
+    labels: Sequence[str] | None = None,
+    label: str | None = None,
+) -> dict[str, str]:
+    """The column of each fact that a table has: its `FACTS`, "subgroup" (`groups_from`), and "path".
+
+    Refuses a table that lacks a column, or has a needed column twice.
+
+    Args:
+        first: names of its columns.
+        wanted: required columns besides the label.
+        where: name of the table in errors.
+        remedy: what to do about a missing column.
+        labels: columns of 0 and 1, if records have several labels instead of one; empty if they have none.
+        label: the column of the label, if it has no declared name; None for "label".
+    """
+    loading, people = order.declared.loading, order.declared.people
+    named = {"path": loading.path_column, "label": loading.label_column or label, "user": loading.user_column}
+    named = {fact: column for fact, column in named.items() if column is not None}
+    options = {column: f"{fact}_column" for fact, column in named.items()}
+    for fact, column in named.items():
+        if options[column] != f"{fact}_column":
+            both = f"`{fact}_column` and `{options[column]}` are both {column!r}"
+            raise SfumatoError(both, "name a column of its own for each")
+    groups = order.declared.purpose.groups_from
+    for column, option in (*options.items(), *([] if groups is None else [(groups, "groups_from")])):
+        if column not in first:
+            raise _no_column(where, column, first, f"correct `{option}`")
+    for column in labels or ():
+        if column in (*wanted, *FACTS, MARK):
+            problem = f"`label_columns` names {column!r}, a column that says something else"
+            raise SfumatoError(problem, "rename the column of the label")
+    found = {fact: fact for fact in ("path", *FACTS) if fact in first and fact not in options} | named
+    if labels is not None:
+        found.pop("label", None)
+    for fact in (*wanted, *(["label"] if labels is None else labels)):
+        if fact not in (found if fact in ("path", "label") else first):
+            hint = f"give its name as `{fact}_column`, or " if fact in ("path", "label") and not labels else ""
+            raise _no_column(where, fact, first, hint + remedy)
+    if "path" not in wanted:
+        found.pop("path", None)
+    if "group" in found and "user" not in found:
+        raise SfumatoError(
+            f"{where} has a column 'group' but no column 'user'", "add a column user, or rename the column"
+        )
+    if people.user_from is not None and "user" in found:
+        problem = f"{where} has the column user, but `user_from={people.user_from}` is given"
+        raise SfumatoError(problem, "leave one of them out")
+    for column in (*wanted, *found.values(), *(labels or ())):
+        if list(first).count(column) > 1:
+            raise SfumatoError(f"{where} has two columns {column!r}", "take one of them out")
+    return found if groups is None else {**found, "subgroup": groups}
+
+
+def _no_column(where: str, column: str, first: Sequence[str], remedy: str) -> SfumatoError:
+    shown = repr(",".join(first)[:100])
+    return SfumatoError(f"{where} has no column {column!r}, only {shown}", remedy)
+
+
+def not_binary(column: str, where: str) -> SfumatoError:
+    """The error for a label's column with other values than 0 and 1."""
+    return SfumatoError(
+        f"column {column!r} of {where} holds something other than 0 and 1",
+        "write 1 for true and 0 for false; decide yourself about empty or uncertain values",
+    )
 
 
 class Texts:

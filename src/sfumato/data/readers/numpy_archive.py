@@ -17,13 +17,13 @@ from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato._memory import memory_limit
 from sfumato.data import paths
-from sfumato.data.classes import Spellings, refuse_unwritable, renumber_labels, to_nfc
+from sfumato.data.classes import refuse_unwritable, renumber_labels, to_nfc, user_name
 from sfumato.data.declared import Order, check_size
 from sfumato.data.decoding import prepare_array
 from sfumato.data.levels import Levels
-from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.record_users import SEPARATOR, codes_of, refuse_several
 from sfumato.data.records import Records, numbered
+from sfumato.data.source import Parts
 
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
 
@@ -137,13 +137,13 @@ def parts_of(
         originals = _to_eight_bits(sides["train"]["images"], levels)
         zoomed = replace(train, images=prepare_array(originals, size=side, channels=channels))
     return Parts(
-        records=RecordSets(train=train, test=test, zoomed=zoomed),
+        train=train,
+        test=test,
+        zoomed=zoomed,
         classes=classes or declared.labels.classes or names,
-        reading=Reading(
-            size_rule="declared" if declared.pixels.size else size_rule,
-            cropped_share=1 - shorter / max(height, width),
-            **reading,
-        ),
+        size_rule="declared" if declared.pixels.size else size_rule,
+        cropped_share=1 - shorter / max(height, width),
+        **reading,
     )
 
 
@@ -184,16 +184,16 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
     return found
 
 
-def checked_column(column: np.ndarray, name: str, where: str, images: int, names: Spellings) -> np.ndarray:
+def checked_column(column: np.ndarray, name: str, where: str, images: int) -> np.ndarray:
     """A checked column (N,): users and groups as text in composed form."""
     what = f"{name} of {where}"
     if name.startswith("users"):
-        return _users(column, what, images, names)
+        return _users(column, what, images)
     numbers, groups = numbered(_texts(column, what, images))
-    return np.array([names.normalise("group", name) for name in groups], np.str_)[numbers]
+    return np.array([to_nfc(name) for name in groups], np.str_)[numbers]
 
 
-def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> np.ndarray:
+def _users(users: np.ndarray, what: str, images: int) -> np.ndarray:
     """Text (N,), the user of each image."""
     if users.ndim == 2:
         for row, own in enumerate(users.tolist()):
@@ -202,7 +202,7 @@ def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> n
     numbers, names = numbered(_texts(users, what, images))
     for name, row in zip(names, np.unique(numbers, return_index=True)[1].tolist(), strict=True):
         refuse_several(name, f"image {row} of {what}")
-    return np.array([spellings.normalise("user", name) for name in names], np.str_)[numbers]
+    return np.array([user_name(name) for name in names], np.str_)[numbers]
 
 
 def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:

@@ -18,9 +18,9 @@ from sfumato._checks import SfumatoError
 from sfumato.data import kinds
 from sfumato.data.classes import part_by_name
 from sfumato.data.declared import Order
-from sfumato.data.parts import Parts
 from sfumato.data.readers import python_data
 from sfumato.data.readers.numpy_archive import parts_of
+from sfumato.data.source import Parts
 
 SPLIT_SEED = b"sfumato digits split"
 """Prefix of the hashes that order the digits for the split. Public and fixed, so results are comparable."""

@@ -22,14 +22,14 @@ from PIL import Image, ImageOps
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import decoding
-from sfumato.data.classes import Spellings, declared_names, notes_on_parts, part_by_name, test_part
+from sfumato.data.classes import declared_names, notes_on_parts, part_by_name, test_part
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
-from sfumato.data.parts import Parts
 from sfumato.data.readers.arrays import parts_from_arrays
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import ListingBuilder
 from sfumato.data.record_users import refuse_several
+from sfumato.data.source import Parts
 
 TAKEN = (
     "a spelling such as 'folder:pictures', an opened Source, arrays (images, labels) or (x_train, y_train, x_test, "
@@ -176,7 +176,7 @@ def load_arrays(given: Mapping[str, Any], order: Order) -> Parts:
     arrays = {name: _images(one, name) if name.startswith("x") else array_of(one, name) for name, one in given.items()}
     spoken = {name: one for name, one in arrays.items() if name.startswith("y") and one.dtype.kind in "UO"}
     if spoken:
-        texts = {name: _texts(one, name, order.names) for name, one in spoken.items()}
+        texts = {name: _texts(one, name) for name, one in spoken.items()}
         found = class_lists.sort_names({text for some in texts.values() for text in some})
         if order.declared.labels.classes is None:
             class_lists.refuse_reordered(found, WHERE)
@@ -215,14 +215,14 @@ def channels_last(images: np.ndarray, *, tensors: bool) -> np.ndarray:
     return np.moveaxis(images, -3, -1) if first and (tensors or not last) else images
 
 
-def _texts(labels: np.ndarray, name: str, spellings: Spellings) -> list[str]:
+def _texts(labels: np.ndarray, name: str) -> list[str]:
     texts = labels.tolist()
     if labels.ndim != 1 or not all(isinstance(text, str) and text.strip() for text in texts):
         raise SfumatoError(
             f"{name} of {WHERE} holds something other than class names",
             "give one name for each image, or integers from 0",
         )
-    return [spellings.normalise("class", text.strip()) for text in texts]
+    return [class_lists.to_nfc(text.strip()) for text in texts]
 
 
 _CODE = 16
@@ -309,7 +309,7 @@ def load_sets(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts
     """
     parts = ["train", test_part(sets)] if len(sets) > 1 else [None]
     read = [sets[part] for part in parts] if len(sets) > 1 else [*sets.values()]
-    stored, found = Items(read, where), ListingBuilder(order.names)
+    stored, found = Items(read, where), ListingBuilder()
     known = [_names_of(one) for one in read]  # per data set: two folders may number the same classes differently
     several = order.declared.labels.label_columns
     for place in range(len(stored)):

@@ -1,53 +1,68 @@
-"""csv:PATH - a table of image files (columns path and label) or texts (columns text and label), with optional columns
-user, group, time and split. Instead of label, images may have a column for each of several labels."""
+"""csv:PATH - a table of image files (columns path and label) or texts (columns text and label), compressed or not, with
+optional columns user, group and split. Instead of label, images may have a column for each of several labels."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import itertools
 import os
+import re
+import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sfumato._checks import SfumatoError
-from sfumato._files import refuse_special
+from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import refuse_unwritable, require_declared, to_nfc
+from sfumato.data.classes import part_by_name, refuse_unwritable, require_declared, to_nfc
 from sfumato.data.declared import Order
-from sfumato.data.parts import Parts
-from sfumato.data.readers import csv_lines, texts
+from sfumato.data.readers import texts
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import ListingBuilder
+from sfumato.data.readers.listing import FACTS, ListingBuilder, columns_of, not_binary
+from sfumato.data.record_users import refuse_several
 from sfumato.data.records import Files, Identities, TextBuffer
+from sfumato.data.source import Parts
+from sfumato.data.subsets import MARK
 
-_PATH = ("path",)
+_QUOTED = re.compile('"[^"]*"')
+_BINARY = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+"""Values of a label that is false or true. Tables of floating-point numbers write 1.0."""
 SHOWN = 5
 """Largest number of further lines named in an error."""
+LONGEST_LINE = 1 << 24
+"""Characters. A longer line is refused before it is read completely."""
+
+Lines = Callable[[], Iterator[tuple[int, dict[str, str]]]]
+"""Returns a fresh iterator over line numbers and fields by column."""
 
 
 def load(path: str, order: Order) -> Parts:
-    """Reads a UTF-8 table with a header line; for texts see `texts.load`.
+    """Reads a UTF-8 table with a header line; for texts see `load_texts`.
 
     Columns: `path` (relative to the table's folder), `label` (name of the class), `user` (user of the image), `group`
-    (public group of the user), `time` (ISO 8601 dates, or numbers), `split` (train or test). Without `split` a keyed
-    hash decides: of the user if that column exists, so that the images of one person stay together, else of the file's
-    bytes. With `user_from` "dicom" the patient identifier of each file is the user, with "class" its label, and there
-    is no column user. `groups_from` names the column with each record's group for figures. A column named
-    `subsets.MARK` marks a list that was filtered by looking at private data. Other columns are ignored.
+    (public group of the user), `split` (train or test). Without `split` a keyed hash decides: of the user if that
+    column exists, so that the images of one person stay together, else of the file's bytes. With `user_from` "dicom"
+    the patient identifier of each file is the user, with "class" its label, and there is no column user. `groups_from`
+    names the column with each record's group for figures. A column named `subsets.MARK` marks a list that was filtered
+    by looking at private data. Other columns are ignored.
 
     For images, `label_columns` name columns of 0 and 1 that replace `label`; none, one or many may be 1.
     """
     table = paths.expanded(path)
-    first = csv_lines.first_of(table)
+    first = first_of(table)
     columns = texts.columns_of(first, order.declared.texts)
-    if columns is not None and order.declared.loading.path_column is None:
-        if order.declared.labels.label_columns is not None:
-            raise SfumatoError(
-                f"`label_columns` are for images, but table {str(table)!r} holds texts",
-                "give one, in a column called label",
-            )
-        return texts.load(table, first, columns, order)
-    return _load_images(table, first, lambda: csv_lines.rows_of(table), order)
+    if columns is None or order.declared.loading.path_column is not None:
+        return _load_images(table, first, lambda: rows_of(table), order)
+    if order.declared.labels.label_columns is not None:
+        raise SfumatoError(
+            f"`label_columns` are for images, but table {str(table)!r} holds texts",
+            "give one, in a column called label",
+        )
+    return load_texts(table, first, columns, order)
 
 
 def read_frame(frame: Any, order: Order) -> Parts:
@@ -62,55 +77,182 @@ def read_frame(frame: Any, order: Order) -> Parts:
     return _load_images(Path("DataFrame"), columns, lines, order)
 
 
-def _load_images(table: Path, first: Sequence[str], lines_of: csv_lines.Lines, order: Order) -> Parts:
-    declared = order.declared
-    labels = declared.labels.label_columns
-    named = declared.loading
-    given = {"path": named.path_column, "label": named.label_column, "user": named.user_column}
-    lines_of = csv_lines.with_subgroups(table, first, lines_of, declared.purpose.groups_from)
-    first, lines_of = csv_lines.renamed(table, first, lines_of, given)
+def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Order) -> Parts:
+    classes, labels = order.declared.labels.classes, order.declared.labels.label_columns
+    where = f"table {str(table)!r}"
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
-    csv_lines.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
-    rule = declared.people.user_from
-    if rule is not None and "user" in first:
-        raise SfumatoError(
-            f"table {str(table)!r} has the column user, but `user_from={rule}` is given", "leave one of them out"
-        )
-    found, files, lines, several, absent = (
-        ListingBuilder(order.names),
-        TextBuffer(),
-        array("q"),
-        Identities(),
-        array("q"),
-    )
+    remedy = f"begin the table with a line such as {example}"
+    columns = columns_of(first, ("path",), order, where, remedy=remedy, labels=labels)
+    builder, files, lines, absent = ListingBuilder(), TextBuffer(), array("q"), array("q")
+    identities = Identities()
     for line, row in lines_of():
-        known = csv_lines.facts_of(row, _PATH, table, line, labels)
-        where = f"line {line} of {str(table)!r}"
-        path = _resolve(table, row["path"].strip())
-        if (on_disk := _status(path, where)) is None:
+        facts = facts_of(row, columns, table, line, labels)
+        path = _resolve(table, facts.pop("path"))
+        if (status := _status(path, f"line {line} of {str(table)!r}")) is None:
             absent.append(line)
             continue
-        several.add(path, on_disk)
-        if declared.labels.classes is not None:
-            require_declared(
-                order.names.normalise("class", known["label"]), declared.labels.classes, f"{where} has", "the line"
-            )
+        identities.add(path, status)
+        if classes is not None:
+            require_declared(to_nfc(facts["label"]), classes, f"line {line} of {str(table)!r} has", "the line")
         refuse_unwritable(str(path), "image", longest=None)
-        found.add(**known)
+        builder.add(**facts)
         files.append(str(path))
         lines.append(line)
     if absent:
-        raise _missing_images(table, absent, next(row["path"].strip() for line, row in lines_of() if line == absent[0]))
-    if not len(found):
-        raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
-    for earlier, later in several.repeated():
-        path = next(row["path"] for line, row in lines_of() if line == lines[later])
+        missing = next(row[columns["path"]] for line, row in lines_of() if line == absent[0])
+        raise _missing_images(table, absent, missing)
+    if not len(builder):
+        raise SfumatoError(f"{where} lists no image", "add a line for each image")
+    for earlier, later in identities.repeated():
+        path = next(row[columns["path"]] for line, row in lines_of() if line == lines[later])
         raise SfumatoError(
             f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
             "list each image once: the guarantee for one record covers one line",
         )
+    return load_files(builder.listing(Files(files)), order, where=where, notes=builder.notes(where))
+
+
+def load_texts(table: Path, first: Sequence[str], columns: Sequence[str], order: Order) -> Parts:
+    """Reads a table with texts in `columns`, which are joined by a space. For next-word prediction its labels are the
+    words themselves, and a column of labels is ignored.
+
+    The other columns are those of a table of images. A table without a header has the number of the class first,
+    counted from 1, and texts in all other columns, like AG News. Without `split` a keyed hash decides, of the user if
+    known, else of the text.
+    """
+    where, builder, buffer = f"table {str(table)!r}", ListingBuilder(), TextBuffer()
+    if texts.lacks_header(first):
+        names = [f"column {number}" for number in range(1, len(first) + 1)]
+        if absent := [column for column in columns if column not in names]:
+            raise SfumatoError(
+                f"{where} has no column names, so no {absent[0]!r}", "leave `text_column` out, or name the columns"
+            )
+        for line, row in rows_of(table, names):
+            builder.add(texts.numbered_class(row[names[0]], order, f"line {line} of {str(table)!r}"))
+            buffer.append(" ".join(row[column] or "" for column in columns))
+    else:
+        labels = None if order.declared.texts.task is None else ()
+        example = "text,label or text,label,user,split" if labels is None else "text,user"
+        remedy = f"begin the table with a line such as {example}"
+        found = columns_of(first, columns, order, where, remedy=remedy, labels=labels)
+        for line, row in rows_of(table):
+            builder.add(**{"label": "", **facts_of(row, found, table, line, labels)})
+            text = " ".join(row[column] or "" for column in columns)
+            if labels is not None and not text.strip():
+                raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
+            buffer.append(text)
+    if not len(buffer):
+        raise SfumatoError(f"{where} lists no text", "add a line for each text")
+    return texts.load_texts(builder.listing(Files(buffer)), buffer, order, where, builder.notes(where))
+
+
+def first_of(table: Path) -> list[str]:
+    """The fields of the first line, usually the columns' names."""
+    with _reading(table) as stream:
+        header, lines = _peek(stream)
+        return [to_nfc(name.strip()) for name in next(csv.reader(lines, strict=True, delimiter=separator(header)), [])]
+
+
+def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the number and the fields by column of each line.
+
+    Args:
+        columns: names of the columns, if the first line does not give them.
+    """
+    with _reading(table) as stream:
+        header, lines = _peek(stream)
+        reader = csv.DictReader(lines, fieldnames=columns, strict=True, delimiter=separator(header))
+        if columns is None:
+            reader.fieldnames = [to_nfc(name.strip()) for name in reader.fieldnames or ()]
+        for row in reader:
+            if any(field.strip() for field in row.pop(None, [])):
+                raise SfumatoError(
+                    f"line {reader.line_num} of {str(table)!r} has more fields than the first line",
+                    "put texts with commas in quotation marks",
+                )
+            yield reader.line_num, row
+
+
+@contextmanager
+def _reading(table: Path) -> Iterator[TextIO]:
+    """Opens the table as text. Errors name it."""
     where = f"table {str(table)!r}"
-    return load_files(found.listing(Files(files)), order, where=where, notes=found.notes(where))
+    with path_errors(where, "correct the path after csv:", "give the .csv file, or use folder:"):
+        try:
+            refuse_special(paths.status(table), where)
+            settings: dict[str, Any] = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
+            with gzip.open(table, **settings) if table.suffix == ".gz" else table.open(**settings) as stream:
+                yield stream
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            remedy = "compress it again, or give it as .csv"
+            raise SfumatoError(f"{where} is not a complete gzip file", remedy) from None
+        except (UnicodeDecodeError, csv.Error) as problem:
+            reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem
+            what = f"{where} cannot be read as comma-separated text ({reason})"
+            raise SfumatoError(what, "save it as CSV in UTF-8") from None
+
+
+def _lines(stream: TextIO) -> Iterator[str]:
+    """Yields the lines of a file. Refuses lines that could fill memory."""
+    while line := stream.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise csv.Error(f"one of its lines has {LONGEST_LINE:,} characters or more")
+        yield line
+
+
+def _peek(stream: TextIO) -> tuple[str, Iterator[str]]:
+    """The first line, and all of them."""
+    lines = _lines(stream)
+    header = next(lines, "")
+    return header, itertools.chain([header] if header else [], lines)
+
+
+def separator(header: str) -> str:
+    """The field separator of a table with this first line: comma, semicolon or tab, whichever is most frequent outside
+    quotation marks.
+
+    >>> separator("path,label"), separator('path;"label, own"'), separator("path\\tlabel"), separator("path")
+    (',', ';', '\\t', ',')
+    """
+    bare = _QUOTED.sub("", header)
+    return max(",;\t", key=bare.count)
+
+
+def facts_of(
+    row: Mapping[str, str], columns: Mapping[str, str], table: Path, line: int, labels: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The facts of a line, as arguments of `ListingBuilder.add`, and its path. None may be empty.
+
+    Args:
+        columns, labels: as for `columns_of`.
+    """
+    where = f"line {line} of {str(table)!r}"
+    facts: dict[str, Any] = {fact: (row[column] or "").strip() for fact, column in columns.items()}
+    for fact, text in facts.items():
+        if not text:
+            name = fact if fact in FACTS else columns[fact]
+            raise SfumatoError(f"{where} has no {name}", f"fill in its {name}, or remove the line")
+    if "user" in facts:
+        refuse_several(facts["user"], where)
+    if "split" in facts:
+        split = facts.pop("split")
+        facts["part"] = part_by_name(split)
+        if facts["part"] is None:
+            raise SfumatoError(f"{where} has the split {split!r}", "write train, test or validation")
+    if labels:
+        facts["label"] = _zeros_and_ones(row, labels, f"{str(table)!r}")
+    return {**facts, "filtered": MARK in row}
+
+
+def _zeros_and_ones(row: Mapping[str, str], labels: Sequence[str], where: str) -> tuple[int, ...]:
+    """Whether each label is true. Errors name the column, but no line or value."""
+    values = []
+    for column in labels:
+        value = _BINARY.get((row[column] or "").strip())
+        if value is None:
+            raise not_binary(column, where)
+        values.append(value)
+    return tuple(values)
 
 
 def _resolve(table: Path, text: str) -> Path:
@@ -126,9 +268,9 @@ def _missing_images(table: Path, lines: Sequence[int], first: str) -> SfumatoErr
     if len(lines) > 1:
         shown = ", ".join(map(str, lines[1 : 1 + SHOWN])) + (", ..." if len(lines) > 1 + SHOWN else "")
         others = f", and so do {len(lines) - 1:,} other lines ({shown})"
+    path = str(_resolve(table, first.strip()))
     return SfumatoError(
-        f"line {lines[0]} of {str(table)!r} lists the image {str(_resolve(table, first))!r}, which does not exist"
-        + others,
+        f"line {lines[0]} of {str(table)!r} lists the image {path!r}, which does not exist{others}",
         "correct the path (relative ones start at the table's folder), or remove the line",
     )
 
@@ -136,8 +278,8 @@ def _missing_images(table: Path, lines: Sequence[int], first: str) -> SfumatoErr
 def _status(file: Path, where: str) -> os.stat_result | None:
     """`os.stat` of a listed file; None if it does not exist. Refuses anything but ordinary files."""
     try:
-        known = paths.status(file)
-        refuse_special(known, f"image {str(file)!r}, which {where} lists,")
+        status = paths.status(file)
+        refuse_special(status, f"image {str(file)!r}, which {where} lists,")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as problem:
@@ -145,4 +287,4 @@ def _status(file: Path, where: str) -> os.stat_result | None:
             f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
             "correct the path, or remove the line",
         ) from None
-    return known
+    return status

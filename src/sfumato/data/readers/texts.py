@@ -1,33 +1,22 @@
-"""Labelled texts from a table's columns, or as numbers in an archive."""
+"""Labelled texts: from a table's columns, or as numbers in an archive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data import classes as class_lists
-from sfumato.data.classes import Spellings, notes_on_parts, test_part
+from sfumato.data.classes import require_declared, require_named, sort_names
 from sfumato.data.declared import Order, Texts
-from sfumato.data.parts import Parts, Reading, RecordSets
-from sfumato.data.readers import csv_lines as lines
-from sfumato.data.record_users import as_array, stored_code, word_code
-from sfumato.data.records import TextRecords
+from sfumato.data.readers.listing import Listing
+from sfumato.data.record_users import as_array, record_in_test, stored_code, word_code
+from sfumato.data.records import TextBuffer, TextRecords
+from sfumato.data.source import Parts
 from sfumato.data.tokens import NextWords, Tokens
 
 COLUMN = "text"
-_EXAMPLE = "text,label or text,label,user,split"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text(lines.RecordFacts):
-    """One labelled text from a line of a table."""
-
-    text: str
 
 
 def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
@@ -40,116 +29,67 @@ def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
     """
     if declared.text_column is not None:
         return declared.text_column
-    if _lacks_header(first):
+    if lacks_header(first):
         return tuple(f"column {number}" for number in range(2, len(first) + 1))
     return (COLUMN,) if COLUMN in first and "path" not in first else None
 
 
-def _lacks_header(first: Sequence[str]) -> bool:
+def lacks_header(first: Sequence[str]) -> bool:
     """Whether a table has no header: its first line starts with the number of a class, as in AG News."""
     return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
 
 
-def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order) -> Parts:
-    """Reads a table with texts in `columns`, which are joined by a space. For next-word prediction its labels are the
-    words themselves, and a column of labels is ignored.
-
-    The other columns are those of a table of images (`label`, `user`, `group`, `time`, `split`). A table without a
-    header has the number of the class first, counted from 1, and texts in all other columns, like AG News.
-
-    Without `split` a keyed hash decides, of the user if known, else of the text.
-    """
-    where = f"table {str(table)!r}"
-    if _lacks_header(first):
-        names = [f"column {number}" for number in range(1, len(first) + 1)]
-        lacking = [column for column in columns if column not in names]
-        if lacking:
-            raise SfumatoError(
-                f"{where} has no column names, so no {lacking[0]!r}", "leave `text_column` out, or name the columns"
-            )
-        found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
-    else:
-        loading, labels = order.declared.loading, None if order.declared.texts.task is None else ()
-        own = {"label": loading.label_column, "user": loading.user_column}
-        every = lines.with_subgroups(table, first, lambda: lines.rows_of(table), order.declared.purpose.groups_from)
-        first, rows_of = lines.renamed(table, first, every, own)
-        example = _EXAMPLE if labels is None else "text,user"
-        lines.check_columns(first, columns, where, example=example, labels=labels)
-        found = list(_texts(table, rows_of(), columns, order.names, labels))
-    if not found:
-        raise SfumatoError(f"{where} lists no text", "add a line for each text")
-    named = {text.part for text in found}
-    return _parts(_read(found, test_part(named)), order, where, notes_on_parts(named, where))
+def numbered_class(field: str | None, order: Order, where: str) -> str:
+    """The class of a line that begins with its number, counted from 1."""
+    number = (field or "").strip()
+    if not number.isdecimal() or int(number) == 0:
+        raise SfumatoError(
+            f"{where} begins with {number[:40]!r}, which is not a class numbered from 1",
+            "give the table a first line with column names, such as text,label",
+        )
+    classes = order.declared.labels.classes
+    if classes is None:
+        return str(int(number))
+    require_named(int(number), len(classes), f"{where} has", first=1)
+    return classes[int(number) - 1]
 
 
-def _read(found: Sequence[Text], tested: str) -> list[Text]:
-    """The texts of the training part and of the part `tested`; all texts if they name no part."""
-    read = {None: None, "train": "train", tested: "test"}
-    return [replace(text, part=read[text.part]) for text in found if text.part in read]
-
-
-def _texts(
-    table: Path,
-    rows: Iterator[tuple[int, dict[str, str]]],
-    columns: Sequence[str],
-    names: Spellings,
-    labels: Sequence[str] | None,
-) -> Iterator[Text]:
-    for line, row in rows:
-        known = lines.facts_of(row, (), table, line, labels) | ({} if labels is None else {"label": ""})
-        known = lines.facts_to_nfc(known, names)
-        text = Text(text=" ".join(row[column] or "" for column in columns), **known)
-        if labels is not None and not text.text.strip():
-            raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
-        yield text
-
-
-def _bare_texts(
-    table: Path, names: Sequence[str], columns: Sequence[str], classes: tuple[str, ...] | None
-) -> Iterator[Text]:
-    for line, row in lines.rows_of(table, names):
-        number = (row[names[0]] or "").strip()
-        if not number.isdecimal() or int(number) == 0:
-            raise SfumatoError(
-                f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is not a class numbered from 1",
-                "give the table a first line with column names, such as text,label",
-            )
-        label = str(int(number))
-        if classes is not None:
-            class_lists.require_named(int(number), len(classes), f"line {line} of {str(table)!r} has", first=1)
-            label = classes[int(number) - 1]
-        yield Text(text=" ".join(row[column] or "" for column in columns), label=label)
-
-
-def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ...]) -> Parts:
-    key = order.owner_key
-    lines.refuse_unwritable_names(found)
-    form = _form(order)
+def load_texts(listing: Listing, buffer: TextBuffer, order: Order, where: str, notes: tuple[str, ...]) -> Parts:
+    """Both parts of listed texts, split by the keyed hash of each user or text if the list names no parts."""
+    key, share, form = order.owner_key, order.declared.loading.share, _form(order)
+    reading, listing = listing.reading(order), listing.split_by_users(order)
     if isinstance(form, NextWords):
         classes = form.names
     else:
-        classes = order.declared.labels.classes or class_lists.sort_names(str(text.label) for text in found)
-        for text in found:
-            class_lists.require_declared(text.label, classes, f"{where} has", "the text")
-    stored = [text.text.encode("utf-8", "surrogatepass") for text in found]
-    test = [text.in_test(content, order) for text, content in zip(found, stored, strict=True)]
+        classes = order.declared.labels.classes or sort_names(listing.names)
+        for name in listing.names:
+            require_declared(name, classes, f"{where} has", "the text")
+        listing = listing.with_classes(classes, "the text")
+    texts = [buffer[place] for place in listing.places.tolist()]
+    stored = [text.encode("utf-8", "surrogatepass") for text in texts]
+    test = listing.test
+    if test is None:
+        test = np.array([record_in_test(key, content, None, share) for content in stored], bool)
 
-    def part(side: bool) -> TextRecords:
-        own = [place for place, is_test in enumerate(test) if is_test is side]
-        texts = [found[place] for place in own]
-        tokens, labels = _inputs_and_labels([text.text for text in texts], form)
+    def part(rows: np.ndarray) -> TextRecords:
+        own = [texts[row] for row in rows]
+        tokens, labels = _inputs_and_labels(own, form)
         return TextRecords(
             tokens=tokens,
-            codes=as_array(stored_code(key, stored[place]) + word_code(key, found[place].text) for place in own),
-            texts=np.array([text.text for text in texts], dtype=object),
-            rows=np.array(own, np.int64),
-            **lines.columns_of(texts, classes, labels),
+            codes=as_array(stored_code(key, stored[row]) + word_code(key, texts[row]) for row in rows),
+            texts=np.array(own, dtype=object),
+            rows=rows,
+            **(listing.known(rows) | ({} if labels is None else {"labels": labels})),
         )
 
     return Parts(
-        records=RecordSets(train=part(False), test=part(True)),
+        train=part(np.flatnonzero(~test)),
+        test=part(np.flatnonzero(test)),
         classes=classes,
-        reading=Reading(size_rule=_size_rule(order), tokens=form, notes=notes, **lines.reading_of(found, order)),
+        size_rule=_size_rule(order),
+        tokens=form,
+        notes=notes,
+        **reading,
     )
 
 
@@ -180,8 +120,8 @@ def load_numbers(
             groups=arrays.get(f"groups{side}"),
         )
 
-    records = RecordSets(train=part("_train"), test=part("_test"))
-    return Parts(records=records, classes=classes, reading=Reading(size_rule=_size_rule(order), tokens=form, **reading))
+    train, test = part("_train"), part("_test")
+    return Parts(train=train, test=test, classes=classes, size_rule=_size_rule(order), tokens=form, **reading)
 
 
 def _form(order: Order, *, numbers: bool = False) -> Tokens:

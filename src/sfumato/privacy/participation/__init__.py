@@ -62,6 +62,6 @@ def refuse_unproven(name: object) -> None:
     >>> refuse_unproven("Poisson")
     """
     spelt = name.lower().replace("_", "-") if isinstance(name, str) else ""
-    if (known := _ALSO.get(spelt, spelt)) in UNPROVEN:
-        why, instead = UNPROVEN[known]
+    if (rule := _ALSO.get(spelt, spelt)) in UNPROVEN:
+        why, instead = UNPROVEN[rule]
         raise SfumatoError(f"no theorem here covers the participation {name!r}: {why}", instead)

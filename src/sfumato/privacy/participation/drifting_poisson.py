@@ -110,25 +110,25 @@ class DriftingPoisson(BatchedParticipation):
             "all_others": f"{self.sizes[0]} examples, each with probability {peaks[0]}",
         }
 
-    def describe(self, population: int, one: str = "example") -> str:
-        """Its description in a statement; `one` is the name of a single participant."""
+    def describe(self, population: int, unit: str = "example") -> str:
+        """Its description in a statement; `unit` is the name of a single participant."""
         lines = {"linear": "by straight lines", "cosine": "as a cosine does"}[self.shape]
         others, group = (f"{self.batch_size / size:.6g}" for size in self.sizes)
         named = ", ".join(self.named) or "the second group"
         return (
-            f"each of {self.sizes[1]} {one}s ({named}) drawn into step t with probability {group} s(t) and each "
+            f"each of {self.sizes[1]} {unit}s ({named}) drawn into step t with probability {group} s(t) and each "
             f"of {self.sizes[0]} others with probability {others} (1 - s(t)), where s rises from 0 to 1 and falls "
             f"again {lines} in every {self.period} steps"
         )
 
-    def remark(self, one: str = "example") -> str:
+    def remark(self, unit: str = "example") -> str:
         """The same in plain words."""
-        article = "An" if one == "example" else "A"
+        article = "An" if unit == "example" else "A"
         return (
-            f"The {one}s form two groups that took turns as the larger part of the training. {article} {one} took part "
-            "in some of the steps, by chance. The guarantee depends on this sampling as well as on the noise, and is "
-            f"that of the less protected group. Exchanging {article.lower()} {one} for one of the other group counts "
-            "as two changes."
+            f"The {unit}s form two groups that took turns as the larger part of the training. {article} {unit} took "
+            "part in some of the steps, by chance. The guarantee depends on this sampling as well as on the noise, and "
+            f"is that of the less protected group. Exchanging {article.lower()} {unit} for one of the other group "
+            "counts as two changes."
         )
 
     def _probabilities(self, phase: int) -> tuple[float, float]:

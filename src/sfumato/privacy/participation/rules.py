@@ -55,10 +55,10 @@ class Participation(ABC):
         return {"batch_size": self.expected_batch_size(population)}
 
     @abstractmethod
-    def describe(self, population: int, one: str = "example") -> str:
-        """Its description in a statement; `one` is the name of a single participant."""
+    def describe(self, population: int, unit: str = "example") -> str:
+        """Its description in a statement; `unit` is the name of a single participant."""
 
-    def remark(self, one: str = "example") -> str:
+    def remark(self, unit: str = "example") -> str:
         """The same for a reader who has never heard of differential privacy; empty by default."""
         return ""
 
@@ -123,9 +123,9 @@ class Poisson(BatchedParticipation):
         """N - 1."""
         return population - 1
 
-    def describe(self, population: int, one: str = "example") -> str:
-        """Its description in a statement; `one` is the name of a single participant."""
-        return f"each {one} drawn into each step with probability {self.probability(population):.6g}"
+    def describe(self, population: int, unit: str = "example") -> str:
+        """Its description in a statement; `unit` is the name of a single participant."""
+        return f"each {unit} drawn into each step with probability {self.probability(population):.6g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,17 +165,17 @@ class TruncatedPoisson(Poisson):
         """The facts of Poisson sampling, and the largest batch."""
         return {**super().facts(population), "largest_batch": self.largest}
 
-    def describe(self, population: int, one: str = "example") -> str:
-        """Its description in a statement; `one` is the name of a single participant."""
+    def describe(self, population: int, unit: str = "example") -> str:
+        """Its description in a statement; `unit` is the name of a single participant."""
         return (
-            f"each {one} drawn into each step with probability {self.probability(population):.6g}, at most "
-            f"{self.largest} of them, the number of {one}s being public"
+            f"each {unit} drawn into each step with probability {self.probability(population):.6g}, at most "
+            f"{self.largest} of them, the number of {unit}s being public"
         )
 
-    def remark(self, one: str = "example") -> str:
+    def remark(self, unit: str = "example") -> str:
         """The same in plain words."""
         return (
-            f"Each step drew {one}s at random and kept at most {self.largest} of them. The number of {one}s in the "
+            f"Each step drew {unit}s at random and kept at most {self.largest} of them. The number of {unit}s in the "
             "data is taken as public."
         )
 
@@ -210,9 +210,9 @@ class FullBatch(Participation):
         """The number of steps between two participations of a unit: one."""
         return 1
 
-    def describe(self, population: int, one: str = "example") -> str:
-        """Its description in a statement; `one` is the name of a single participant."""
-        return f"every {one} in every step"
+    def describe(self, population: int, unit: str = "example") -> str:
+        """Its description in a statement; `unit` is the name of a single participant."""
+        return f"every {unit} in every step"
 
 
 Assignment = Literal["random", "position"]
@@ -271,20 +271,20 @@ class FixedOrder(BatchedParticipation):
         decided = {"random": "a secret draw", "position": "place in the file"}
         return {"order": decided[self.assignment], "batch_size": self.batch_size, "bins": self.bins(population)}
 
-    def describe(self, population: int, one: str = "example") -> str:
-        """Its description in a statement; `one` is the name of a single participant."""
+    def describe(self, population: int, unit: str = "example") -> str:
+        """Its description in a statement; `unit` is the name of a single participant."""
         bins = self.bins(population)
         if self.assignment == "position":
-            return f"each {one} in every {bins}th step, by its place in the file, whose order is public"
-        return f"each {one} in every {bins}th step, beginning with one of the first {bins} drawn in secret"
+            return f"each {unit} in every {bins}th step, by its place in the file, whose order is public"
+        return f"each {unit} in every {bins}th step, beginning with one of the first {bins} drawn in secret"
 
-    def remark(self, one: str = "example") -> str:
+    def remark(self, unit: str = "example") -> str:
         """The same in plain words."""
         order = "in an order that was drawn once in secret"
         if self.assignment == "position":
             order = "by its place in the file, whose order is taken as public"
         return (
-            f"Each {one} took part at regular intervals, {order}. The guarantee depends on the noise alone, not on "
+            f"Each {unit} took part at regular intervals, {order}. The guarantee depends on the noise alone, not on "
             "secrecy of who took part."
         )
 
@@ -339,17 +339,18 @@ class CyclicPoisson(BatchedParticipation):
         """The facts of Poisson sampling, and the number of groups."""
         return {**super().facts(population), "groups": self.groups}
 
-    def describe(self, population: int, one: str = "example") -> str:
-        """Its description in a statement; `one` is the name of a single participant."""
+    def describe(self, population: int, unit: str = "example") -> str:
+        """Its description in a statement; `unit` is the name of a single participant."""
         return (
-            f"each {one} in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
+            f"each {unit} in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
             f"of its group with probability {self.turn_probability(population):.6g}"
         )
 
-    def remark(self, one: str = "example") -> str:
+    def remark(self, unit: str = "example") -> str:
         """The same in plain words."""
-        article = "An" if one == "example" else "A"
+        article = "An" if unit == "example" else "A"
         return (
-            f"The {one}s were split into groups by secret draws, and the groups took turns. {article} {one} took part "
-            "in some of its group's turns, by chance. The guarantee depends on this sampling as well as on the noise."
+            f"The {unit}s were split into groups by secret draws, and the groups took turns. {article} {unit} took "
+            "part in some of its group's turns, by chance. The guarantee depends on this sampling as well as on the "
+            "noise."
         )

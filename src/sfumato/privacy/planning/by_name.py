@@ -156,8 +156,8 @@ class Pair:
     def __post_init__(self) -> None:
         if self.participation is not None:
             refuse_unproven(self.participation)
-        known = (NAMES_OF_PARTICIPATIONS, NAMES_OF_MECHANISMS, ASSIGNMENTS)
-        for name, allowed in zip(("participation", "mechanism", "order"), known, strict=True):
+        allowed_names = (NAMES_OF_PARTICIPATIONS, NAMES_OF_MECHANISMS, ASSIGNMENTS)
+        for name, allowed in zip(("participation", "mechanism", "order"), allowed_names, strict=True):
             if (value := getattr(self, name)) is not None:
                 one_of(name, value, allowed)
 
@@ -172,7 +172,7 @@ class Pair:
         """
         participation, mechanism = self.participation, self.mechanism
         if participation is None:
-            given = (name for name, own in PARTICIPATION_OPTIONS.items() if getattr(self, own[0]) is not None)
+            given = (name for name, options in PARTICIPATION_OPTIONS.items() if getattr(self, options[0]) is not None)
             participation = next(given, None if mechanism in (None, "gaussian") else "fixed-order")
         if mechanism is None:
             mechanism = "banded" if participation in ("fixed-order", "cyclic") else "gaussian"
@@ -180,7 +180,7 @@ class Pair:
             ("mechanism", mechanism, MECHANISM_OPTIONS),
             ("participation", participation, PARTICIPATION_OPTIONS),
         ):
-            others = ((name, option) for name, own in table.items() if name != chosen for option in own)
+            others = ((name, option) for name, options in table.items() if name != chosen for option in options)
             for name, option in others:
                 if (value := getattr(self, option)) is not None:
                     raise SfumatoError(

@@ -162,7 +162,7 @@ def expected_gain(signal: float) -> ExpectedGain:
     >>> expected_gain(46.0).median, expected_gain(1.1).median
     (0.72, 0.1)
     """
-    return next(one for one in MEASURED_GAINS if signal >= one.least_signal)
+    return next(gain for gain in MEASURED_GAINS if signal >= gain.least_signal)
 
 
 def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> str:
@@ -191,13 +191,13 @@ def unlearnt(plan: PrivacyPlan, counts: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if of_all * count < HIDDEN}
 
 
-def counted(found: Mapping[str, int], what: str = "image") -> str:
+def counted(counts: Mapping[str, int], what: str = "image") -> str:
     """Classes with their numbers of records, in words.
 
     >>> counted({"I": 1, "J": 3})
     'I (1 image), J (3 images)'
     """
-    named = [f"{name} ({count} {what}{'' if count == 1 else 's'})" for name, count in found.items()]
+    named = [f"{name} ({count} {what}{'' if count == 1 else 's'})" for name, count in counts.items()]
     more = [] if len(named) <= SHOWN else [f"and {len(named) - SHOWN + 1} more"]
     return ", ".join([*named[: SHOWN - len(more)], *more])
 

@@ -125,13 +125,13 @@ class AttackRisk(Target):
     def parse(cls, text: str) -> AttackRisk:
         """The target spelt as TPR@FPR."""
         try:
-            found, alarms = map(float, text.split("@"))
+            detections, alarms = map(float, text.split("@"))
         except (AttributeError, ValueError):
             raise SfumatoError(
                 f"attack_risk must be a true-positive rate at a false-positive rate, got {text!r}",
                 "write it as 0.01@0.001: at most 1% of members found at one false alarm in a thousand",
             ) from None
-        return cls(found, alarms)
+        return cls(detections, alarms)
 
     @property
     def value(self) -> str:

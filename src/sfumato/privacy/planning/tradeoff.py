@@ -199,18 +199,18 @@ def frontier(
     """
     positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
     fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-    known = {"examples": examples, "batch_size": batch_size, "delta": delta}
-    one, mu = PrivacyPlan.calibrate(**known, steps=1, noise_multiplier=1.0), gaussian_mu(epsilon, delta)
-    grid = _grid(one, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
+    fixed = {"examples": examples, "batch_size": batch_size, "delta": delta}
+    single_step, mu = PrivacyPlan.calibrate(**fixed, steps=1, noise_multiplier=1.0), gaussian_mu(epsilon, delta)
+    grid = _grid(single_step, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
     wanted: list[tuple[str | None, dict[str, Any]]] = [
-        *((rule, {"steps": steps}) for rule, steps in _rule_points(one, epsilon, epochs)),
+        *((rule, {"steps": steps}) for rule, steps in _rule_points(single_step, epsilon, epochs)),
         *((None, {"noise_multiplier": sigma}) for sigma in sorted(grid, reverse=True)),
     ]
     points: dict[tuple[float, int], Point] = {}
     for done, (rule, given) in enumerate(wanted):
         if on_progress is not None:
             on_progress(done, len(wanted))
-        plan = PrivacyPlan.calibrate(**known, **given, epsilon=epsilon)
+        plan = PrivacyPlan.calibrate(**fixed, **given, epsilon=epsilon)
         if noise_multipliers is None and rule is None and plan.steps < _FEWEST:
             break  # the rest of the grid has less noise and allows fewer steps
         points.setdefault((plan.noise_multiplier, plan.steps), Point(plan=plan, rule=rule))
@@ -228,9 +228,9 @@ def recommended_point(frontiers: Sequence[Frontier], epochs: float | None = None
     )
 
 
-def _rule_points(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[tuple[str, int]]:
+def _rule_points(plan: PrivacyPlan, epsilon: float, epochs: float | None) -> list[tuple[str, int]]:
     """The points that a rule marks: the name of the rule, and the number of steps."""
-    batch, population = one.expected_batch_size, one.population
+    batch, population = plan.expected_batch_size, plan.population
     by_rule = min(steps_by_rule(epsilon, batch, population), MAX_STEPS)
     marked = [("steps", by_rule)]
     if epochs is not None:
@@ -252,17 +252,17 @@ def _sensible(sigma: float) -> float:
     return float(sigma)
 
 
-def _grid(one: PrivacyPlan, mu: float) -> tuple[float, ...]:
+def _grid(plan: PrivacyPlan, mu: float) -> tuple[float, ...]:
     """Powers of the square root of two, to three digits, that allow a reasonable number of steps.
 
     If they are few, powers of the fourth root. This happens for small batches, where steps grow fast with the noise.
     """
-    most = min(max(_MOST, _MOST_EPOCHS / one.sampling_probability), _MOST_OF_ALL)
+    most = min(max(_MOST, _MOST_EPOCHS / plan.sampling_probability), _MOST_OF_ALL)
 
     def powers(part: int) -> tuple[float, ...]:
         grid = (float(f"{2 ** (power / part):.3g}") for power in range(-4 * part, 30 * part))
         return tuple(
-            sigma for sigma in grid if _FEWEST <= one.theorem.equivalent_steps(one.with_noise(sigma), mu) <= most
+            sigma for sigma in grid if _FEWEST <= plan.theorem.equivalent_steps(plan.with_noise(sigma), mu) <= most
         )
 
     return powers(2) if len(powers(2)) >= _FEW_POINTS else powers(4)

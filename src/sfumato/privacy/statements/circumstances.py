@@ -164,7 +164,7 @@ class Circumstances:
             lists["class_prevalence"] = tuple(data["class_prevalence"].items())
             figures = None if data["figures"] is None else NoisyTable.from_dict(data["figures"])
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
-            typed = {one.name: {"bool": bool, "int": int, "str": str}.get(str(one.type)) for one in fields(cls)}
+            typed = {field.name: {"bool": bool, "int": int, "str": str}.get(str(field.type)) for field in fields(cls)}
             if {*data, *_IF_ANY} != {*typed} or any(typed[name] not in (None, type(data[name])) for name in data):
                 raise KeyError
             values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}

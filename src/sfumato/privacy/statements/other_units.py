@@ -55,9 +55,9 @@ def person_epsilon(
     if images == 1:
         return plan.epsilon(delta, grid=grid)
     part: Part
-    (one,) = plan.loss.parts
-    if isinstance(one, OneGaussian):
-        part = OneGaussian(precision=images**2 * one.precision)
+    (single,) = plan.loss.parts
+    if isinstance(single, OneGaussian):
+        part = OneGaussian(precision=images**2 * single.precision)
     elif type(plan.theorem) is PoissonGaussian:
         sigma, q = plan.theorem.relative_noise(plan), plan.sampling_probability
         part = MixedGaussians(sigma=sigma, probability=q, records=images, steps=plan.steps)

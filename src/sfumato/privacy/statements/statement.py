@@ -104,11 +104,11 @@ class Statement(StatementBase):
             return ""
         persons = self.plan.users is not None
         who, counted = ("person", ", from one test record of each person") if persons else ("test example", "")
-        one = "A person" if persons else "An example"
+        article = "A person" if persons else "An example"
         return (
             f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single {who} "
-            f"under add-or-remove adjacency: {figures.description}{counted}. {one} is in the training part or in the "
-            f"test part, never in both, and so pays the larger epsilon of the two, "
+            f"under add-or-remove adjacency: {figures.description}{counted}. {article} is in the training part or in "
+            f"the test part, never in both, and so pays the larger epsilon of the two, "
             f"{rounded_up(max(self.epsilon, figures.epsilon))}, and not their sum."
         )
 

@@ -144,7 +144,7 @@ class ProcessCounts:
 
     def __post_init__(self) -> None:
         numbers = (self.processes, self.machines)
-        if any(type(one) is not int for one in numbers) or not 2 <= self.processes >= self.machines >= 1:
+        if any(type(number) is not int for number in numbers) or not 2 <= self.processes >= self.machines >= 1:
             raise SfumatoError(
                 f"a run was computed by {self.processes!r} processes on {self.machines!r} machines",
                 "give at least two processes, and no more machines than processes",

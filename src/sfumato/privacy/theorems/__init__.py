@@ -67,8 +67,8 @@ def theorem_for(plan: Plan) -> Theorem:
     if row is None:
         having = (row.participations for row in TABLE if mechanism in row.mechanisms)
         nearest = [f"{mechanism.name} with {_names(*having)}"]
-        if known := [row.mechanisms for row in TABLE if rule in row.participations]:
-            nearest.append(f"{rule.name} with {_names(*known)}")
+        if mechanisms := [row.mechanisms for row in TABLE if rule in row.participations]:
+            nearest.append(f"{rule.name} with {_names(*mechanisms)}")
         why = f": {_REASONS[rule]}" if rule in _REASONS else ""
         raise SfumatoError(
             f"no theorem here covers {mechanism.name} noise under {rule.name} participation{why}",

@@ -124,7 +124,7 @@ def _placewise(first: Counts, second: Counts) -> Counts:
     counts: dict[float, int] = {}
     before = 0
     for end in sorted({*ends[0], *ends[1]}):
-        places = (bisect.bisect_left(own, end) for own in ends)
+        places = (bisect.bisect_left(thresholds, end) for thresholds in ends)
         worst = max(group[place][0] for group, place in zip((first, second), places, strict=True) if place < len(group))
         counts[worst] = counts.get(worst, 0) + end - before
         before = end

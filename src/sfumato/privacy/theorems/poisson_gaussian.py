@@ -66,8 +66,10 @@ class SampledGaussians(RepeatedSteps):
         """dp-accounting's event of all steps."""
         import dp_accounting
 
-        one = dp_accounting.GaussianDpEvent(self.sigma)
-        return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(self.probability, one), self.steps)
+        gaussian = dp_accounting.GaussianDpEvent(self.sigma)
+        return dp_accounting.SelfComposedDpEvent(
+            dp_accounting.PoissonSampledDpEvent(self.probability, gaussian), self.steps
+        )
 
     def renyi(self, orders: Sequence[float]) -> Any:
         """The Renyi divergence of all steps at each order."""

@@ -29,10 +29,10 @@ def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
     """
 
     def one_way(adjacency: AdjacencyType) -> Any:
-        one = _VectorizedLoss(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
-        ends: Any = one.connect_dots_bounds()
+        loss = _VectorizedLoss(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
+        ends: Any = loss.connect_dots_bounds()
         low, _, epsilons = grid(ends.epsilon_lower, ends.epsilon_upper, width)
-        return connect_dots(low, one.get_delta_for_epsilon(epsilons), width)
+        return connect_dots(low, loss.get_delta_for_epsilon(epsilons), width)
 
     return privacy_loss_distribution._pld_for_subsampled_mechanism(one_way, probability)
 

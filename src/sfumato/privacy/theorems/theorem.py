@@ -58,9 +58,9 @@ class RepeatedSteps(Part):
 
 
 @functools.lru_cache(maxsize=24)
-def _step_distribution(one: RepeatedSteps, width: float) -> Any:
+def _step_distribution(steps: RepeatedSteps, width: float) -> Any:
     """Cached for other numbers of steps, because it is slow to build."""
-    return one.step_distribution(width)
+    return steps.step_distribution(width)
 
 
 def grid(least: float, most: float, width: float) -> tuple[int, int, Any]:

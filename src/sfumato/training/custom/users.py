@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import ranks_within_users
-from sfumato.data.classes import Spellings
+from sfumato.data.classes import user_name
 from sfumato.data.fingerprint import grouping
 from sfumato.data.record_users import refuse_several
 from sfumato.gradients import ClippedGradient, UserGradient
@@ -144,8 +144,7 @@ def _owners(records: LoopRecords, users: Sequence[Any] | np.ndarray) -> np.ndarr
     names, numbers = np.unique(owners, return_inverse=True)
     for name, row in zip(names.tolist(), np.unique(numbers, return_index=True)[1].tolist(), strict=True):
         refuse_several(name, f"record {row}")
-    spellings = Spellings()
-    return np.array([spellings.normalise("user", name) for name in names.tolist()])[numbers]
+    return np.array([user_name(name) for name in names.tolist()])[numbers]
 
 
 def _kinds(owners: np.ndarray) -> set[str]:
