@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import optim
+from sfumato import models, optim
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
@@ -78,6 +78,9 @@ class Job:
 
     def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Set the learning rate of a step."""
+
+    def refresh(self) -> None:
+        """Bring the model up to date with its weights, before the gradient of a step."""
 
     def first_checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
         """The state before the first step.
@@ -160,6 +163,10 @@ class SourceJob(Job):
         descent = self.settings.descent
         rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
         set_rate(optimizer, descent.learning_rate * rate(step))
+
+    def refresh(self) -> None:
+        """Recompute the moments of public examples."""
+        models.refresh(self.module)
 
     def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
         """As of `Job`."""

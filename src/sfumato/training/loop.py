@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import _devices, models
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
@@ -189,7 +189,7 @@ def _take_step(take: Steps, state: State, trained: Mapping[str, Tensor]) -> tupl
         may_repeat = state.workers.count == 1 and not state.noise.tensors
         try:
             with nullcontext() if over is None else over.at_average(trained, state.average, step):
-                models.refresh(state.job.module)
+                state.job.refresh()
                 return take(step, state.noise)
         except (MemoryError, RuntimeError) as error:
             if not _devices.is_out_of_memory(error):
