@@ -31,7 +31,6 @@ from sfumato.training import pretraining
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.parts.part import RunKind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
-from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.start import Start
 from sfumato.training.run import PublicRun, execute
 from sfumato.training.scorers import Scorer
@@ -145,7 +144,7 @@ def train(
         source = SourceSpec(spec=source)
     spec = source if isinstance(source, SourceSpec) else None
     if spec is not None:
-        early_checks.check_experiment(experiment, spec)
+        experiment.check_source(spec)
     source = source if isinstance(source, Source) else open_with_progress(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
     source.require_classes("the printed algorithm")

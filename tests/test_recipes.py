@@ -21,6 +21,7 @@ from torch import nn
 from sfumato import _checks, cli, models, optim
 from sfumato._choices import choices_of
 from sfumato.cli.options import recipe
+from sfumato.cli.parser import page_of
 from sfumato.cli.registry import load
 from sfumato.data import kinds
 from sfumato.embedding import EmbeddingExperiment
@@ -266,6 +267,32 @@ def test_its_noise_is_the_least_that_meets_its_target(row: Row):
     accountant = options.get("accountant") or "pld"
     assert with_noise(options, sigma).cost(accountant=accountant) <= largest(options["epsilon"])
     assert with_noise(options, 0.999 * sigma).cost(accountant=accountant) > largest(options["epsilon"])
+
+
+NAMED = ("optimizer", "schedule", "normalisation")
+"""Options whose help lists the values; the placeholders of others list theirs, or anything may be given."""
+
+
+def gone(verb: str, options: dict[str, Any]) -> list[str]:
+    """The options that the verb does not have, or whose value it does not offer."""
+    listed = {option.flag[2:].replace("-", "_"): option for page in page_of(load(verb))[1].values() for option in page}
+    found = []
+    for name, value in options.items():
+        option = listed.get(name)
+        offered = option and (option.purpose if name in NAMED else option.metavar if "|" in option.metavar else None)
+        if option is None or (offered and f"{value}" not in re.findall(r"[\w-]+", offered)):
+            found.append(name)
+    return found
+
+
+def test_no_recipe_has_an_option_or_a_value_that_is_gone():
+    for name in NAMES:
+        for label in labels(name):
+            assert gone(verb_of(name), options_of((name, label))) == [], name
+    planted = {"mechanism": "blt", "optimizer": "lion", "normalisation": "spectral", "temperature": 1.0}
+    assert gone("train", {**planted, "mechanism": "tree", "steps": 4}) == ["optimizer", "normalisation", "temperature"]
+    assert gone("train", planted) == [*planted]
+    assert gone("embed", {"grouping": "hashed", "clients": 4}) == ["grouping"]
 
 
 @pytest.mark.parametrize("folder", sorted({name.partition("/")[0] for name in NAMES}))

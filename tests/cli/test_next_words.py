@@ -34,7 +34,7 @@ def test_from_a_table_to_a_statement(call, table, workplace):
     assert len(row["scores"]) == 2
     assert row["logit_low"] < row["logit_high"]
     call("aggregate run --method opa --last 3")
-    assert "next words" in call(
+    assert "accuracy of all" in call(
         "evaluate run/aggregate-opa.safetensors csv:t.csv --text-column said --user-column person"
     )
     assert "zebra" not in call("report run --public")

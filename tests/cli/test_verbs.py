@@ -150,9 +150,9 @@ def test_a_recipe_gives_options_that_the_command_overrides(call, quick):
 
 
 def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
-    assert main(shlex.split(f"train digits {quick} --dry-run")) == 0
+    assert main(shlex.split(f"train digits {quick} --dry-run --verbose")) == 0
     printed = capsys.readouterr()
-    for said in ("noise multiplier", "parameters", "time", "memory"):
+    for said in ("noise multiplier", "parameters", "time", "data bytes"):
         assert said in printed.out
     assert "no privacy was spent" in printed.err
     assert list(workplace.iterdir()) == []
@@ -352,8 +352,8 @@ def test_report_says_that_a_run_was_changed(run, capsys):
 def test_verify_says_in_one_line_that_the_statement_follows(call, run):
     line = call(f"verify {run}")
     assert line.count("\n") == 1
-    assert line.startswith("This run is an experiment: its randomness follows from a seed, so its weights carry no ")
-    assert "anybody. The statement follows from the record. " in line
+    assert line.startswith("This run is an experiment: its randomness follows from a seed, so its weights have no ")
+    assert "privacy guarantee. The statement" in line
     assert "cannot prove its own honesty" in line
     verdict = json.loads(call(f"verify {run} --json"))
     assert verdict["holds"] is True

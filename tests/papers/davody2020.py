@@ -8,18 +8,16 @@ import tempfile
 
 import numpy as np
 import torch
-from dp_accounting.rdp import compute_epsilon
 from torch import nn
 from torch.nn import functional
 
-from sfumato import ClippedGradient, Noise, PrivacyPlan, RunKey, Sampler, open_source
+from sfumato import ClippedGradient, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.experiment import Settings
 from sfumato.models import create, create_for_texts, replace_norms
 from sfumato.models.normalisation.norms import normalisation
-from sfumato.privacy import FixedClipping, FullBatch, Gaussian, Poisson
+from sfumato.privacy import FixedClipping, Gaussian, Poisson
 from sfumato.training import pretraining
 from sfumato.training.job import PublicTraining
-from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
 from studies import algorithm_1 as printed
 from studies.weight_noise.course import train_noisy
@@ -327,66 +325,6 @@ def layer_norm_formula(case, *, axes=(-2, -1), correction=0.0):
 # -- steps, noise, sensitivity -----------------------------------------------------------------------------------------
 
 
-def step_case(rng):
-    """30 steps of a linear layer with half the squared distance as loss; the key's noise as numbers."""
-    examples, width, outputs = (int(rng.integers(1, 6)) for _ in range(3))
-    plan = PrivacyPlan(
-        population=50,
-        participation=Poisson(batch_size=int(rng.integers(1, 9))),
-        mechanism=Gaussian(noise_multiplier=float(np.exp(rng.normal()))),
-        steps=30,
-        delta=1e-5,
-        clipping=FixedClipping(float(np.exp(rng.normal()))),
-    )
-    key = RunKey.from_seed(int(rng.integers(1 << 30)))
-    return {
-        "plan": plan,
-        "key": key,
-        "inputs": rng.normal(size=(30, examples, width)),
-        "targets": rng.normal(size=(30, examples, outputs)),
-        "weight": rng.normal(size=(outputs, width)),
-        "noise": [key.generator("noise", step, "weight").standard_normal(outputs * width) for step in range(30)],
-        "rate": float(rng.uniform(0.01, 0.2)),
-    }
-
-
-def steps_run(case):
-    model = nn.Linear(case["weight"].shape[1], case["weight"].shape[0], bias=False, dtype=torch.float64)
-    model.weight.data.copy_(torch.from_numpy(case["weight"]))
-    plan = case["plan"]
-
-    def loss(outputs, targets):
-        return (outputs - targets).square().sum(-1).mean() / 2
-
-    step = PrivateStep(
-        plan=plan,
-        gradient=ClippedGradient(model, loss, max_norm=plan.max_norm),
-        noise=Noise(plan.mechanism, max_norm=plan.max_norm, key=case["key"]),
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=case["rate"] * plan.max_norm)  # of sums over B C
-    for number in range(plan.steps):
-        batch = torch.from_numpy(case["inputs"][number]), torch.from_numpy(case["targets"][number])
-        descend(optimizer, dict(model.named_parameters()), step(number, [batch]))
-    return model.weight
-
-
-def steps_printed(case, *, noise=1.0, divisor=None, clip=True):
-    theta, plan = case["weight"].ravel(), case["plan"]
-    for number in range(plan.steps):
-        errors = case["inputs"][number] @ theta.reshape(case["weight"].shape).T - case["targets"][number]
-        gradients = np.einsum("bd,bp->bdp", errors, case["inputs"][number]).reshape(len(errors), -1)
-        theta = formulas.sgd_step(
-            theta,
-            gradients if clip else 0 * gradients,
-            plan.max_norm,
-            plan.noise_multiplier * noise,
-            case["noise"][number],
-            case["rate"],
-            divisor(case) if divisor else plan.expected_batch_size,
-        )
-    return theta
-
-
 def sensitivity_case(rng):
     return {"max_norm": float(np.exp(rng.normal())), "vectors": 10 * rng.normal(size=(5, 3)) * np.exp(rng.normal())}
 
@@ -570,44 +508,6 @@ def sizes_by_table(case, *, last=True, side=None, biases=None):
 # -- accounting --------------------------------------------------------------------------------------------------------
 
 
-def sampled_case(rng):
-    population = int(rng.integers(200, 100_000))
-    return PrivacyPlan(
-        population=population,
-        participation=Poisson(batch_size=max(1, int(population * 10 ** rng.uniform(-3, -1)))),
-        mechanism=Gaussian(noise_multiplier=float(rng.uniform(1.5, 6.0))),
-        steps=int(rng.integers(10, 2000)),
-        delta=float(10 ** rng.uniform(-7, -3)),
-    )
-
-
-WHOLE = (*range(2, 64), 128, 256, 512, 1024)
-FRACTIONS = (*(1 + hundredth / 100 for hundredth in range(2, 100)), *(tenth / 10 for tenth in range(20, 110)), 64)
-"""Together the orders of dp-accounting, TensorFlow Privacy's successor, and more between 1 and 2."""
-
-
-def epsilon_by_renyi(plan, *, conversion="canonne", times=None, squared=False, orders=WHOLE):
-    q, steps = plan.expected_batch_size / plan.population, times or plan.steps
-    each = [
-        q**2 * order / (2 * plan.noise_multiplier**2)
-        if squared
-        else formulas.renyi_of_sampled_gaussian(q, plan.noise_multiplier, order)
-        for order in orders
-    ]
-    return formulas.epsilon_of_renyi([steps * one for one in each], orders, plan.delta, conversion)
-
-
-def gaussian_case(rng):
-    plan = PrivacyPlan(
-        population=100,
-        participation=FullBatch(),
-        mechanism=Gaussian(noise_multiplier=float(rng.uniform(0.5, 20))),
-        steps=int(rng.integers(1, 30)),
-        delta=1e-5,
-    )
-    return plan, float(rng.uniform(0.0, 2.0))
-
-
 FORMULAS = [
     Formula(
         where="equations 1 and 2",
@@ -660,23 +560,6 @@ FORMULAS = [
         cases=10,  # of three to five examples each
     ),
     Formula(
-        where="definition 3.1, equation 4",
-        says="delta = max over S of P[M(D1) in S] - e^epsilon P[M(D2) in S], for T Gaussian releases without sampling",
-        code="privacy/theorems/composed_gaussian.py: OneGaussian",
-        draw=gaussian_case,
-        runs=lambda case: case[0].loss.delta(case[1]),
-        formula=lambda case: formulas.delta_of_gaussian(case[1], math.sqrt(case[0].steps) / case[0].noise_multiplier),
-        mistakes={
-            "sigma / T for sigma / sqrt(T)": lambda case: formulas.delta_of_gaussian(
-                case[1], case[0].steps / case[0].noise_multiplier
-            ),
-            "one example moves the sum by 2 C": lambda case: formulas.delta_of_gaussian(
-                case[1], 2 * math.sqrt(case[0].steps) / case[0].noise_multiplier
-            ),
-        },
-        within=1e-7,
-    ),
-    Formula(
         where="equation 5",
         says="S_2 = max |q(D2) - q(D1)| of the clipped sum: C for one example more or less, 2 C for one exchanged",
         code="gradients/clipped_gradient.py: ClippedGradient",
@@ -684,26 +567,6 @@ FORMULAS = [
         runs=sensitivities_of_engine,
         formula=sensitivity_by_force,
         mistakes={"C for one exchanged": lambda case: sensitivity_by_force(case, half=True)},
-    ),
-    Formula(
-        where="equations 6 to 8",
-        says="theta - (eta / L) (sum_i g_i min(1, C / |g_i|) + N(0, C^2 z^2)), 30 steps",
-        code="training/step.py: PrivateStep",
-        draw=step_case,
-        runs=steps_run,
-        formula=steps_printed,
-        mistakes={
-            "the noise is divided by C": lambda case: steps_printed(case, noise=1 / case["plan"].max_norm),
-            "a standard deviation of C^2 z^2": lambda case: steps_printed(
-                case, noise=case["plan"].max_norm * case["plan"].noise_multiplier
-            ),
-            "divided by how many were drawn": lambda case: steps_printed(
-                case, divisor=lambda case: case["inputs"].shape[1]
-            ),
-            "the gradient left out": lambda case: steps_printed(case, clip=False),
-        },
-        within=1e-6,
-        cases=2,  # of 30 steps each
     ),
     Formula(
         where="equations 9 and 10, without privacy",
@@ -885,38 +748,12 @@ FORMULAS = [
         within=0.0,
         cases=6,
     ),
-    Formula(
-        where="section 4, the accountant",
-        says="epsilon = min over a of T R_a + log((a - 1) / a) - (log delta + log a) / (a - 1), R_a by integration",
-        code="privacy/loss.py: Loss.renyi",
-        draw=sampled_case,
-        runs=lambda plan: compute_epsilon(WHOLE, plan.loss.renyi(WHOLE), plan.delta)[0],
-        formula=epsilon_by_renyi,
-        mistakes={
-            "T - 1 steps": lambda plan: epsilon_by_renyi(plan, times=plan.steps - 1),
-            "R_a = q^2 a / (2 sigma^2)": lambda plan: epsilon_by_renyi(plan, squared=True),
-            "Mironov's conversion, T R_a - log delta / (a - 1)": lambda plan: epsilon_by_renyi(
-                plan, conversion="mironov"
-            ),
-        },
-        cases=10,
-    ),
-    Formula(
-        where="section 4, the accountant, with orders that are no whole numbers",
-        says="the same, R_a by integration",
-        code="privacy/loss.py: Loss",
-        draw=sampled_case,
-        runs=lambda plan: plan.epsilon(accountant="rdp"),
-        formula=lambda plan: epsilon_by_renyi(plan, orders=FRACTIONS + WHOLE),
-        mistakes={
-            "whole orders from 4 on": lambda plan: epsilon_by_renyi(plan, orders=WHOLE[2:]),
-            "Mironov's conversion": lambda plan: epsilon_by_renyi(plan, conversion="mironov", orders=FRACTIONS + WHOLE),
-        },
-        cases=10,
-    ),
 ]
 
 NOT_RUN = {
+    "definition 3.1, equation 4": "as equation 1 of De et al. 2022",
+    "section 4, the accountant": "as section 2.2 of De et al. 2022",
+    "equations 6 to 8": "as equations 2 to 4 of De et al. 2022",
     "section 3, sigma >= sqrt(2 ln(1.25 / delta)) / epsilon": (
         "a sufficient condition for one release and epsilon below 1; the package calibrates to the exact Gaussian, or "
         "to the privacy loss distribution of all steps"

@@ -55,19 +55,6 @@ def centred(rows):
     return rows - rows.mean(axis=1, keepdims=True)
 
 
-def difference_quotient(case, standardised=printed.weight_standardisation, step=1e-6):
-    """The gradient by central differences of the printed forward formula."""
-    gradient = np.zeros_like(case["weight"])
-    for place in np.ndindex(*gradient.shape):
-        ends = []
-        for sign in (1, -1):
-            moved = case["weight"].copy()
-            moved[place] += sign * step
-            ends.append((standardised(moved) * case["upstream"]).sum())
-        gradient[place] = (ends[0] - ends[1]) / (2 * step)
-    return gradient
-
-
 def a_layer_of_groups(rng):
     groups = int(rng.choice([2, 4, 16]))
     channels = groups * int(rng.integers(2, 4))
@@ -325,21 +312,6 @@ FORMULAS = [
             ),
             "straight through": lambda case: case["upstream"],
         },
-    ),
-    Formula(
-        where="appendix C.1, the same by difference quotients",
-        says="(f(W + h) - f(W - h)) / 2h of the printed forward formula, in every coordinate",
-        code="models/normalisation/norms.py: standardise",
-        draw=a_filter,
-        runs=through_standardisation,
-        formula=difference_quotient,
-        mistakes={
-            "of another form: without the mean": lambda case: difference_quotient(
-                case, lambda w: w / np.sqrt((w.reshape(len(w), -1) ** 2).sum(1)).reshape(-1, 1, 1, 1)
-            ),
-        },
-        within=1e-5,
-        cases=10,
     ),
     Formula(
         where="section 3.1, group normalization",

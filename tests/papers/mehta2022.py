@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from sfumato import optim
-from sfumato.averaging import LastMean
 from sfumato.data import InceptionCrops, Transform, Views, find_duplicates
 from sfumato.data.decoding import prepare_array
 from sfumato.data.views import _random_window
@@ -97,12 +96,6 @@ def one_ratio_for_all(case):
     whole = [np.concatenate([value.ravel() for value in case["tensors"]])]
     gradients = [[np.concatenate([value.ravel() for value in given])] for given in case["gradients"]]
     return printed.lamb(whole, gradients, case["rates"], decay=case["decay"])
-
-
-def adam_where_there_is_no_decay(case):
-    """timm's `Lamb` as it comes."""
-    rule = printed.lamb if case["decay"] else printed.adam
-    return rule(case["tensors"], case["gradients"], case["rates"], eps=1e-6, decay=case["decay"])
 
 
 def decay_outside_the_ratio(case):
@@ -232,12 +225,6 @@ def private_gradient(case, head, plan, noise):
     return PrivateStep(plan=plan, gradient=gradient, noise=noise)(0, pieces)
 
 
-def noisy_gradient(case):
-    """Times C: the package's rates are for gradients divided by it."""
-    found = private_gradient(case, *full_batch(case))
-    return [case["max_norm"] * found["head.weight"], case["max_norm"] * found["head.bias"]]
-
-
 def unit_noise(case):
     head, _, noise = full_batch(case)
     zeros = {name: torch.zeros_like(value) for name, value in head.named_parameters()}
@@ -362,18 +349,6 @@ def rates_of(name):
 def a_length(rng):
     steps = int(rng.integers(5, 200))
     return {"steps": steps, "warmup": int(rng.integers(1, steps // 2 + 1))}
-
-
-def iterates(rng):
-    return {"start": rng.normal(size=4), "weights": rng.normal(size=(STEPS, 4))}
-
-
-def mean_of_iterates(case):
-    average = LastMean(len(case["weights"]))
-    state = average.begin({"w": torch.from_numpy(case["start"])})
-    for step, value in enumerate(case["weights"]):
-        state = average.update(state, {"w": torch.from_numpy(value)}, step)
-    return average.averaged_weights(state)["w"]
 
 
 WINDOWS = 12_000
@@ -556,39 +531,6 @@ FORMULAS = [
             ),
         },
         within=1e-5,
-    ),
-    Formula(
-        where="equations 3 and 4",
-        says="(sum_i clip(grad l_i) + sigma C xi) / |B|, of a head at zero under the sigmoid loss; runs divided by C",
-        code="training/step.py: PrivateStep",
-        draw=features_of_a_full_batch,
-        runs=noisy_gradient,
-        formula=by_equations_3_and_4,
-        mistakes={
-            "noise added after the division, as algorithm 1 prints it": lambda case: by_equations_3_and_4(
-                case, noise_multiplier=case["sigma"] * len(case["inputs"])
-            ),
-            "sigma C taken for the variance": lambda case: by_equations_3_and_4(
-                case, noise_multiplier=math.sqrt(case["sigma"] / case["max_norm"])
-            ),
-            "not clipped": lambda case: by_equations_3_and_4(
-                case, max_norm=1e9, noise_multiplier=case["sigma"] * case["max_norm"] / 1e9
-            ),
-            "the noise of another step": lambda case: by_equations_3_and_4(case | {"seed": case["seed"] + 1}),
-        },
-    ),
-    Formula(
-        where="algorithm 1, line 8",
-        says="(1 / T) sum of theta_1, ..., theta_T",
-        code="averaging/average.py: LastMean",
-        draw=iterates,
-        runs=mean_of_iterates,
-        formula=lambda case: case["weights"].mean(axis=0),
-        mistakes={
-            "theta_0 among them": lambda case: np.vstack([case["start"], case["weights"]]).mean(axis=0),
-            "without theta_T": lambda case: case["weights"][:-1].mean(axis=0),
-            "theta_T": lambda case: case["weights"][-1],
-        },
     ),
     Formula(
         where="equation 2, SGD",
@@ -960,6 +902,8 @@ FORMULAS = [
 ]
 
 NOT_RUN = {
+    "algorithm 1, line 8": "as uniform tail averaging of Shejwalkar et al. 2022",
+    "equations 3 and 4": "as equations 2 to 4 of De et al. 2022, and within the single full-batch step above",
     "definition 1.1": "as equation 1 of De et al. 2022",
     "algorithm 1, line 3: batches without replacement": (
         "no tight bound under add-or-remove is known; examples are drawn by coins, or all of them take part"

@@ -436,20 +436,6 @@ def drift_printed(case, *, late=0, turned=False, twice=1):
 
 FORMULAS = [
     Formula(
-        where="definition 2.2, equation 2",
-        says="D_a(M(D) || M(D')) = (1 / (a - 1)) log E[(P / Q)^a], of T sampled Gaussian releases",
-        code="privacy/loss.py: Loss.renyi",
-        draw=lambda rng: plan_of(rng, sampled=bool(rng.integers(2))),
-        runs=lambda plan: plan.loss.renyi(ORDERS),
-        formula=lambda plan: divergences(plan, ORDERS),
-        mistakes={
-            "not sampled": lambda plan: plan.steps * np.array(ORDERS) / (2 * plan.noise_multiplier**2),
-            "1 / a for 1 / (a - 1)": lambda plan: divergences(plan, ORDERS) * [(a - 1) / a for a in ORDERS],
-            "sensitivity 2": lambda plan: divergences(plan, ORDERS, factor=2.0),
-        },
-        within=1e-7,
-    ),
-    Formula(
         where="lemma 1",
         says="(a, e1) and (a, e2) compose to (a, e1 + e2)",
         code="privacy/loss.py: Loss",
@@ -479,19 +465,6 @@ FORMULAS = [
             "one step late": lambda case: formulas.ema(
                 np.concatenate([case["weights"][:1], case["weights"][:-1]]), lambda step: 1 - case["decay"]
             ),
-        },
-        within=1e-9,
-    ),
-    Formula(
-        where="equation 3, with beta_t = 1 - min(decay, (1 + t) / (10 + t)) of De et al. 2022",
-        says="the same with the decay's warm-up",
-        code="averaging/average.py: EMA",
-        draw=course_case,
-        runs=lambda case: averaged(EMA(case["decay"]), case),
-        formula=lambda case: formulas.ema(case["weights"], formulas.warm_up(case["decay"])),
-        mistakes={
-            "t from 1": lambda case: formulas.ema(case["weights"], formulas.warm_up(case["decay"], 2, 11)),
-            "no warm-up": lambda case: formulas.ema(case["weights"], lambda step: 1 - case["decay"]),
         },
         within=1e-9,
     ),
@@ -829,7 +802,9 @@ FORMULAS += [
 ]
 
 NOT_RUN = {
-    "definition 2.1, equation 1": "the definition that `davody2020` computes as its equation 4",
+    "definition 2.2, equation 2": "as section 2.2 of De et al. 2022",
+    "equation 3, with a warm-up": "as appendix C.3 of De et al. 2022",
+    "definition 2.1, equation 1": "as equation 1 of De et al. 2022",
     "lemma 2": "post-processing: why averages cost nothing; nothing computes it",
     "section 4, StackOverflow: local steps of a user (Kairouz et al. 2021)": (
         "the authors clip the change that one epoch of a user's own SGD makes (rate 0.5, batches of 16 sentences); "

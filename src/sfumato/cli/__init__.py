@@ -51,7 +51,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         verb = parse(given)
         if isinstance(verb, int):
             return verb
-        from sfumato.cli.output.missing import refuse_absent
+        from sfumato.cli.output.refusals import refuse_absent
 
         refuse_absent(verb)
         return processes.run(verb)

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from sfumato.data.source import Source
 
 
+IMAGES = ("digits", "folder", "torchvision")
+"""Kinds of sources that only hold images. For tables and archives the records decide."""
+TEXT_OPTIONS = ("text_column", "length", "vocabulary", "words", "task")
+"""Declarations that only texts have."""
+
+
 @dataclass(frozen=True, init=False)
 class SourceSpec(NestedChoices):
     """The spelling and the declared facts of a source: plain data for records and other processes.
@@ -31,6 +37,39 @@ class SourceSpec(NestedChoices):
         from sfumato.data.kinds import is_public
 
         return is_public(self.spec) if self.declared.public is None else self.declared.public
+
+    @property
+    def records(self) -> str | None:
+        """Whether the records are "images", "texts" or "next words"; None if only the records themselves show it."""
+        from sfumato.data.kinds import parse
+
+        given = self.declared.given
+        if "task" in given:
+            return "next words"
+        if parse(self.spec)[0] in IMAGES:
+            return "images"
+        return "texts" if any(name in given for name in TEXT_OPTIONS) else None
+
+    @property
+    def feature_width(self) -> int | None:
+        """D, the width of a cache's features; None for other sources."""
+        from sfumato.data.features import Cache
+        from sfumato.data.kinds import CACHE, parse
+
+        kind, argument = parse(self.spec)
+        return Cache(argument).contents.width if kind == CACHE else None
+
+    def refuse_without_users(self, *verb: str) -> None:
+        """Refuses a source whose spelling and declarations show that its records have no users.
+
+        Args:
+            verb: the command with which a folder's users are named.
+        """
+        from sfumato.data.kinds import parse
+        from sfumato.data.subsets import refuse_without_users
+
+        if self.declared.people.user_from is None and parse(self.spec)[0] in ("digits", "folder"):
+            refuse_without_users("" if self.declared.loading.class_from else self.spec, *verb)
 
     def open(self, owner_key: bytes, *, progress: OnProgress | None = None) -> Source:
         """Opens the source: see `open_source`."""

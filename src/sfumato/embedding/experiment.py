@@ -27,7 +27,15 @@ from sfumato.embedding.choices import (
     ServerChoices,
     unused_choices,
 )
-from sfumato.experiment.settings import NoiseMade, Pair, make_plan
+from sfumato.experiment.settings import (
+    MOST_EXAMPLES,
+    NoiseMade,
+    Pair,
+    Settings,
+    check_plan,
+    make_plan,
+    refuse_noise,
+)
 from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
@@ -35,7 +43,6 @@ if TYPE_CHECKING:
 
     from sfumato.data import Source, SourceSpec
     from sfumato.embedding.local import LocalSGD
-    from sfumato.experiment.settings import Settings
     from sfumato.privacy import PrivacyPlan
 
 
@@ -70,10 +77,8 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     def refuse_early(self, spec: SourceSpec | None = None) -> None:
         """Refuse, before any data are read, options that cannot work for any source, or for this one."""
         from sfumato.privacy import QuantileClipping, User
-        from sfumato.training.preparation import early_checks
-        from sfumato.training.preparation.building import refuse_noise
 
-        early_checks.check_numbers(self)
+        self.check_numbers()
         method = self.chosen
         if method not in WITHOUT_PLAN:
             self.refuse_no_noise()
@@ -81,21 +86,23 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         self.refuse_others()
         if self.per_user is not None:
             positive_integer("per_user", self.per_user)
-        settings = early_checks.provisional_settings(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
-        early_checks.check_settings(settings, steps=self.steps, model=self.model, spec=spec)
+        settings = Settings.provisional(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
+        settings.check_steps(self.steps)
+        if spec is not None:
+            settings.check_source(spec, self.model)
         self.clients_of(
             count=1 if self.clients is None else self.clients, grouping=self.grouping or GROUPINGS[0], method=method
         )
-        if method != "central":
-            early_checks.check_has_users(spec)
+        if method != "central" and spec is not None:
+            spec.refuse_without_users()
         if method not in WITHOUT_PLAN:
-            request = self.request(early_checks.ANY_NUMBER, momentum=0.0)
-            norm = 1.0 if self.max_norm is None else self.max_norm
-            clipping = None
+            request, clipping = self.request(MOST_EXAMPLES, momentum=0.0), None
             if self.quantile is not None:  # the real count noise depends on the number of clients
+                norm = 1.0 if self.max_norm is None else self.max_norm
                 clipping = QuantileClipping(max_norm=norm, quantile=self.quantile, count_noise=1e6)
             refuse_noise(self.noise, request.mechanism, clipping)
-            early_checks.try_plan(self, request, User(clients=True, at_most=self.per_user), clipping=clipping)
+            fixed = {} if clipping is None else {"clipping": clipping, "max_norm": None}
+            check_plan(self, User(clients=True, at_most=self.per_user), request, **fixed)
 
     def decide(self, source: Source) -> EmbeddingDecision:
         """Plan, settings and clients for this source.

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato._cards import Detail
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato._choices import all_optional, choices_of
 from sfumato.averaging.choices import Averages
-from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units, make_plan
+from sfumato.experiment.settings import (
+    MOST_EXAMPLES,
+    SECURE,
+    Augmentation,
+    Budget,
+    NoiseMade,
+    PairOfRecords,
+    Settings,
+    Units,
+    check_plan,
+    make_plan,
+    refuse_noise,
+)
 from sfumato.models.choices import LossSettings, Network, NormSettings
 from sfumato.optim.descent import Descent
 from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
-    from sfumato.data import Source
+    from sfumato.data import Source, SourceSpec
     from sfumato.experiment.defaults import FixedFeatures, Rule
-    from sfumato.experiment.settings import Settings
     from sfumato.privacy import Example, PrivacyPlan, User
     from sfumato.privacy.planning.by_name import Request
 
@@ -59,19 +70,46 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     seed: int | None = None
 
-    def refuse_momentum(self) -> None:
-        """Refuses momentum for sgd, which has none."""
+    def __post_init__(self) -> None:
+        """Refuses options that are impossible for any data."""
+        from sfumato.experiment import users
+        from sfumato.models.shares import refuse_for_users
+
+        self.check_numbers()
         if self.optimizer == "sgd" and self.momentum:
             raise SfumatoError(
                 f"momentum is {self.momentum!r}, but the optimizer sgd has no momentum",
                 "leave it out, or give `optimizer=momentum`",
             )
+        users.check_choices(self.unit, self.per_user, self.per_step)
+        if self.class_prevalence is not None and self.unit == "user":
+            refuse_for_users()
+        Settings.provisional(vars(self)).check_steps(self.steps)
+        self._check_plan(MOST_EXAMPLES)
+
+    def check_source(self, spec: SourceSpec) -> None:
+        """Refuses what is impossible for this source, as far as its spelling and declarations show."""
+        Settings.provisional(vars(self)).check_source(spec, self.model)
+        if self.unit == "user":
+            spec.refuse_without_users("train --unit user")
+        elif spec.declared.examples is not None:
+            self._check_plan(positive_integer("examples", spec.declared.examples))
+
+    def _check_plan(self, examples: int) -> None:
+        """Refuses plans that are impossible for this many examples, and so for fewer."""
+        from sfumato.privacy import Example, User
+
+        unit = User(at_most=self.per_user, per_step=self.per_step) if self.unit == "user" else Example()
+        drift_size = {} if self.drift is None or self.drift_size is not None else {"drift_size": 1}
+        request = self.request(examples, momentum=0.0, **drift_size)
+        check_plan(self, unit, request, examples=examples)
+        refuse_noise(self.noise, request.mechanism)
 
     def select_records(self, source: Source) -> Source:
         """The source to train on. If the unit is a user, it has at most `per_user` records of each."""
         from sfumato.experiment import users
 
-        return users.cap_records(source, users.user_cap(source, self.unit, self.per_user, self.per_step))
+        return users.cap_records(source, users.user_cap(source, self.unit, self.per_user))
 
     def decide(self, source: Source) -> Decision:
         """Plan and settings for this source.
@@ -79,10 +117,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         Errors: `SfumatoError` for invalid options, before any privacy is spent.
         """
         from sfumato.experiment import defaults
-        from sfumato.experiment.settings import Settings
 
         given, source = asdict(self), self.select_records(source)
-        self.refuse_momentum()
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
             plan,
@@ -112,7 +148,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             "steps": None not in (target, noise) and steps is None,
             "batch_size": None not in (target, noise, steps),
         }
-        request = self._sized(source).request(source.examples)
+        drift_size = {} if self.drift is None else {"drift_size": self._drift_size(source)}
+        request = self.request(source.examples, **drift_size)
         sizes = self.sizes_by_rule(source, request)
         (unit, why), population = self._unit(source), source.examples
         if isinstance(unit, User):
@@ -174,13 +211,11 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         )
         return defaults.fixed_features(self.model or rule.value, source.channels)
 
-    def _sized(self, source: Source) -> Experiment:
-        """The experiment with the size of a drift's second group, counted if it was not declared."""
+    def _drift_size(self, source: Source) -> int:
+        """The size of a drift's second group, counted if it was not declared."""
         from sfumato.experiment import drift
 
-        if self.drift is None or self.drift_size is not None:
-            return self
-        return replace(self, drift_size=drift.counted_size(source, self.drift_groups or ()))
+        return drift.counted_size(source, self.drift_groups or ()) if self.drift_size is None else self.drift_size
 
     def _unit(self, source: Source) -> tuple[Example | User, list[str]]:
         """The unit, with the reason for the number of records that a user shows in a step."""

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._choices import NestedChoices, all_optional, choice, optional_choice, recorded
+from sfumato._choices import NestedChoices, all_optional, choice, choices_of, optional_choice, recorded
 from sfumato.averaging.choices import Averages
 from sfumato.models.choices import LossSettings, Network, NormSettings
 from sfumato.optim.descent import Descent
+from sfumato.privacy.participation import FullBatch
 from sfumato.privacy.planning import by_name
 from sfumato.privacy.planning.target import Epsilon, target_of
 
 if TYPE_CHECKING:
-    from sfumato.data import Views
+    from sfumato.data import SourceSpec, Views
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.unit import Unit
 
@@ -46,6 +47,8 @@ class Augmentation:
         return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom, crop_area=self.crop_area)
 
 
+OWN_MODEL = "module"
+"""The name of a model that the caller gave as an object."""
 STANDARD, SECURE = "standard", "secure"
 NOISES = (STANDARD, SECURE)
 """Values of `noise`."""
@@ -76,6 +79,14 @@ class Budget:
         """What the plan is calibrated to; None if nothing is given."""
         return None if self.epsilon is None else Epsilon(self.epsilon)
 
+    def check_numbers(self) -> None:
+        """Refuses invalid values of epsilon, steps and batch size."""
+        _ = self.target
+        if self.steps is not None:
+            positive_integer("steps", self.steps, remedy="give the number of training steps")
+        if self.batch_size is not None:
+            positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["drifting"])):
@@ -85,14 +96,15 @@ class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["dri
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
     one group in turn (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
-    def request(self, examples: int, *, momentum: float | None = None) -> by_name.Request:
+    def request(self, examples: int, *, momentum: float | None = None, **counted: Any) -> by_name.Request:
         """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.
 
         Args:
             momentum: replaces the one that was asked for, or the rule's.
+            counted: options that were counted in the data.
         """
         names = (one.name for one in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
-        pair: dict[str, Any] = {name: getattr(self, name) for name in names}
+        pair: dict[str, Any] = {name: getattr(self, name) for name in names} | counted
         own: float | None = getattr(self, "momentum", None)
         if momentum is None:
             heavy_ball = getattr(self, "optimizer", None) in (None, "momentum")
@@ -159,6 +171,35 @@ def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request
     )
 
 
+MOST_EXAMPLES = 10**9
+"""A number of examples with which every choice is possible that is possible with fewer."""
+
+
+def check_plan(
+    budget: Any, unit: Unit, request: by_name.Request, *, examples: int = MOST_EXAMPLES, **given: Any
+) -> None:
+    """Refuses combinations of participation, noise, adjacency and unit without a theorem, and numbers out of range.
+
+    It makes a plan for this many examples: what is refused then is refused for fewer examples too. Noise whose
+    coefficients are computed from the plan is tried with two steps, to save time.
+    """
+    batch_size = examples if isinstance(request.participation, FullBatch) else 1
+    if budget.batch_size is not None and examples != MOST_EXAMPLES:
+        batch_size = budget.batch_size
+    steps = 2 if isinstance(request.mechanism, by_name.OptimalToeplitz) else budget.steps or 1
+    noise = 1.0 if budget.noise_multiplier is None else budget.noise_multiplier
+    given = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise, "epsilon": None} | given
+    make_plan(budget, examples, unit, request, **given)
+
+
+def refuse_noise(noise: str | None, mechanism: Any, clipping: Any = None) -> None:
+    """Refuses secure noise for mechanisms without it: see `refuse_without_grid`."""
+    if noise == SECURE:
+        from sfumato.privacy.clipping import refuse_without_grid
+
+        refuse_without_grid(mechanism, clipping)
+
+
 def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:
     """A function from a number of steps to the learning-rate factor of each step; None if the rate is constant."""
     if schedule in (None, "constant") and not warmup:
@@ -209,6 +250,62 @@ class Settings(NestedChoices):
         """Every setting by name, the most important first."""
         known = super().flat()
         return {name: known[name] for name in ("model", "learning_rate", "optimizer")} | known
+
+    @classmethod
+    def provisional(cls, given: Mapping[str, Any], **by_rule: Any) -> Settings:
+        """Settings with the given choices, and placeholders for defaults that depend on the data."""
+        from sfumato.experiment.defaults import aggregate_rules
+
+        rules = {name: rule.value for name, rule in aggregate_rules(given).items()}
+        chosen = {name: given[name] for name in choices_of(cls) if given.get(name) is not None}
+        return cls(**{"model": OWN_MODEL, "learning_rate": 1e-3, **rules, **by_rule, **chosen})
+
+    def check_steps(self, steps: int | None) -> None:
+        """Refuses optimizers, schedules and averages that are impossible for this number of steps; with None, for any
+        number."""
+        from sfumato import optim
+        from sfumato.averaging import EMA
+
+        descent, averages = self.descent, self.averages
+        optim.check_schedule(descent.schedule, steps=steps, warmup=descent.warmup)
+        if descent.optimizer != optim.OWN:  # a custom one is checked when it is made
+            optim.check(
+                descent.optimizer,
+                learning_rate=descent.learning_rate,
+                momentum=descent.momentum,
+                weight_decay=descent.weight_decay,
+            )
+        if averages.aggregate_last is None:
+            EMA(averages.ema, averages.ema_form)
+        if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:
+            raise SfumatoError(
+                f"`aggregate_from` is {averages.aggregate_from}, but the run has only {steps} steps, so that none "
+                "would be taken at the aggregate",
+                "give an earlier step, or leave `aggregate` out",
+            )
+
+    def check_source(self, spec: SourceSpec, model: str | None) -> None:
+        """Refuses what is impossible for this source, as far as its spelling and declarations show.
+
+        Args:
+            model: the model if it was given by name.
+        """
+        from sfumato import data, models
+
+        self.objective.check_shares(spec.declared.labels.classes, spec.declared.labels.label_columns)
+        weights = self.network.initial_weights
+        if weights is not None and weights != "timm":
+            models.check_weights(weights)
+        if self.norms.public_data is not None:
+            data.refuse_absent(self.norms.public_data)
+        if model in (None, OWN_MODEL):
+            return
+        if (width := spec.feature_width) is not None:
+            models.create_head(model, classes=2, width=width)
+            return
+        pixels = spec.declared.pixels
+        size = {"channels": pixels.channels, "size": pixels.size}
+        models.check(model, records=spec.records, pretrained=self.network.pretrained, **size)
 
     @property
     def model(self) -> str:

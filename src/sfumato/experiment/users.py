@@ -21,11 +21,10 @@ SEVERAL = (2, 5)
 """Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
 
 
-def user_cap(source: Source, unit: str | None, per_user: int | None, per_step: int | None) -> int | None:
+def user_cap(source: Source, unit: str | None, per_user: int | None) -> int | None:
     """G, the number of records kept of each user; None for all records, and if the unit is an example."""
     from sfumato.data import by_user
 
-    check_choices(unit, per_user, per_step)
     if unit != "user":
         return None
     if source.users is None:

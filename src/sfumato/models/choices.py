@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError, not_negative, number, one_of, positive_integer
@@ -80,6 +80,21 @@ class LossSettings:
         one_of("loss", self.loss, LOSSES)
         if self.class_prevalence is not None:
             object.__setattr__(self, "class_prevalence", shares.parse_label_shares(self.class_prevalence))
+
+    def check_shares(self, classes: Sequence[str] | None, label_columns: Sequence[str] | None) -> None:
+        """Refuses shares that are not those of the declared classes or labels, and those of classes that do not sum to
+        one."""
+        from sfumato.models import shares
+        from sfumato.models.losses import is_exclusive
+
+        if self.class_prevalence is None:
+            return
+        if label_columns is not None:
+            shares.answer_weights(self.class_prevalence, label_columns)
+        elif is_exclusive(self.loss):
+            shares.refuse_other_sum(self.class_prevalence)
+            if classes is not None:
+                shares.class_weights(self.class_prevalence, classes)
 
 
 @dataclass(frozen=True, kw_only=True)

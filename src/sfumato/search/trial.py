@@ -17,7 +17,6 @@ from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import VARIED
 from sfumato.training.job import PrivateJob
 from sfumato.training.parts.options import OPTIONS, RunOptions
-from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, pretraining_digests
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
@@ -104,7 +103,8 @@ class Trial(AnyTrial):
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""
         check_machine(self.machine)
-        early_checks.check(self.experiment, self.spec, RunOptions(**self.options))
+        self.experiment.check_source(self.spec)
+        RunOptions(**self.options).check(public=self.spec.is_public)
 
     @property
     def machine(self) -> Machine:

@@ -29,7 +29,6 @@ from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import EVALUATION, RunDirectory
 from sfumato.training import launch
 from sfumato.training.job import PublicJob, PublicTraining
-from sfumato.training.preparation import early_checks
 from sfumato.training.preparation.building import build, origins
 from sfumato.training.preparation.prepare import check_machine, common_setup, own_threads
 from sfumato.training.preparation.sources import open_data
@@ -139,14 +138,15 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
 
 def refuse_early(given: Mapping[str, Any], spec: SourceSpec) -> None:
     """Refuse, before any data are read, choices that are impossible for all data or for this source."""
-    settings = early_checks.provisional_settings(given)
+    settings = Settings.provisional(given)
     steps = given.get("steps")
     PublicTraining(
         settings=settings,
         steps=1 if steps is None else steps,
         batch_size=1 if given.get("batch_size") is None else given["batch_size"],
     )
-    early_checks.check_settings(settings, steps=steps, model=given.get("model"), spec=spec)
+    settings.check_steps(steps)
+    settings.check_source(spec, given.get("model"))
     if not spec.is_public:
         refuse_private(parse(spec.spec)[0])
 

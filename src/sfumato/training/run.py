@@ -20,7 +20,7 @@ from sfumato.data import Source, SourceSpec
 from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
-from sfumato.experiment.settings import Settings
+from sfumato.experiment.settings import Settings, refuse_noise
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
 from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
@@ -35,9 +35,9 @@ from sfumato.training.conclusion import finish
 from sfumato.training.custom.code import CustomCode
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
-from sfumato.training.parts.options import OPTIONS, split
+from sfumato.training.parts.options import OPTIONS, RunOptions, split
 from sfumato.training.parts.part import Measure
-from sfumato.training.preparation import early_checks, resume, sources
+from sfumato.training.preparation import resume, sources
 from sfumato.training.preparation.building import pretraining_digests
 from sfumato.training.preparation.estimate import idle_warning
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
@@ -108,43 +108,60 @@ def train(
     own, name, choices = CustomCode.from_arguments(model, choices)
     options, choices = split(choices)
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
-    context: dict[str, Any] = {}
     if plan is None:
-        asked = experiment_of(settings, name, averaging, choices)
+        experiment = experiment_of(settings, name, averaging, choices)
         check_machine(machine)
-        if isinstance(source, str):
-            spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
-            early_checks.check(asked, spec, options)
-            source, context["request"] = (
-                spec.open(owner_key()),
-                to_recipe.request_of(spec, asked, machine, options),
-            )
-        source = asked.select_records(sources.open_data(source, zoom=asked.zoom or 1.0))
-        plan, settings, reasons = asked.decide(source)
+        source, request = _opened(source, experiment, machine, options)
+        plan, settings, reasons = experiment.decide(source)
         for line in reasons:
             progress.report(line)
-        if (expected := asked.forecast(plan, source)) is not None:
+        if (expected := experiment.forecast(plan, source)) is not None:
             progress.report(f"expected: {expected}")
     else:
         refuse_budget(choices)
         check_machine(machine)
-        if not isinstance(source, Source):
-            examples, people = users.declared_numbers(plan)
-            chosen = settings_of(settings, name, averaging, choices)
-            known: dict[str, Any] = {"examples": examples, "users": people, "zoom": chosen.augmentation.zoom}
-            if isinstance(source, str):
-                spec = SourceSpec(spec=source, **known)
-                early_checks.check_planned(chosen, plan, spec, options)
-                source, context["request"] = spec.open(owner_key()), {"source": spec.record()}
-            source = sources.open_data(source, **known)
-        source = users.cap_for_plan(source, plan)
+        source, request = _opened_for_plan(source, plan, settings_of(settings, name, averaging, choices), options)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
 
     def job() -> PrivateJob:
-        return prepare(own, source, plan, settings, Start.for_run(run, machine=machine, **context), **vars(options))
+        return prepare(
+            own, source, plan, settings, Start.for_run(run, machine=machine, request=request), **vars(options)
+        )
 
     return execute_in_workers(job, run, heading=heading, progress=progress, observers=observers, copy=copy)
+
+
+def _opened(
+    source: Any, experiment: Experiment, machine: Machine, options: RunOptions
+) -> tuple[Source, dict[str, Any]]:
+    """The records that an experiment trains on, and its request if the source was given by its spelling."""
+    zoom, request = experiment.zoom or 1.0, dict[str, Any]()
+    if isinstance(source, str):
+        spec = SourceSpec(spec=source, zoom=zoom)
+        experiment.check_source(spec)
+        options.check(public=spec.is_public)
+        source, request = spec.open(owner_key()), to_recipe.request_of(spec, experiment, machine, options)
+    return experiment.select_records(sources.open_data(source, zoom=zoom)), request
+
+
+def _opened_for_plan(
+    source: Any, plan: PrivacyPlan, settings: Settings, options: RunOptions
+) -> tuple[Source, dict[str, Any]]:
+    """The records that a given plan is for, and the request if the source was given by its spelling."""
+    request = dict[str, Any]()
+    if not isinstance(source, Source):
+        examples, people = users.declared_numbers(plan)
+        declared: dict[str, Any] = {"examples": examples, "users": people, "zoom": settings.augmentation.zoom}
+        if isinstance(source, str):
+            spec = SourceSpec(spec=source, **declared)
+            settings.check_steps(plan.steps)
+            settings.check_source(spec, settings.model)
+            refuse_noise(settings.noise, plan.mechanism, plan.clipping)
+            options.check(public=spec.is_public)
+            source, request = spec.open(owner_key()), {"source": spec.record()}
+        source = sources.open_data(source, **declared)
+    return users.cap_for_plan(source, plan), request
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,32 +62,12 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def check_choices(module: nn.Module, settings: Settings, *, steps: int, own: Makes | None = None) -> None:
     """Refuse an optimizer, schedule or average that is impossible for this number of steps."""
-    check_descent(settings, steps=steps)
+    settings.check_steps(steps)
     if own is not None:
         optimizers.refuse_unfit(optimizer_for(module, settings.descent, own))
     else:
         # Don't make an optimizer: the first one imports torch's compiler, which takes seconds.
         optim.check_parameters(_groups(module, settings.descent))
-
-
-def check_descent(settings: Settings, *, steps: int | None) -> None:
-    """`check_choices` without a module; with `steps` None, refuse what is impossible for any number of steps."""
-    choice, averages = settings.descent, settings.averages
-    optim.check_schedule(choice.schedule, steps=steps, warmup=choice.warmup)
-    if choice.optimizer != optim.OWN:  # a custom one is checked when it is made
-        optim.check(
-            choice.optimizer,
-            learning_rate=choice.learning_rate,
-            momentum=choice.momentum,
-            weight_decay=choice.weight_decay,
-        )
-    average_for(averages)
-    if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:
-        raise SfumatoError(
-            f"`aggregate_from` is {averages.aggregate_from}, but the run has only {steps} steps, so that none would be "
-            "taken at the aggregate",
-            "give an earlier step, or leave `aggregate` out",
-        )
 
 
 def trained_parameters(module: nn.Module) -> dict[str, Tensor]:

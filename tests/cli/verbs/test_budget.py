@@ -83,17 +83,6 @@ def test_totals_are_changed_in_the_open(call):
     )
 
 
-def test_planned_runs_come_from_dry_runs(private, call):
-    Path("plan.json").write_text(call(f"{private} --output a --dry-run --json"))
-    call("budget planned --epsilon 3 --delta 1e-5 --accounting planned --plans plan.json plan.json")
-    call(f"{private} --budget planned --output a")
-    other = call(f"{private} --budget planned --output b --steps 4", status=1)
-    assert "the budget planned is for 2 plans that were fixed in advance, and this is none of the" in other
-    call(f"{private} --budget planned --output b")
-    assert "100% of epsilon 3" in call("budget planned")
-    assert "which allows choosing plans" in call(f"{private} --budget planned --output c", status=1)
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -102,7 +91,6 @@ def test_planned_runs_come_from_dry_runs(private, call):
         ("budget faces --delta 1e-5", "--delta is given without --epsilon"),
         ("budget a/b --epsilon 8 --delta 1e-5", "budget must be a name of letters"),
         ("budget faces --epsilon 8 --delta 1e-5 --unit person", "--unit must be one of example, user"),
-        ("budget faces --epsilon 8 --delta 1e-5 --accounting planned", "no --plans are given"),
         ("train digits --budget faces", "--budget is faces, but the data are public and cost nothing; leave it out"),
         ("train digits --private --budget faces", "there is no budget faces"),
     ],

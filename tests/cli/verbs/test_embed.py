@@ -199,7 +199,7 @@ def test_few_people_get_features_and_no_epsilon_is_claimed(people, capsys):
     printed, said = capsys.readouterr()
     assert "method untrained (by rule: 14 people; no private data are used; a network is worth its budget" in said
     assert "no private data are used" in printed
-    assert "none (nothing is trained)" in printed
+    assert "\nparameters     0\n" in printed
     assert "averaged weights" not in printed
     assert main(shlex.split(f"embed {people} --epsilon 8 --device cpu --threads 1 --output run")) == 0
     printed, _ = capsys.readouterr()

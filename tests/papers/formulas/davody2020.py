@@ -167,12 +167,6 @@ def sensitivities(largest, batch):
     return largest / batch, largest**2 * (3 / batch - 3 / batch**2 + 1 / batch**3)
 
 
-def sgd_step(theta, gradients, max_norm, noise_multiplier, noise, rate, batch):
-    """Equations 7 and 8: theta - (eta / L) (sum_i pi(g_i) + C z xi)."""
-    total = sum((clip(one, max_norm) for one in gradients), np.zeros_like(theta))
-    return theta - rate / batch * (total + max_norm * noise_multiplier * noise)
-
-
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 

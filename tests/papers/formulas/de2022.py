@@ -76,16 +76,6 @@ def standardised_pixels(image, mean, deviation):
     return ((image / 255 - np.asarray(mean)) / np.asarray(deviation)).transpose(2, 0, 1)
 
 
-def heavy_ball(weights, gradients, *, rates, momentum, decay):
-    """Appendix C.3, pre-training: SGD with momentum, v <- m v + g + lambda w, w <- w - eta v."""
-    velocity, path = np.zeros_like(weights), []
-    for gradient, rate in zip(gradients, rates, strict=True):
-        velocity = momentum * velocity + gradient + decay * weights
-        weights = weights - rate * velocity
-        path.append(weights)
-    return path
-
-
 def decayed_at_half_and_three_quarters(steps):
     """Appendix C.3, CIFAR-100: a tenth at 50K of 100K steps, a hundredth at 75K."""
     return [0.1 ** ((2 * step >= steps) + (4 * step >= 3 * steps)) for step in range(steps)]

@@ -30,11 +30,6 @@ def ema_of(weights, decay):
     return shares @ weights
 
 
-def warm_up(decay, first=1, second=10):
-    """De et al. 2022: decay_t = min(decay, (1 + t) / (10 + t)), and beta_t = 1 - decay_t."""
-    return lambda step: 1 - min(decay, (first + step) / (second + step))
-
-
 def last_mean(weights, count):
     """UTA and UPA: the mean of the last k weights after each step, of all there are before there are k."""
     return np.array([weights[max(0, end - count) : end].mean(axis=0) for end in range(2, len(weights) + 1)])

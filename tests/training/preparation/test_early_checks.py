@@ -14,12 +14,12 @@ from sfumato.cli import main
 from sfumato.data import SourceSpec
 from sfumato.embedding import embed
 from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import registry
 from sfumato.models.weights.head import check as check_model
 from sfumato.privacy import Example, User
 from sfumato.privacy.planning.by_name import NAMES_OF_MECHANISMS, NAMES_OF_PARTICIPATIONS
 from sfumato.randomness import Choice
-from sfumato.training.preparation import early_checks
 
 CHOICES = [
     ("model", "resnet18", "did you mean resnet-18"),
@@ -182,15 +182,16 @@ def test_a_plan_is_refused_beforehand_as_it_is_for_the_data(mechanism, participa
         asked |= {"drift": 4, "drift_groups": ("a",), "drift_size": 20}
     if users:
         asked |= {"unit": "user"}
-    experiment = Experiment(noise_multiplier=8.0, delta=1e-4, steps=3, **asked)
 
     def planned() -> None:
         size = 300 if participation == "full-batch" else 20
         unit = User() if users else Example()
         numbers = {"examples": 300, "batch_size": size, "steps": 3, "noise_multiplier": 8.0, "delta": 1e-4}
-        PrivacyPlan.calibrate(**numbers, unit=unit, **experiment.request(300)._asdict())
+        PrivacyPlan.calibrate(**numbers, unit=unit, **pair.request(300)._asdict())
 
-    assert said(lambda: early_checks.check_experiment(experiment)) == said(planned)
+    pair = PairOfRecords(**{name: value for name, value in asked.items() if name != "unit"})
+    options = {"noise_multiplier": 8.0, "delta": 1e-4, "steps": 3, **asked}
+    assert said(lambda: Experiment(**options)) == said(planned)
 
 
 def said(what: Callable[[], object]) -> str | None:

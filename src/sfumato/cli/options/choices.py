@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sfumato._cards import Detail
 from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
-from sfumato.cli.options.run_options import DeviceOptions, EndsWithJson
-from sfumato.cli.parser import numbers, option
+from sfumato.cli.options.run_options import DeviceOptions, EndsWithJson, ObserverOptions
+from sfumato.cli.parser import argument, numbers, option
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.data.paths import stem_of
@@ -23,8 +22,11 @@ from sfumato.experiment.settings import Budget, NoiseMade, PairOfRecords, Units
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
+    from sfumato.observers.observer import Observer
+    from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
+    from sfumato.training.preparation.trial import AnyTrial
 
 NOT_IN_RECIPES = (
     *("what", "json", "copy", "verbose", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
@@ -66,6 +68,10 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
     """Source to use instead of the recipe's."""
     trust_code: bool = False
     """Run the code that a recipe, a run or its weights name as their model (package:function)."""
+
+    def trial(self) -> AnyTrial:
+        """The requested training."""
+        raise NotImplementedError
 
     @property
     def given(self) -> dict[str, Any]:
@@ -178,6 +184,128 @@ class TextChoices(NewRunChoices, all_optional(Texts)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
+    """Options of a verb that trains privately, and the course of its run."""
+
+    what: str = argument("SOURCE|RECIPE|RUN")
+    """A source, a recipe, or a run to resume."""
+
+    budget: str | None = option("NAME", "no budget")
+    """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
+    keep: int | None = option("NUMBER", "by rule")
+    """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
+    as many as fit in 64 MiB, or none if fewer than 4 fit)"""
+    seeds: int | None = None
+    """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print their figures, the spread, and their joint
+    guarantee."""
+    copy: bool = False
+    """Resume a run although another copy of it went on. The steps that the other may have taken are counted as spent.
+    """
+    dry_run: bool = False
+    """Check everything, print plan, model, time and memory, and spend nothing."""
+
+    budgets: ClassVar[Any] = None
+    """Several epsilons, one for each run."""
+    title: ClassVar[Any] = None
+
+    def run(self) -> None:
+        """Train, or print the dry run."""
+        resumed = self.resumes(self.what)
+        if not resumed:
+            self.resolved()  # refuses unreadable input before slow imports
+        self.check_observers()
+        if self.budgets is not None or self.seeds is not None:
+            self.run_repeated()
+            return
+        from sfumato.cli.output import training_output
+        from sfumato.runs.directory import Heading
+        from sfumato.training.preparation import from_record
+        from sfumato.training.run import execute
+
+        finished = from_record.load_if_complete(self.what) if resumed else None
+        if finished is None:
+            with self.progress_bars() as progress:
+                job, run = self.job(progress)
+                if self.dry_run:
+                    self.preview(job, run, progress)
+                    return
+                for name, line in ({} if run.exists else self.summary(job)).items():
+                    progress.report(f"{name}: {line}")
+                observers = self.observers(run, progress, public=job.source.public)
+                how = {"progress": progress, "observers": observers, "copy": self.copy}
+                finished = execute(job, run, heading=Heading(title=self.title), **how)
+        training_output.show(finished, json=self.json)
+
+    def summary(self, job: Any) -> dict[str, str]:
+        """What is about to be trained, in a few lines."""
+        return {}
+
+    def preview(self, job: Any, run: RunDirectory, progress: Progress) -> None:
+        """Print the dry run."""
+        from sfumato.cli.output import training_output
+
+        training_output.show_dry_run(training_output.dry_run_data(job, run), every=True, json=self.json)
+
+    def run_repeated(self) -> None:
+        """Train once for each budget, or with several keys, and print the results."""
+        from sfumato import search
+        from sfumato.cli.output import search_output, training_output
+
+        chosen, how = self.resolved(), dict[str, Any](seeds=self.seeds)
+        base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if self.budgets is None else 'budgets'}")
+        if self.budgets is not None:
+            chosen = replace(chosen, epsilon=None)
+            how = {"epsilons": self.budgets, "trial_for_epsilon": self.trial_for_epsilon}
+            how["dry_run"] = training_output.dry_run_data if self.dry_run else None
+        elif self.dry_run:
+            raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see the cost of one run")
+        with self.progress_bars(repeating=False) as progress:
+
+            def observers(job: Any, run: RunDirectory) -> tuple[Observer, ...]:
+                return self.observers(run, progress, public=job.source.public)
+
+            found = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **how)
+        show = search_output.show_dry_run if self.dry_run else search_output.show_repeated
+        show(found, base, json=self.json)
+
+    def check_processes(self) -> None:
+        """Refuse several processes for anything but one private run."""
+        for feature, given in {"several budgets": self.budgets, "--seeds": self.seeds}.items():
+            if given is not None:
+                raise SfumatoError(
+                    f"several processes can only train one private run, got {feature}", "use one process"
+                )
+
+    def resolved(self) -> Self:
+        """These options, completed by those of the recipe. Refuses unreadable input before slow imports."""
+        if self.what and Path(self.what).is_dir() and ":" not in self.what:
+            from sfumato.data import Cache
+
+            raise SfumatoError(
+                f"{self.what} is a folder, but neither a run nor a source",
+                f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
+            )
+        return self.with_recipe(self.what)
+
+    def trial_for_epsilon(self, epsilon: float) -> AnyTrial:
+        """The training for one budget. The recipe may have a row for it."""
+        return replace(self, epsilon=epsilon).resolved().trial()
+
+    def job(self, progress: Progress) -> tuple[Any, RunDirectory]:
+        """The job, prepared up to the first step, and the run directory."""
+        if self.resumes(self.what):
+            return self.job_from_record(self.what)
+        chosen = self.resolved()
+        run = chosen.directory()  # refuses an occupied directory before data are read
+        trial = chosen.trial()
+        return replace(trial, notes=(*chosen.notes_on(run), *trial.notes)).job(run, progress), run
+
+    def job_from_record(self, path: str) -> tuple[Any, RunDirectory]:
+        """The job of a run directory, from its record."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingChoices(TextChoices, Choices):
     """Options of a verb that trains a classifier."""
 
@@ -258,19 +386,3 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     if options.public and private:
         raise SfumatoError("--public and --private are both given", "give one of them")
     return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
-
-
-def refuse_several(given: Mapping[str, bool]) -> None:
-    """Refuse several processes for anything but one private run.
-
-    Args:
-        given: for each feature that processes cannot share, by name, whether it was requested.
-    """
-    for what in [name for name, given in given.items() if given]:
-        raise SfumatoError(f"several processes can only train one private run, got {what}", "use one process")
-
-
-def refuse_dry_seeds(*, dry_run: bool) -> None:
-    """Refuse a dry run with `--seeds`, since all of its runs are alike."""
-    if dry_run:
-        raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see the cost of one run")

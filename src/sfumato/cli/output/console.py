@@ -175,7 +175,7 @@ def dry_run_note(would: str) -> Note:
 def columns(rows: Iterable[tuple[str, str]]) -> None:
     """Print two columns on standard output."""
     listed = list(rows)
-    width = max(len(name) for name, _ in listed)
+    width = max((len(name) for name, _ in listed), default=0)
     for name, value in listed:
         print(f"{name:<{width}}  {value}".rstrip())
 

@@ -1,9 +1,21 @@
-"""Error messages in the spelling of the command line."""
+"""Refusals of missing files before slow imports, and error messages in the spelling of the command line.
+
+Importing torch alone takes seconds.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import os
 import re
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from sfumato._checks import SfumatoError
+from sfumato._files import regular_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 OPTIONS = {"directory": "output"}
 """Arguments of the library that have another name on the command line."""
@@ -19,19 +31,72 @@ def with_option_names(message: str, verb: object) -> str:
     >>> with_option_names("the data are private; declare them (`public=True`), or give another `directory`", verb)
     'the data are private; declare them (--public), or give another --output'
     """
-    return message if verb is None else _in_options(message, type(verb))
-
-
-def _in_options(message: str, verb: type) -> str:
-    flags = {field.name for field in dataclasses.fields(verb) if field.default is False}
+    if verb is None:
+        return message
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(verb)}  # type: ignore[arg-type]
 
     def option(marked: re.Match[str]) -> str:
         name, value = marked.groups()
-        spelt = f"--{OPTIONS.get(name, name).replace('_', '-')}"
-        return spelt if value is None or name in flags else f"{spelt} {value}"
+        flag = f"--{OPTIONS.get(name, name).replace('_', '-')}"
+        return flag if value is None or defaults.get(name) is False else f"{flag} {value}"
 
     message = re.sub(r"`(\w+)(?:=([^`]*))?`", option, message)
     name, must, rest = message.partition(" must ")
-    if must and name in {field.name for field in dataclasses.fields(verb)}:
-        return f"--{name.replace('_', '-')}{must}{rest}"
-    return message
+    return f"--{name.replace('_', '-')}{must}{rest}" if must and name in defaults else message
+
+
+NO_PATH = "timm"
+"""The value of `--pretrained` for weights that timm provides, in place of a path."""
+
+
+def refuse_absent(verb: Any) -> None:
+    """Refuse a verb whose run, sources, weights or lists do not exist. Paths in a recipe are checked later."""
+    from sfumato.data import refuse_absent as refuse_absent_source
+    from sfumato.runs.directory import RunDirectory
+
+    run = getattr(verb, "run_directory", None)
+    if run is not None and not os.path.exists(run):
+        RunDirectory(run).require()
+    for name in ("score_on", "public_data"):
+        if (spec := getattr(verb, name, None)) is not None:
+            refuse_absent_source(spec)
+    pretrained = getattr(verb, "pretrained", None)
+    if pretrained not in (None, NO_PATH) and not os.path.exists(pretrained):
+        raise SfumatoError(
+            f"pretrained file {pretrained} does not exist",
+            "give the path of a finished run or of a safetensors file, or the word timm",
+        )
+    for name in ("words", "label_sets"):
+        path = getattr(verb, name, None)
+        if path is not None and not os.path.exists(os.path.expanduser(path)):
+            raise SfumatoError(f"`{name}={path}` does not exist", "correct the path")
+
+
+def refuse_absent_images(run: str, paths: Sequence[str]) -> None:
+    """Refuse images that do not exist, unless the run's model takes texts."""
+    from pathlib import Path
+
+    from sfumato.data.kinds import KINDS
+    from sfumato.runs.directory import MODEL
+
+    absent = [path for path in paths if not os.path.lexists(path)]
+    file = Path(run) / MODEL if os.path.isdir(run) else Path(run)
+    if absent and _takes_images(file):
+        remedy = "correct the path, or leave it out"
+        if absent[0].partition(":")[0] in KINDS:
+            remedy = "name image files, or folders of them; sfumato evaluate takes a source"
+        raise SfumatoError(f"image {absent[0]!r} does not exist", remedy)
+
+
+def _takes_images(file: Path) -> bool:
+    """Whether the model takes images, according to its file. Defects of the file are reported when it is loaded."""
+    from safetensors import SafetensorError, safe_open
+
+    from sfumato.models.weights.description import parse_description
+
+    try:
+        with safe_open(regular_file(file), framework="numpy") as opened:
+            about = parse_description(opened.metadata(), file)
+    except (OSError, SafetensorError, SfumatoError):
+        return False
+    return about is not None and "tokenizer" not in about["transform"]

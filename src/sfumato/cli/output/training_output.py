@@ -15,7 +15,6 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import wording
 
 if TYPE_CHECKING:
-    from sfumato.embedding.job import AnyJob
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.job import PrivateJob
@@ -23,31 +22,37 @@ if TYPE_CHECKING:
 
 EMBEDDING_FIGURES = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
 LABEL_FIGURES = ("exact_match", "mean_auc", "labels")
-MEBIBYTE = 1 << 20
 PUBLISHED = (
     "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
     "{published[accuracy][2]:.2%} with the noise (may be published)",
     "               always guessing the most frequent class: about {published[majority]:.0%}",
 )
 PRIVATE = "  (measured on private data: for you only)"
+RECALL = (
+    "recall {recall:.2%} of the pairs of one class at a false accept rate of {far:g} (similarity at least "
+    "{threshold:.4f})"
+)
+BESIDE_ACCURACY = (" (always guessing the most frequent class: {majority:.2%})", ", top five {top5:.2%}")
 
 
 def show(run: Run | PublicRun, *, json: bool) -> None:
     """Print the results of a finished run."""
     from sfumato.runs import Run
 
-    private = isinstance(run, Run)
     data = {
         **_measured(run),
         "public": run.is_public,
-        **(run.statement.figures if private else {"promises": False, "epsilon": None}),
         "steps": run.steps,
         "seconds": round(run.seconds, 3),
         "run": str(run.directory),
         "statement": run.statement.sentence,
-        **(_private_facts(run) if private else {}),
     }
-    console.show(data, *(_private_lines(run, data) if private else _public_lines(run, data)), json=json)
+    if isinstance(run, Run):
+        data |= run.statement.figures | _private_facts(run)
+        console.show(data, *_private_lines(run, data), json=json)
+        return
+    data |= {"promises": False, "epsilon": None}
+    console.show(data, "", *_lines_of_measures(run, data), "", data["statement"], "", *_public_notes(run), json=json)
 
 
 def _measured(run: Run | PublicRun) -> dict[str, Any]:
@@ -56,9 +61,8 @@ def _measured(run: Run | PublicRun) -> dict[str, Any]:
 
     figures = run.figures
     if "recall" in figures:
-        return {name: figures.get(name) for name in EMBEDDING_FIGURES} | {
-            "note": no_gain_warning(figures.get("compared"))
-        }
+        note = no_gain_warning(figures.get("compared"))
+        return {name: figures.get(name) for name in EMBEDDING_FIGURES} | {"note": note}
     counts = [sum(row) for row in figures.get("confusion") or ()]
     majority = max(counts) / max(1, sum(counts)) if counts else None
     of_labels = {name: figures[name] for name in LABEL_FIGURES if name in figures}
@@ -69,20 +73,19 @@ def _private_facts(run: Run) -> dict[str, Any]:
     """Further facts about a private run, as plain data."""
     from sfumato.privacy.statements.other_units import group_epsilon
 
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {
+        "uses": run.uses,
+        "seeded_uses": run.seeded,
+        "epsilon_of_all_uses": run.joint_cost[0] if run.joint_cost else None,
+        "uses_of_other_units": [use._asdict() for use in run.other_units],
+        "adjacency_of_all_uses": run.adjacency,
+        "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
+    }
     if "recall" in run.figures:
         data["epsilon_of_group"] = group_epsilon(run.statement.spent)
     if (figures := run.published) is not None:
         data["published"] = {name: getattr(figures, name) for name in ("accuracy", "majority", "per_class")}
-    return {
-        **data,
-        "uses": run.uses,
-        "seeded_uses": run.seeded,
-        "epsilon_of_all_uses": run.joint_cost[0] if run.joint_cost else None,
-        "uses_of_other_units": [one._asdict() for one in run.other_units],
-        "adjacency_of_all_uses": run.adjacency,
-        "epsilon_of_all_published_figures": math.fsum(run.publishing) if run.publishing else None,
-    }
+    return data
 
 
 def _lines_of_measures(run: Run | PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
@@ -92,66 +95,65 @@ def _lines_of_measures(run: Run | PublicRun, data: dict[str, Any]) -> Iterator[s
     mark = "" if run.is_public else PRIVATE
     if "recall" in data:
         yield data["note"]
-        line = (
-            "recall {recall:.2%} of the pairs of one class at a false accept rate of {far:g} "
-            "(similarity at least {threshold:.4f})"
-        )
-        yield line.format(**data) + mark
+        yield RECALL.format(**data) + mark
         for words, value, between in comparison(data["compared"]):
             yield f"  {words:<18}  {value:>7}  (95% interval {between})"
     elif "labels" in data:
         yield "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.main_figures) + mark
     else:
-        yield "".join(
-            filter(
-                None,
-                (
-                    f"test accuracy  {run.accuracy:.2%}",
-                    console.fill(" (always guessing the most frequent class: {majority:.2%})", data),
-                    console.fill(", top five {top5:.2%}", data),
-                    mark,
-                ),
-            )
-        )
+        others = (console.fill(template, data) or "" for template in BESIDE_ACCURACY)
+        yield f"test accuracy  {run.accuracy:.2%}{''.join(others)}{mark}"
 
 
-def _public_lines(run: PublicRun, data: dict[str, Any]) -> Iterator[str | None]:
+def _public_notes(run: PublicRun) -> list[Note]:
     from sfumato.runs import directory as names
 
-    yield from ("", *_lines_of_measures(run, data), "", data["statement"], "")
-    if "recall" in data:
-        yield Note(f"{run.directory / names.REPORT}   the report: guarantee and retrieved images")
-        yield Note(f"sfumato evaluate {run.directory} SOURCE   measures it on other images")
+    if "recall" not in run.figures:
+        return []
+    return [
+        Note(f"{run.directory / names.REPORT}   the report: guarantee and retrieved images"),
+        Note(f"sfumato evaluate {run.directory} SOURCE   measures it on other images"),
+    ]
 
 
 def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     """The output of a private run: figures, guarantee, and next steps."""
-    from sfumato.runs import directory as names
+    from sfumato.cli.output.evaluation_output import largest_shift
 
-    statement, path, embeds = run.statement, run.directory, "recall" in data
+    statement, mark = run.statement, "" if run.is_public else PRIVATE
     if run.steps < statement.plan.steps:
-        unit = "rounds" if embeds else "steps"
+        unit = "rounds" if "recall" in data else "steps"
         yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; epsilon is that of the whole plan")
-    yield from ("", *_lines_of_measures(run, data), _shift_of(run))
+    yield from ("", *_lines_of_measures(run, data))
+    shift = largest_shift(run.figures.get("confusion", ()), run.figures.get("classes", ()))
+    if shift is not None and not statement.circumstances.class_prevalence:
+        yield f"               {shift.advice}{mark}"
     if few := run.figures.get("unlearnt"):
-        yield f"               too few to be learnt at this noise: {counted(few)}{'' if run.is_public else PRIVATE}"
+        yield f"               too few to be learnt at this noise: {counted(few)}{mark}"
     if "published" in data and data["published"]["accuracy"][0] is None:
         yield "published      the noise hides the accuracy: give a larger --report-epsilon, or more images"
     else:
         yield from (console.fill(line, data) for line in PUBLISHED)
-    yield from ("", data["statement"], "")
-    yield from _other_guarantees(run, data)
+    yield from ("", data["statement"], "", *_other_guarantees(run, data), *_next_commands(run, data))
+
+
+def _next_commands(run: Run, data: dict[str, Any]) -> Iterator[Note]:
+    """What to read and to do next."""
+    from sfumato.runs import directory as names
+
+    path = run.directory
     yield Note(f"{path / names.REPORT}   the report: guarantee, limits and accuracy")
     if not run.is_public:
         yield Note(f"sfumato report {path} --public   the report without private figures")
-    if embeds:
+    if "recall" in data:
         yield Note(f"sfumato evaluate {path} SOURCE   measures it on other images")
     elif run.kind == "digits":
         yield Note(f"sfumato evaluate {path} digits   measures it again")
+    elif run.statement.circumstances.tokens:
+        does = "predicts the word that follows" if "all_words" in run.figures else "labels texts"
+        yield Note(f"sfumato predict {path} TEXT   {does}")
     else:
-        what = "texts" if statement.circumstances.tokens else "images"
-        does = "predicts the word that follows" if "all_words" in data else f"labels {what}"
-        yield Note(f"sfumato predict {path} {what.upper()[:-1]}   {does}")
+        yield Note(f"sfumato predict {path} IMAGE   labels images")
     yield Note(f"sfumato verify {path}   checks the statement against the record")
 
 
@@ -160,8 +162,8 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
     from sfumato.runs import directory as names
     from sfumato.training.conclusion.run_report import joint_cost_lines, most_exposed_person
 
-    own = names.RunDirectory(run.directory)
-    if (person := most_exposed_person(run.directory)) is not None and run.statement.promises:
+    person = most_exposed_person(run.directory) if run.statement.promises else None
+    if person is not None:
         yield (
             f"For the person with the most training images ({person[0]}), epsilon is {rounded_up(person[1])} (a "
             "private figure: for you only). --unit user protects each person as a whole."
@@ -174,72 +176,69 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
         )
         yield ""
     if not run.statement.circumstances.data_public:
-        for line in joint_cost_lines(own.read_json(names.SETTINGS), run.statement.plan):
+        record = names.RunDirectory(run.directory).read_json(names.SETTINGS)
+        for line in joint_cost_lines(record, run.statement.plan):
             yield from (line, "")
-
-
-def _shift_of(run: Run) -> str | None:
-    """Advice if the model predicts a class much more or less often than it occurs; otherwise None."""
-    from sfumato.cli.output import evaluation_output
-
-    found = evaluation_output.largest_shift(run.figures.get("confusion", ()), run.figures.get("classes", ()))
-    if found is None or run.statement.circumstances.class_prevalence:
-        return None
-    return f"               {found.advice}{'' if run.is_public else PRIVATE}"
 
 
 # -- before the first step -----------------------------------------------------------------------------------------
 
 
-def summary(job: PrivateJob, forecast: str | None) -> Iterator[str]:
-    """What is about to be trained: data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
+def seconds_of(job: PrivateJob) -> float | None:
+    """How long the steps will take; None if they need more memory at once than there is."""
     from sfumato._devices import is_out_of_memory
     from sfumato.training.preparation.estimate import estimate
 
-    parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     try:
-        lasting = f"about {duration(max(1.0, estimate(job).seconds))} on {job.performance.device}"
+        return estimate(job).seconds
     except (MemoryError, RuntimeError) as error:  # the steps are taken in smaller pieces then
         if not is_out_of_memory(error):
             raise
-        lasting = f"not known: {job.performance.micro_batch} examples at once need more memory than there is"
-    source, plan, size = job.source, job.plan, ""
-    what = "images" if source.tokens is None else "texts"
-    if source.tokens is None and source.cache is None:
-        size = f", {source.size} x {source.size} pixels, {'grey' if source.channels == 1 else 'colour'}"
-    labels = "labels" if source.multilabel else "words" if source.next_words else "classes"
-    no_promise = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
-    yield f"data: {source.examples:,} training {what}, {len(source.classes):,} {labels}{size}"
-    yield f"model: {job.settings.model}, {parameters:,} trained weights"
-    yield (
-        f"epsilon: {no_promise}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
-        f"{wording(plan).single.rstrip(',')}"
-    )
-    yield f"time: {lasting}"
-    yield from prospects(job, forecast)
+        return None
 
 
-def prospects(job: PrivateJob, forecast: str | None) -> Iterator[str]:
-    """The accuracy to expect, and what will not be learnt."""
+def summary(job: PrivateJob, forecast: str | None, seconds: float | None) -> dict[str, str]:
+    """What is about to be trained: data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
     from sfumato.training.preparation import sources
 
+    source, plan, texts = job.source, job.plan, job.source.tokens is not None
+    records, size = f"{source.examples:,} training {'texts' if texts else 'images'}", ""
+    if not texts and source.cache is None:
+        size = f", {source.size} x {source.size} pixels, {'grey' if source.channels == 1 else 'colour'}"
+    labels = "labels" if source.multilabel else "words" if source.next_words else "classes"
+    parameters = sum(weights.numel() for weights in job.module.parameters() if weights.requires_grad)
+    no_promise = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
+    lines = {
+        "data": f"{records}, {len(source.classes):,} {labels}{size}",
+        "model": f"{job.settings.model}, {parameters:,} trained weights",
+        "epsilon": f"{no_promise}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
+        f"{wording(plan).single.rstrip(',')}",
+        "time": f"not known: {job.performance.micro_batch} examples at once need more memory than there is"
+        if seconds is None
+        else f"about {duration(max(1.0, seconds))} on {job.performance.device}",
+    }
     if forecast is not None:
-        yield f"expected: {forecast}"
-    if few := sources.unlearnt(job.source, job.plan):
-        what = "image" if job.source.tokens is None else "text"
-        private = "" if job.source.public else " (private figures)"
-        named = counted(few, what) if len(few) < len(job.source.classes) else f"each of the {len(few):,} classes"
-        yield f"will not be learnt: {named}, too few at this noise{private}"
+        lines["expected"] = forecast
+    if few := sources.unlearnt(source, plan):
+        private = "" if source.public else " (private figures)"
+        named = f"each of the {len(few):,} classes"
+        if len(few) < len(source.classes):
+            named = counted(few, "text" if texts else "image")
+        lines["will not be learnt"] = f"{named}, too few at this noise{private}"
+    return lines
 
 
 # -- dry runs ----------------------------------------------------------------------------------------------------------
 
 
-def show_dry_run(job: PrivateJob | AnyJob, run: RunDirectory, *, json: bool) -> None:
-    """Print what a run would do."""
-    data = dry_run_data(job, run)
-    nothing = console.dry_run_note(f"{data['would']} the run in {run.path}")
-    console.show(data, Facts(facts_of(data)), nothing, json=json)
+def show_dry_run(data: dict[str, Any], *, every: bool, json: bool) -> None:
+    """Print what a run would do.
+
+    Args:
+        every: whether to print everything that --json holds, and not the summary alone.
+    """
+    nothing = console.dry_run_note(f"{data['would']} the run in {data['run']}")
+    console.show(data, Facts(data.get("summary", {})), Facts(facts_of(data)) if every else None, nothing, json=json)
 
 
 def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
@@ -275,62 +274,31 @@ def _estimates(job: Any) -> dict[str, Any]:
     from sfumato.training.weights import trained_bytes
 
     if hasattr(job, "clients"):
-        trained = [
-            value for value in job.module.parameters() if value.requires_grad and getattr(job, "uses_data", True)
-        ]
-        parameters = sum(value.numel() for value in trained)
+        trained = job.module.parameters() if getattr(job, "uses_data", True) else ()
         expected = {
             "seconds": of_embedding.seconds(job),
-            "parameters": parameters,
+            "parameters": sum(weights.numel() for weights in trained if weights.requires_grad),
             "processes": current_workers().count,
+            "average_bytes": average_bytes(job),
         }
-        found: dict[str, Any] = {"estimate": expected | {"average_bytes": average_bytes(job)}}
+        data: dict[str, Any] = {"estimate": expected}
     else:
-        known, figures = estimate(job), job.circumstances.figures
+        measured, figures = estimate(job), job.circumstances.figures
         several = job.source.multilabel or job.source.next_words
         signal = None if several else remarks.signal_per_class(job.plan, len(job.source.classes))
-        found = {"estimate": asdict(known), "signal": signal, "note": idle_warning(job, known.processes)}
-        found |= {} if figures is None else {"figures": figures.to_dict() | {"words": figures.description}}
+        data = {"estimate": asdict(measured), "signal": signal, "note": idle_warning(job, measured.processes)}
+        data |= {} if figures is None else {"figures": figures.to_dict() | {"words": figures.description}}
     if kept := getattr(getattr(job, "circumstances", None), "kept", ()):
-        found |= {"kept": list(kept), "kept_bytes": len(kept) * trained_bytes(job.module)}
-    return found
+        data |= {"kept": list(kept), "kept_bytes": len(kept) * trained_bytes(job.module)}
+    return data
 
 
 def facts_of(data: dict[str, Any]) -> dict[str, Any]:
-    """The data of a dry run as text, by label."""
+    """The data of a dry run without levels, for a table."""
     from sfumato.runs.directory import publishable_settings
     from sfumato.training.conclusion.run_report import CLASSIFIER_OPTIONS
 
-    expected, clients = data["estimate"], dict(data.get("clients", {}))
-    local = {f"client_{name}": value for name, value in clients.pop("local", {}).items()}
-    if "count" in clients:
-        clients = {"clients": clients.pop("count"), **clients}
-    unread = CLASSIFIER_OPTIONS if clients else ()
-    settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unread}
-    words = {"parameters": "none (nothing is trained)"}
-    if expected["parameters"]:
-        parts = (("activation", "a micro-batch"), ("data", "the data"), ("average", "averaged weights"))
-        memory = [
-            f"{expected[f'{name}_bytes'] / MEBIBYTE:.1f} MiB for {what}"
-            for name, what in parts
-            if f"{name}_bytes" in expected
-        ]
-        words = {"parameters": f"{expected['parameters']:,}", "memory": ", ".join(memory)}
-    pieces = "{estimate[micro_batches]} of up to {performance[micro_batch]} examples"
-    by = f" by {expected['processes']} processes, without network communication"
-    on = f" on {data['performance']['device']}{by if expected['processes'] > 1 else ''}"
-    kept = data.get("kept")
-    return {
-        **data["plan"],
-        **settings,
-        **clients,
-        **local,
-        **words,
-        "micro_batches_a_step": console.fill(pieces, data),
-        "time": None if expected["seconds"] is None else f"about {duration(expected['seconds'])}{on}",
-        "weights_kept": f"{len(kept)}, after steps {kept[0]} to {kept[-1]}: {data['kept_bytes']:,} bytes"
-        if kept
-        else "none",
-        "note": data.get("note"),
-        "figures": console.fill("for epsilon {figures[epsilon]:g}: {figures[words]}", data),
-    }
+    unused = CLASSIFIER_OPTIONS if "clients" in data else ()
+    settings = {name: value for name, value in publishable_settings(data["settings"]).items() if name not in unused}
+    others = {name: data.get(name) for name in ("signal", "note", "figures", "kept", "kept_bytes")}
+    return {**data["plan"], **settings, **data.get("clients", {}), **data["performance"], **data["estimate"], **others}

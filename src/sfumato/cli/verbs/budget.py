@@ -18,7 +18,6 @@ from sfumato.privacy.statements.display import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
-    from sfumato.privacy import PrivacyPlan
     from sfumato.runs.owner.budgets import Account
     from sfumato.runs.summaries import RunSummary
 
@@ -55,11 +54,6 @@ class Budget(PrintsJson):
     """What the total covers: each single record (example), or each person (user). (default: example)"""
     adjacency: str | None = option("add-or-remove|zero-out")
     """Adjacency of the total. zero-out counts plans of both kinds. (default: add-or-remove)"""
-    accounting: str | None = option("renyi|gaussian|planned")
-    """How plans add up: renyi (one Renyi order) or gaussian (mu^2), where a plan may depend on earlier results; or
-    planned, a fixed list of --plans. (default: renyi)"""
-    plans: tuple[str, ...] = ()
-    """For planned accounting: one file per run, its plan.json or the output of train --dry-run --json."""
     plot: str | None = option("PATH")
     """Draw what the runs have used into this .svg file."""
 
@@ -68,8 +62,8 @@ class Budget(PrintsJson):
         from sfumato.report.plots import comparisons
         from sfumato.runs.owner import budgets
 
-        setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency", "accounting")}
-        given = [name for name, value in (*setting.items(), ("plans", self.plans)) if value not in (None, ())]
+        setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency")}
+        given = [name for name, value in setting.items() if value is not None]
         if self.what is None:
             if given or self.plot:
                 raise SfumatoError(f"--{(given or ['plot'])[0]} is given without a budget's name", "name the budget")
@@ -84,11 +78,7 @@ class Budget(PrintsJson):
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
         if self.plot is not None:
             comparisons.check(self.plot)
-        if self.epsilon is None:
-            found = budgets.read_budget(self.what)
-        else:
-            plans = tuple(map(read_plan, self.plans))
-            found = budgets.set_budget(self.what, **setting, plans=plans)
+        found = budgets.read_budget(self.what) if self.epsilon is None else budgets.set_budget(self.what, **setting)
         if self.plot is not None:
             write(Path(self.plot), comparisons.spending(found.history(), total_text(found)).encode())
         plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
@@ -106,15 +96,6 @@ class Budget(PrintsJson):
         none = Note(none if source is None else f"no budget counts a run on {source}; --budget NAME counts one")
         data = {"budgets": [one.to_dict() for one in found]}
         console.show(data, *(one.description for one in found), None if found else none, json=self.json)
-
-
-def read_plan(path: str) -> PrivacyPlan:
-    """The plan in a file, which is a plan.json or the output of a dry run."""
-    from sfumato._files import read_json
-    from sfumato.privacy import PrivacyPlan
-
-    data = read_json(path, f"--plans {path}", "give a run's plan.json, or the output of sfumato train --dry-run --json")
-    return PrivacyPlan.from_dict(data.get("privacy_plan", data) if isinstance(data, dict) else data)
 
 
 def total_text(account: Account) -> str:
@@ -144,7 +125,7 @@ def _parts_of_account(account: Account) -> Iterator[str | Table]:
     planned = account.epsilon_in_advance()
     if planned is not None and len(rows) == 1:
         yield f"so far epsilon {rounded_up(account.total)}, that of its plan alone"
-    elif planned is not None and own.accounting != "planned":
+    elif planned is not None:
         yield (
             f"together epsilon {rounded_up(account.epsilon)} by this rule; planned in advance, the same runs would "
             f"cost {rounded_up(planned)}. The difference is the price of choosing each run after seeing earlier "

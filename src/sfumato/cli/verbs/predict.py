@@ -37,7 +37,7 @@ class Predict(ModelOptions):
 
     def run(self) -> int:
         """Predict the labels and print them."""
-        from sfumato.cli.output.missing import refuse_absent_images
+        from sfumato.cli.output.refusals import refuse_absent_images
 
         refuse_absent_images(self.run_directory, self.images)
         from sfumato.data import Tokens

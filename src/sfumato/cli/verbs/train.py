@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
-from sfumato.cli.options.choices import PrivateChoices, SharedWork, TrainingChoices, refuse_dry_seeds, refuse_several
+from sfumato.cli.options.choices import PrivateChoices, PrivateRun, SharedWork, TrainingChoices
 from sfumato.cli.options.run_options import ObserverOptions, RunArgument
 from sfumato.cli.output import console
 from sfumato.cli.parser import argument, option
-from sfumato.data.paths import stem_of
 
 if TYPE_CHECKING:
-    from sfumato.observers.observer import Observer
-    from sfumato.observers.progress import Progress
+    from sfumato.observers.progress import Progress, ProgressBars
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
     from sfumato.training.job import PrivateJob, PublicJob
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(ObserverOptions, SharedWork, PrivateChoices):
+class Train(PrivateRun, PrivateChoices):
     """Train an image classifier privately, and state its guarantee.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, torchvision:NAME, or
@@ -32,165 +29,76 @@ class Train(ObserverOptions, SharedWork, PrivateChoices):
     out follows a written rule, from public facts alone; --verbose prints the choices.
     """
 
-    what: str = argument("SOURCE|RECIPE|RUN")
-    """A source, a recipe, or a run to resume."""
-
-    budget: str | None = option("NAME", "no budget")
-    """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
-    keep: int | None = option("NUMBER", "by rule")
-    """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
-    as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     report_epsilon: float | None = option("EPSILON", "no figures are published")
     """Publish the accuracy and the recall of each class on the private test part, from noisy counts. This is the
     epsilon that they cost each test record, or with --unit user each person in the test part. The larger of this and
     --epsilon counts, so figures up to --epsilon are free."""
-    seeds: int | None = None
-    """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread, and their joint guarantee.
-    """
     title: str | None = option("TEXT")
     """Title of the report, including the public one. (default: the names of data and model)"""
-    copy: bool = False
-    """Resume a run although another copy of it went on. The steps that the other may have taken are counted as spent.
-    """
     verbose: bool = False
-    """Also print each choice by rule, with its reason, and how the data were read."""
-    dry_run: bool = False
-    """Check everything, print plan, model, time and memory, and spend nothing."""
+    """Also print each choice by rule, with its reason, how the data were read, and with --dry-run the whole plan."""
 
-    def run(self) -> None:
-        """Train, or print the dry run."""
-        resumed = self.resumes(self.what)
-        if not resumed:
-            self.resolved()  # refuses unreadable input before slow imports
-        self.check_observers()
-        budget = self.epsilons if isinstance(self.epsilons, tuple) else None
-        from sfumato.cli.output.training_output import prospects, show, summary
-        from sfumato.runs.directory import Heading
-        from sfumato.training.preparation import from_record
-        from sfumato.training.run import execute
+    def run_repeated(self) -> None:
+        """Train once for each budget, or with several keys, and print the results."""
+        if self.title is not None:
+            raise SfumatoError(
+                "--title is given for several runs, which each have a report",
+                "leave it out, and give it for one of them: sfumato report RUN --title",
+            )
+        if self.budgets is not None and self.seeds is not None:
+            raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
+        super().run_repeated()
 
-        heading = Heading(title=self.title)
-        if budget is not None or self.seeds is not None:
-            self.run_repeated(budget)
-            return
-        finished = from_record.load_if_complete(self.what) if resumed else None
-        if finished is None:
-            with self.progress_bars(verbose=self.verbose or self.dry_run) as progress:
-                job, run = self.job(progress)
-                if not run.exists:
-                    for line in (prospects if self.dry_run else summary)(job, self.forecast(job)):
-                        progress.report(line)
-                if self.dry_run:
-                    self.preview(job, run, progress)
-                    return
-                observers = self.observers(run, progress, public=job.source.public)
-                how = {"progress": progress, "observers": observers, "copy": self.copy}
-                finished = execute(job, run, heading=heading, **how)
-        show(finished, json=self.json)
+    def progress_bars(self, **how: Any) -> ProgressBars:
+        """Progress on standard error, with the choices by rule if `verbose`."""
+        return super().progress_bars(verbose=self.verbose, **how)
 
-    def forecast(self, job: PrivateJob) -> str | None:
+    def summary(self, job: PrivateJob) -> dict[str, str]:
+        """Data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
+        from sfumato.cli.output import training_output
+
+        return training_output.summary(job, self._forecast(job), training_output.seconds_of(job))
+
+    def _forecast(self, job: PrivateJob) -> str | None:
         """The accuracy to expect, from public facts alone; None for models without a forecast."""
         return self.resolved().trial().experiment.forecast(job.plan, job.source)
 
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Print the dry run."""
-        from sfumato.cli.output.training_output import show_dry_run
+        from sfumato.cli.output import training_output
         from sfumato.training.preparation import sources
         from sfumato.training.preparation.resume import earlier_use_notes
         from sfumato.training.run import option_notes, refuse_finished
 
         refuse_finished(run)
-        for note in () if run.exists else earlier_use_notes(job):
+        notes = (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes), *option_notes(job))
+        for note in (*(() if run.exists else earlier_use_notes(job)), *notes):
             progress.report(note)
-        for note in (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes)):
-            progress.report(note)
-        for note in option_notes(job):
-            progress.report(note)
-        show_dry_run(job, run, json=self.json)
+        data = training_output.dry_run_data(job, run)
+        if not run.exists:
+            data["summary"] = training_output.summary(job, self._forecast(job), data["estimate"]["seconds"])
+        training_output.show_dry_run(data, every=self.verbose or run.exists, json=self.json)
 
-    def run_repeated(self, budgets: tuple[float, ...] | None) -> None:
-        """Train once for each budget, or with several keys, and print the results."""
-        from sfumato import search
-        from sfumato.cli.output import search_output, training_output
+    @property
+    def budgets(self) -> tuple[float, ...] | None:  # type: ignore[override]
+        """Several epsilons, given here or by the recipe."""
+        epsilons = self.epsilon
+        if epsilons is None and recipe.is_recipe(self.what):
+            epsilons = recipe.epsilon_of(self.what)
+        return epsilons if isinstance(epsilons, tuple) else None
 
-        self._check_repeated(budgets)
-        chosen = self.resolved()
-        base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
-        how: dict[str, Any] = {"seeds": self.seeds}
-        if budgets is not None:
-            chosen = replace(chosen, epsilon=None)
-            how = {"epsilons": budgets, "trial_for_epsilon": self.trial_for_epsilon}
-            how["dry_run"] = training_output.dry_run_data if self.dry_run else None
-        with self.progress_bars(repeating=False, verbose=self.verbose or self.dry_run) as progress:
+    def trial(self) -> Trial:
+        """The requested training."""
+        from sfumato.training.parts.options import OPTIONS
 
-            def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
-                return self.observers(run, progress, public=job.source.public)
-
-            found = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **how)
-        show = search_output.show_dry_run if self.dry_run else search_output.show_repeated
-        show(found, base, json=self.json)
-
-    def trial_for_epsilon(self, epsilon: float) -> Trial:
-        """The training for one budget. The recipe may have a row for it."""
-        return replace(self, epsilon=epsilon).resolved().trial()
+        names = {field.name for field in fields(self)} & set(OPTIONS)
+        return replace(super().trial(), options={name: getattr(self, name) for name in OPTIONS if name in names})
 
     def job_from_record(self, path: str) -> tuple[PrivateJob, RunDirectory]:
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
         return from_record.job_from_record(path, trust_code=self.trust_code)
-
-    def check_processes(self) -> None:
-        """Refuse several processes for anything but one private run."""
-        refuse_several({"several budgets": isinstance(self.epsilons, tuple), "--seeds": self.seeds is not None})
-
-    def _check_repeated(self, budgets: tuple[float, ...] | None) -> None:
-        """Refuse options that do not apply to several runs."""
-        if self.title is not None:
-            raise SfumatoError(
-                "--title is given for several runs, which each have a report",
-                "leave it out, and give it for one of them: sfumato report RUN --title",
-            )
-        if budgets is None:
-            refuse_dry_seeds(dry_run=self.dry_run)
-        if budgets is not None and self.seeds is not None:
-            raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
-
-    def resolved(self) -> Train:
-        """These options, completed by those of the recipe. Refuses unreadable input before slow imports."""
-        if self.what and Path(self.what).is_dir() and ":" not in self.what:
-            from sfumato.data import Cache
-
-            raise SfumatoError(
-                f"{self.what} is a folder, but neither a run nor a source",
-                f"write {'features' if Cache(self.what).exists else 'folder'}:{self.what}",
-            )
-        return self.with_recipe(self.what)
-
-    def trial(self) -> Trial:
-        """The requested training."""
-        from sfumato.training.parts.options import OPTIONS
-
-        own = {name: getattr(self, name) for name in OPTIONS if name in {one.name for one in fields(self)}}
-        return replace(super().trial(), options=own)
-
-    @property
-    def epsilons(self) -> float | tuple[float, ...] | None:
-        """One or several epsilons, given here or by the recipe."""
-        if self.epsilon is None and recipe.is_recipe(self.what):
-            return recipe.epsilon_of(self.what)
-        return self.epsilon
-
-    def job(self, progress: Any) -> tuple[PrivateJob, RunDirectory]:
-        """The job, prepared up to the first step, and the run directory."""
-        from sfumato.training.preparation import from_record
-
-        if self.resumes(self.what):
-            return from_record.job_from_record(self.what, trust_code=self.trust_code)
-        chosen = self.resolved()
-        run = chosen.directory()  # refuses an occupied directory before data are read
-        trial = chosen.trial()
-        return replace(trial, notes=(*chosen.notes_on(run), *trial.notes)).job(run, progress), run
 
 
 @dataclass(frozen=True, kw_only=True)

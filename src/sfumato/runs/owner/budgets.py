@@ -39,11 +39,6 @@ class Account:
         return self.totals[-1].filter
 
     @property
-    def uses(self) -> list[PrivacyPlan]:
-        """The plan of each reservation."""
-        return [one.use for one in self.reservations if not isinstance(one.use, PrivateChoice)]
-
-    @property
     def costs(self) -> list[float]:
         """The part of the filter's limit that each reservation takes."""
         return [one.cost for one in self.reservations]
@@ -154,7 +149,7 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
             stands for; it is not checked against the data.
         epsilon: the total.
         delta: the delta of the total. It cannot be changed later.
-        fixed: `unit`, `adjacency`, `accounting` and `plans` of `PrivacyFilter`. They cannot be changed later.
+        fixed: `unit` and `adjacency` of `PrivacyFilter`. They cannot be changed later.
 
     **Guarantee.** All runs under the budget together stay within the total: see `PrivacyFilter`. If the total is
     changed later, the promise is about the new total, at the same order. No filter covers the choice to raise a total
@@ -163,20 +158,18 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
     Errors: `SfumatoError` for a total below what is spent, and for a fixed value that differs from the first one.
     """
     positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
-    fixed = {key: value for key, value in fixed.items() if value not in (None, (), [])}
+    fixed = {key: value for key, value in fixed.items() if value is not None}
     check_name("budget", name)
     with store.locked() as held:
         if not _lines(name, held):
             if delta is None:
                 raise SfumatoError(f"the budget {name} needs a delta", "give one well below 1/N, such as 1e-5")
-            known = {"plans": tuple(fixed.pop("plans", ()))}
-            own = PrivacyFilter.for_total(epsilon=epsilon, delta=delta, **known, **fixed)
-            held.append(BudgetSet(name=name, filter=own, lost=held.lost))
+            total = PrivacyFilter.for_total(epsilon=epsilon, delta=delta, **fixed)
+            held.append(BudgetSet(name=name, filter=total, lost=held.lost))
         else:
             before = _account(name, held)
             _refuse_other(before, {"delta": delta, **fixed})
             changed = replace(before.filter, epsilon=epsilon)
-            changed.check_planned()
             if not changed.fits(before.costs):
                 raise SfumatoError(
                     f"epsilon {epsilon:g} is below what was spent: {runs_text(len(before.reservations))} under {name} "
@@ -191,13 +184,10 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
 def _refuse_other(account: Account, given: Mapping[str, Any]) -> None:
     """Refuse values that differ from those fixed when the budget was set."""
     for name, value in given.items():
-        own = getattr(account.filter, name)
-        if value is not None and (tuple(value) if name == "plans" else value) != own:
-            shown = "other ones" if name == "plans" else repr(value)
+        before = getattr(account.filter, name)
+        if value is not None and value != before:
             raise SfumatoError(
-                f"{name} of the budget {account.name} was fixed when it was set"
-                + ("" if name == "plans" else f", to {own!r}")
-                + f"; got {shown}",
+                f"{name} of the budget {account.name} was fixed when it was set, to {before!r}; got {value!r}",
                 "leave it out, or set a budget of another name",
             )
 
@@ -260,12 +250,6 @@ def reservation(held: History, coming: DataUse) -> DataUse:
                 "add up",
                 "declare the users as before: each total is for a person who has the same records in every run",
             )
-    if not own.is_planned(coming.use, account.uses):
-        raise SfumatoError(
-            f"the budget {name} is for {len(own.plans)} plans that were fixed in advance, and this is none of the "
-            "remaining ones",
-            "give one of them, or set a budget with accounting renyi, which allows choosing plans one after the other",
-        )
     if not own.fits([*account.costs, cost]):
         raise SfumatoError(*_over_budget(account, coming, cost))
     return replace(coming, cost=cost)

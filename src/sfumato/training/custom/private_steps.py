@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import nearest
-from sfumato.experiment.settings import SECURE, STANDARD
+from sfumato.experiment.settings import SECURE, STANDARD, refuse_noise
 from sfumato.gradients.checks.external_models import loss_of_model, storable, unwrap
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -31,7 +31,6 @@ from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.custom.users import group_by_user
 from sfumato.training.parts.options import check_budget
-from sfumato.training.preparation.building import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
 from sfumato.training.preparation.start import Machine, Start
 

@@ -48,12 +48,6 @@ def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float |
     return SecureNoise(plan.mechanism, **how)
 
 
-def refuse_noise(noise: str | None, mechanism: Any, clipping: Any = None) -> None:
-    """Refuse secure noise for mechanisms without it: see `refuse_without_grid`."""
-    if noise == SECURE:
-        refuse_without_grid(mechanism, clipping)
-
-
 def with_noise(
     facts: Circumstances, noise: str, plan: PrivacyPlan, zeros: Mapping[str, Tensor], *, alone: bool
 ) -> Circumstances:
