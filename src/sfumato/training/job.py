@@ -130,7 +130,7 @@ class SourceJob(Job):
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
-    pinned = {
+    pinned: ClassVar[Mapping[str, str]] = {
         "data": "give the original data of the run, unchanged, or another `directory`",
         "settings": "",
         "transform": "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class LoopJob(PlannedJob):
     with_state: tuple[Any, ...] = ()
     tried: tuple[Any, Tree, Tree] = field(repr=False)
     received: tuple[int, dict[str, Tensor]] | None = field(default=None, repr=False)
-    pinned = {
+    pinned: ClassVar[Mapping[str, str]] = {
         "data": "give the original records, on a machine with the owner's key that began the run, or another "
         "`directory`",
         "optimizer": "",
