@@ -210,31 +210,24 @@ class PlannedJob(Job):
     budget: str | None = None
     noise: ClassVar[str]
     """The noise setting."""
+    identity: ClassVar[DataIdentity]
+    """By what the owner's list recognises the data."""
+    fingerprint: ClassVar[str]
+    """The keyed fingerprint of the data, to which the ledger's first line commits."""
+    decided: ClassVar[Any]
+    """Plain data to which the ledger's first line commits: everything besides plan and data that the sums depend on.
+
+    **Guarantee.** A copy of an unfinished run is resumed with the rate, named model and transform of the run, or not at
+    all, so that its record stays true.
+    """
+    sampler_inputs: ClassVar[Mapping[str, np.ndarray]] = {}
+    """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
+    (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
 
     @property
     def step_facts(self) -> dict[str, Any]:
         """The budget's name."""
         return {} if self.budget is None else {"budget": {"name": self.budget}}
-
-    @property
-    def identity(self) -> DataIdentity:
-        """By what the owner's list recognises the data."""
-        raise NotImplementedError
-
-    @property
-    def fingerprint(self) -> str:
-        """The keyed fingerprint of the data, to which the ledger's first line commits."""
-        raise NotImplementedError
-
-    @property
-    def decided(self) -> Any:
-        """Plain data to which the ledger's first line commits: everything besides plan and data that the sums depend
-        on.
-
-        **Guarantee.** A copy of an unfinished run is resumed with the rate, named model and transform of the run, or
-        not at all, so that its record stays true.
-        """
-        raise NotImplementedError
 
     @property
     def listed(self) -> dict[str, Any]:
@@ -245,12 +238,6 @@ class PlannedJob(Job):
             "budget": self.budget,
             "seeded": self.circumstances.seeded,
         }
-
-    @property
-    def sampler_inputs(self) -> dict[str, np.ndarray]:
-        """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
-        (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
-        return {}
 
 
 def synthetic_targets(source: Source, device: torch.device | str) -> Tensor | None:
@@ -292,17 +279,17 @@ class PrivateJob(SourceJob, PlannedJob):
         return self.settings.noise
 
     @property
-    def identity(self) -> DataIdentity:
+    def identity(self) -> DataIdentity:  # type: ignore[override]
         """By what the owner's list recognises the source."""
         return DataIdentity.from_source(self.source)
 
     @property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         """The source's."""
         return self.source.fingerprint
 
     @property
-    def decided(self) -> Any:
+    def decided(self) -> Any:  # type: ignore[override]
         """As of `PlannedJob`."""
         named = self.settings.to_dict(), self.transform.to_dict(), self.source.features
         return *named, self.step_facts, self.performance.precision
@@ -328,7 +315,7 @@ class PrivateJob(SourceJob, PlannedJob):
         return -(-self.records_of_a_step[0] // self.performance.micro_batch)
 
     @property
-    def sampler_inputs(self) -> dict[str, np.ndarray]:
+    def sampler_inputs(self) -> dict[str, np.ndarray]:  # type: ignore[override]
         """As of `PlannedJob`."""
         excluded = None if self.public_examples is None else self.public_examples.excluded
         inputs = {"groups": self.groups, "excluded": excluded}

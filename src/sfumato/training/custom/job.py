@@ -63,18 +63,18 @@ class LoopJob(PlannedJob):
     }
 
     @property
-    def identity(self) -> DataIdentity:
+    def identity(self) -> DataIdentity:  # type: ignore[override]
         """By what the owner's list recognises the records."""
         records = self.records
         return DataIdentity(records.data_digests, records.places, records.users, codes=lambda: records.identifiers)
 
     @property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         """The records'."""
         return self.records.fingerprint
 
     @property
-    def decided(self) -> dict[str, Any]:
+    def decided(self) -> dict[str, Any]:  # type: ignore[override]
         """As of `PlannedJob`."""
         record = self.record("")
         return {name: record[name] for name in ("data", "optimizer", "model", LATER, "circumstances")}
