@@ -28,7 +28,6 @@ from sfumato.cli.verbs.sweep import BEST, Sweep
 from sfumato.experiment import defaults
 from sfumato.observers.progress import ProgressBars
 from sfumato.search import Scoring
-from sfumato.search.kept_runs import PLOT
 from sfumato.search.space import VARIED, line_of, plain
 from studies import command, simulation
 from studies.simulation import LargerRuns, Simulation
@@ -181,7 +180,7 @@ def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
     console.result(f"at full size   {full}, for the N = {plan.population:,} that are trained on here")
     console.result(f"predicted      accuracy {found.predicted:.2%}{_accuracy_text(found)}")
     console.result()
-    console.note(f"{best.parent / PLOT}   accuracy by setting")
+    console.note(f"{best.parent / 'sweep.svg'}   accuracy by setting")
     console.note(f"sfumato train {best}   trains with the best settings on the whole training part; or, as a command:")
     console.note(command)
 

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato._files import write
 from sfumato.data import Source
-from sfumato.observers.progress import Progress, default_progress
+from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import Space
+from sfumato.randomness import RunKey, Space
 from sfumato.report import sweep_panels
 from sfumato.runs.directory import RunDirectory
-from sfumato.search import space as spaces
-from sfumato.search.kept_runs import FILE, PLOT, Ranking, best_first, joint_search_cost, write_record
-from sfumato.search.search_context import (
-    Scoring,
-    SearchContext,
-    SearchData,
-    check_changes,
-    check_values,
-    decide_run,
-    probe_changes,
-    read,
-)
+from sfumato.search.held_out import Scoring, read, refuse_embeddings
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Trial, refuse_embeddings, restore_threads
-from sfumato.search.workers import run_all, train_all
+from sfumato.search.sweeping import Sweep, composed_cost, sweep, with_delta
+from sfumato.search.trial import Trial
+from sfumato.search.trials import Grid, Rows, Trials, best_first
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.start import Start
 from studies.total_noise import law_violation, scaled_plan
@@ -98,7 +87,7 @@ class LargerRuns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulation(Ranking):
+class Simulation(Sweep):
     """The results of a search by simulation, the best simulated run first.
 
     Args:
@@ -108,8 +97,8 @@ class Simulation(Ranking):
         best: the change with the highest accuracy at full size if several were trained there, else in the simulation.
     """
 
-    simulate: int
-    full_plans: tuple[PrivacyPlan, ...]
+    simulate: int = 1
+    full_plans: tuple[PrivacyPlan, ...] = ()
     larger_runs: tuple[LargerRuns, ...] = ()
 
     def __repr__(self) -> str:
@@ -161,10 +150,10 @@ class ScaledTrial(Trial):
 
     simulate: int
 
-    def decide_private(self, source: Source) -> Any:
+    def decide(self, source: Source) -> Any:
         """The decision, with the scaled plan."""
-        found = super().decide_private(source)
-        return found._replace(plan=scaled_plan(found.plan, self.simulate))
+        decided = super().decide(source)
+        return decided._replace(plan=scaled_plan(decided.plan, self.simulate))
 
     def prepare_job(self, decided: Any, source: Source, start: Start, **options: Any) -> PrivateJob:
         """The job of one run, whose record names the factor of the simulation."""
@@ -172,13 +161,53 @@ class ScaledTrial(Trial):
         return super().prepare_job(decided, source, start, **options)
 
 
-def _scaled_down(shared: SearchContext, factor: int) -> SearchContext:
-    """The same runs, with batch and noise smaller than at full size by this factor."""
-    given = {one.name: getattr(shared.trial, one.name) for one in fields(Trial)}
-    return replace(shared, trial=Trial(**given) if factor == 1 else ScaledTrial(**given, simulate=factor))
+def _scaled_down(trial: Trial, factor: int) -> Trial:
+    """The same training, with batch and noise smaller than at full size by this factor."""
+    given = {field.name: getattr(trial, field.name) for field in fields(Trial)}
+    return trial if factor == 1 else ScaledTrial(**given, simulate=factor)
 
 
-@restore_threads
+@dataclass(frozen=True)
+class SimulatedGrid(Grid):
+    """The settings to simulate."""
+
+    def record(self, runs: int) -> dict[str, Any]:
+        """The space, the number of runs and the factor."""
+        trial: Any = self.trial
+        return {**super().record(runs), "simulate": trial.simulate}
+
+    def arranged(self, changes: Rows, rows: Rows) -> list[dict[str, Any]]:
+        """The rows with their changes, the best run first."""
+        return [{"change": plain(changes[number]), **rows[number]} for number in best_first(rows)]
+
+    def plot(self, rows: Rows, without_privacy: float | None) -> str:
+        """One panel for each varied setting."""
+        return sweep_panels([{**row, **row["change"]} for row in rows], list(self.space))
+
+
+@dataclass(frozen=True)
+class BestOnes(Trials):
+    """The best settings of a simulation, to be trained at another size.
+
+    Args:
+        predicted: for each of them its number, its change, and its accuracy in the simulation.
+    """
+
+    is_search = True
+    file = "larger.json"
+
+    predicted: Sequence[tuple[int, Mapping[str, Any], float]]
+
+    def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
+        """Their changes, in directories named like those of the simulation."""
+        return {str(number + 1): dict(change) for number, change, _ in self.predicted}
+
+    def arranged(self, changes: Rows, rows: Rows) -> list[dict[str, Any]]:
+        """The rows with their changes and the predicted accuracies."""
+        both = zip(self.predicted, rows, strict=True)
+        return [{"change": plain(change), "predicted": share, **row} for (_, change, share), row in both]
+
+
 def simulate(
     trial: Trial,
     space: Space,
@@ -201,11 +230,12 @@ def simulate(
 
     Args:
         trial: the training that each run changes, with the budget and the sizes of the full size.
-        space, candidates, scoring, processes, dry_run, progress: as for `search.open_search`.
+        space, candidates: as for `search.Grid`.
         factor: the factor by which batch and noise are smaller. Each run is cheaper by this factor.
         directory: the directory of the runs, with the larger runs in subdirectories, sweep.json and sweep.svg.
         confirm: the number of best settings to train at full size too. A later call can add more. Runs that were begun
             count even if a later call gives a smaller number.
+        scoring, processes, dry_run, progress: as for `search.sweep`.
 
     **Guarantee.** None is needed. Data that are not public are refused, since a simulated run spends far more than the
     requested epsilon. Each run's statement is that of its own plan, with the noise and the sampling that it was trained
@@ -213,38 +243,23 @@ def simulate(
     """
     place = Path(directory)
     refuse_embeddings(trial, "a simulation")
-    spaces.check(space, trial.searchable_fields)
     _refuse_numbers(factor, confirm)
-    shared = _scaled_down(SearchContext.from_trial(trial, scoring, processes), factor)
-    changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
-    check_changes(shared, probe_changes(space))
-    held = _public(shared)
-    check_values(shared, held, space)
-    full = [decide_run(_scaled_down(shared, 1), held, change).plan for change in changes]
-    plans = [scaled_plan(plan, factor) for plan in full]
-    found = Simulation(
-        changes=tuple(changes),
-        plans=tuple(plans),
-        cost=joint_search_cost(plans, held.source, trial),
-        uncovered=None,
-        data_digests=tuple(held.source.data_digests),
-        scored_on=len(held.validation),
-        simulate=factor,
-        full_plans=tuple(full),
-    )
-    if dry_run:
-        return found
-    return _trained(
-        trial,
-        shared,
-        found,
-        held,
-        place,
-        space,
-        confirm=confirm,
-        processes=processes,
-        progress=default_progress(progress),
-    )
+    if not trial.spec.is_public:
+        raise SfumatoError(
+            f"{trial.spec.spec} is private, and a simulated run spends far more than the epsilon asked for",
+            "simulate on a public stand-in, or declare the data if they are public (`public=True`); the settings "
+            "found can be used for private data",
+        )
+    how: dict[str, Any] = {"scoring": scoring, "processes": processes, "progress": progress}
+    grid = SimulatedGrid(_scaled_down(trial, factor), space, candidates)
+    result = sweep(grid, directory=place, dry_run=dry_run, **how)
+    data, at_full_size = read(trial, scoring), Grid(trial, space)
+    full = [
+        with_delta(at_full_size.trial_with(change), data.delta).decide(data.source).plan for change in result.changes
+    ]
+    known = {field.name: getattr(result, field.name) for field in fields(Sweep)}
+    simulation = Simulation(**known, simulate=factor, full_plans=tuple(full))
+    return simulation if dry_run else _compared(simulation, trial, place, confirm, how)
 
 
 def _refuse_numbers(factor: int, confirm: int) -> None:
@@ -256,91 +271,29 @@ def _refuse_numbers(factor: int, confirm: int) -> None:
         positive_integer("confirm", confirm, remedy="give the number of the best settings to train at full size")
 
 
-def _public(shared: SearchContext) -> SearchData:
-    """The data. Refuses private data."""
-    held = read(shared)
-    if not held.source.public:
-        raise SfumatoError(
-            f"{shared.trial.spec.spec} is private, and a simulated run spends far more than the epsilon asked for",
-            "simulate on a public stand-in, or declare the data if they are public (`public=True`); the settings "
-            "found can be used for private data",
-        )
-    return held
-
-
-def _trained(
-    trial: Trial,
-    shared: SearchContext,
-    found: Simulation,
-    held: SearchData,
-    place: Path,
-    space: Space,
-    *,
-    confirm: int,
-    processes: int,
-    progress: Progress,
-) -> Simulation:
-    """Train all simulated runs, then the larger ones. Each run is started, resumed or read."""
-    source = held.source
-    record = {
-        "search": "public",
-        "space": {name: repr(rule) for name, rule in space.items()},
-        "runs": len(found.changes),
-        "data": source.fingerprint,
-        "simulate": found.simulate,
-    }
-    write_record(place, record, FILE)
-    shared = replace(shared, fingerprint=source.fingerprint)
-    how: dict[str, Any] = {"processes": processes, "held": held if processes == 1 else None, "progress": progress}
-    figures = train_all(shared, found.changes, place, first=1, **how)
-    rows = [{"change": plain(change), **row} for change, row in zip(found.changes, figures, strict=True)]
-    order = best_first(rows)
-    ranked = tuple(rows[number] for number in order)
-    twice, confirm = found.simulate // 2, max(confirm, len(list((place / FULL).glob("*"))))
-    larger = [(twice, order[: CHECKED if twice > 1 else 0]), (1, order[:confirm])]
-    larger = [(factor, numbers) for factor, numbers in larger if numbers]
-    larger_runs = [
-        _train_full_size(shared, found, factor, {n: rows[n] for n in numbers}, place, **how)
-        for factor, numbers in larger
-    ]
-    plans = [*found.plans, *(scaled_plan(found.full_plans[n], factor) for factor, numbers in larger for n in numbers)]
-    best = order[0]
+def _compared(simulation: Simulation, trial: Trial, place: Path, confirm: int, how: Mapping[str, Any]) -> Simulation:
+    """The simulation with larger runs of its best settings. Each run is started, resumed or read."""
+    changes = [plain(change) for change in simulation.changes]
+    ranked = [(changes.index(row["change"]), row["change"], row["accuracy"]) for row in simulation.rows]
+    twice, begun = simulation.simulate // 2, sum(path.name.isdigit() for path in (place / FULL).glob("*"))
+    confirm = max(confirm, begun)
+    larger_runs, plans = [], list(simulation.plans)
+    for factor, count in ((twice, CHECKED if twice > 1 else 0), (1, confirm)):
+        if count:
+            best = BestOnes(_scaled_down(trial, factor), ranked[:count])
+            larger = sweep(best, directory=place / (FULL if factor == 1 else f"simulated-{factor}"), **how)
+            larger_runs.append(LargerRuns(simulate=factor, rows=larger.rows, scored_on=larger.scored_on or 0))
+            plans += larger.plans
+    best = ranked[0][0]
     if confirm > 1:  # measured accuracies at full size count more than predicted ones
-        best = order[best_first(larger_runs[-1].rows)[0]]
-    found = replace(
-        found,
-        rows=ranked,
-        best=found.changes[best],
+        best = ranked[best_first(larger_runs[-1].rows)[0]][0]
+    earlier = trial.earlier_search(read(trial, None).source) if trial.earlier_search else None
+    simulation = replace(
+        simulation,
+        best=simulation.changes[best],
         larger_runs=tuple(larger_runs),
-        cost=joint_search_cost(plans, source, trial),
+        cost=composed_cost(plans, earlier),
     )
-    RunDirectory(place).write_json(FILE, {**record, **found.to_dict()}, private=True)
-    write(place / PLOT, sweep_panels([{**row, **row["change"]} for row in ranked], list(space)).encode(), private=True)
-    return found
-
-
-def _train_full_size(
-    shared: SearchContext,
-    found: Simulation,
-    factor: int,
-    predicted: Mapping[int, Mapping[str, Any]],
-    place: Path,
-    *,
-    processes: int,
-    held: SearchData | None,
-    progress: Progress,
-) -> LargerRuns:
-    """Train some settings at another size. `predicted` holds their rows in the simulation, by number."""
-    name = FULL if factor == 1 else f"simulated-{factor}"
-    numbers = list(predicted)
-    changes, places = [found.changes[n] for n in numbers], [place / name / str(n + 1) for n in numbers]
-    rows: list[dict[str, Any]] = [{} for _ in numbers]
-    shared = _scaled_down(shared, factor)
-    progress.begin("training at full size" if factor == 1 else "checking", len(numbers))
-    for done, (number, row) in enumerate(run_all(shared, changes, places, processes=processes, held=held), 1):
-        foretold = predicted[numbers[number]]["accuracy"]
-        change = plain(changes[number])
-        rows[number] = {"change": change, "predicted": foretold, **row, "run": str(places[number])}
-        progress.report(f"{line_of(changes[number])}: predicted {foretold:.2%}, found {row['accuracy']:.2%}")
-        progress.advance(done)
-    return LargerRuns(simulate=factor, rows=tuple(rows), scored_on=found.scored_on)
+    written = RunDirectory(place).read_json("sweep.json") | simulation.to_dict()
+    RunDirectory(place).write_json("sweep.json", written, private=True)
+    return simulation

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import sfumato
 from sfumato import search
+from sfumato.experiment import Experiment
 from sfumato.privacy import Search
 from sfumato.privacy.statements.display import rounded_up
+from sfumato.randomness import Choice
 from sfumato.runs import Run
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import read
@@ -71,56 +73,21 @@ def test_a_plan_a_statement_a_model_a_source_and_a_verdict(one_run: Run, spots, 
     assert "3 x 4 logits" in said(sfumato.intervals(one_run.directory, spots.test.images[:3]))
 
 
-def ranking(uncovered: Search | None, plan) -> search.Ranking:
-    changes = ({"learning_rate": 0.1}, {"learning_rate": 0.5})
-    rows = ({"change": changes[1], "accuracy": 0.912}, {"change": changes[0], "accuracy": 0.8})
-    return search.Ranking(
-        changes=changes,
-        plans=(plan, plan),
-        cost=COST,
-        uncovered=uncovered,
-        data_digests=(),
-        rows=rows,
-        best=changes[1],
-        scored_on=40,
+def test_sweeps_show_accuracies_of_public_data_only(plan):
+    trial, changes = search.Trial(experiment=Experiment(), source="digits"), ({"views": 1}, {"views": 4})
+    rows = ({"views": 4, "accuracy": 0.912}, {"views": 1, "accuracy": 0.8})
+    space = {"views": Choice(values=(1, 4))}
+    known = {"changes": changes, "plans": (plan, plan), "cost": COST, "promises": True}
+    ranked = search.Sweep(
+        trials=search.Grid(trial, space), search="public", rows=rows, best=changes[1], is_public=True, **known
     )
-
-
-NOT_COVERED = "not covered: together epsilon 4.500 at delta 0.001)"
-
-
-def test_rankings_and_comparisons_show_accuracies_of_public_data_only(plan):
-    assert said(ranking(None, plan)) == "Ranking(2 runs, best learning rate 0.5 with accuracy 91.2% of 40)"
-    assert said(ranking(COST, plan)) == f"Ranking(2 runs, best learning rate 0.5; {NOT_COVERED}"
-    assert said(replace(ranking(None, plan), rows=(), best={})) == "Ranking(2 runs, nothing was run)"
-    rows = tuple({"change": change, "difference": gain} for change, gain in (({}, 0.0), ({"views": 4}, 0.031)))
-    comparison = search.Comparison(
-        changes=({}, {"views": 4}), plans=(plan, plan), uncovered=None, scored_on=40, rows=rows
-    )
-    assert said(comparison) == "Comparison(1 single changes, best views 4 by +3.1% on 40)"
-    assert said(replace(comparison, uncovered=COST)) == f"Comparison(1 single changes; {NOT_COVERED}"
-    assert said(replace(comparison, rows=())) == "Comparison(1 single changes)"
-
-
-def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: Run):
-    cost = {"delta": 1e-5, "epsilon_of_all_uses": 4.0, "adjacency": "add-or-remove"}
-    runs = tuple(replace(one_run, figures={**one_run.figures, "accuracy": value}) for value in (0.5, 0.75))
-    curve = search.Repeated(runs=runs, budgets=(1.0, 3.0), is_public=True, promises=True, epsilon_of_all=3.5, **cost)
-    assert said(curve) == "Repeated(epsilon 1: 50.0%, epsilon 3: 75.0%; together epsilon 3.500 at delta 1e-05)"
-    assert (
-        said(replace(curve, is_public=False)) == "Repeated(epsilon 1, epsilon 3; together epsilon 3.500 at delta 1e-05)"
-    )
-    repeated = search.Repeated(
-        runs=(one_run, one_run),
-        stored_runs=2,
-        epsilon_of_all=12.0,
-        delta=1e-3,
-        epsilon_of_all_uses=12.0,
-        adjacency="add-or-remove",
-        adjacency_of_all_uses="add-or-remove",
-    )
-    assert (
-        said(repeated) == "Repeated(2 runs; seeded, no guarantee; their plans together epsilon 12.000 at delta 0.001)"
-    )
-    found = said(replace(repeated, is_public=True))
-    assert f"median accuracy {one_run.accuracy:.1%}, standard deviation 0.0%" in found
+    assert said(ranked) == "Sweep(2 runs, best views 4 with accuracy 91.2%; public data)"
+    cost = "together epsilon 4.500 at delta 0.001"
+    assert said(replace(ranked, search="uncovered", is_public=False)) == f"Sweep(2 runs; {cost})"
+    assert said(replace(ranked, rows=())) == "Sweep(2 runs; public data)"
+    repeated = search.Sweep(trials=search.Seeds(trial, 2), rows=rows, **known)
+    assert said(repeated) == f"Sweep(2 runs; {cost})"
+    seeded = replace(repeated, is_public=True, promises=False)
+    figures = "median accuracy 85.6%, standard deviation 7.9%"
+    assert said(seeded) == f"Sweep(2 runs, {figures}; seeded, no guarantee; their plans {cost})"
+    assert said(replace(repeated, cost=None)) == "Sweep(2 runs; no guarantee)"

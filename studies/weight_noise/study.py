@@ -19,7 +19,7 @@ from sfumato.randomness import RunKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences
-from sfumato.search.kept_runs import write_record
+from sfumato.search.sweeping import write_record
 from sfumato.training.job import PublicJob
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.prepare import configure_torch, own_threads

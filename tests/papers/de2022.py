@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import nn
 
-from sfumato import optim
+from sfumato import optim, search
 from sfumato.averaging import EMA
 from sfumato.data import Transform, Views
 from sfumato.evaluation.accuracy import score_of
+from sfumato.experiment import Experiment
 from sfumato.gradients import ClippedGradient, clipping
 from sfumato.privacy import Gaussian, PrivacyPlan
 from sfumato.randomness import Noise, RunKey, Sampler
-from sfumato.search.repeated import Repeated
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.weights import set_rate
 
@@ -427,16 +426,8 @@ def accuracies_of_runs(rng):
 
 
 def repeated(case):
-    runs = tuple(SimpleNamespace(figures={"accuracy": value}) for value in case)
-    several = Repeated(
-        runs=runs,  # type: ignore[arg-type]
-        stored_runs=len(case),
-        epsilon_of_all=1.0,
-        delta=1e-5,
-        epsilon_of_all_uses=1.0,
-        adjacency="add-or-remove",
-        adjacency_of_all_uses="add-or-remove",
-    )
+    trial = search.Trial(experiment=Experiment(), source="digits")
+    several = search.Sweep(trials=search.Seeds(trial, len(case)), rows=tuple({"accuracy": value} for value in case))
     return [several.median, several.spread]
 
 
@@ -715,7 +706,7 @@ FORMULAS = [
     Formula(
         where="tables 3, 5 and 11",
         says="the median of independent runs and their standard deviation",
-        code="search/repeated.py: Repeated",
+        code="search/sweeping.py: Sweep",
         draw=accuracies_of_runs,
         runs=repeated,
         formula=printed.median_and_deviation,

@@ -10,7 +10,7 @@ from sfumato import PrivacyPlan, SfumatoError, search, verify
 from sfumato.data import SourceSpec
 from sfumato.experiment import Experiment
 from sfumato.randomness import Choice
-from sfumato.search import workers
+from sfumato.training.run import execute
 from studies import simulation
 from studies.simulation import LargerRuns, Simulation
 
@@ -101,8 +101,10 @@ def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
     first = simulation.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
     assert [larger.simulate for larger in first.larger_runs] == [4]
     trained = []
-    real = workers.runs.execute
-    monkeypatch.setattr(workers.runs, "execute", lambda job, run, **how: trained.append(run.path) or real(job, run))
+    monkeypatch.setattr(
+        "sfumato.training.preparation.trial.execute",
+        lambda job, run, **how: trained.append(run.path) or execute(job, run),
+    )
     again = simulation.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=1)
     assert again.rows == first.rows
     assert [path.parent.name for path in trained] == ["full-size"]
@@ -114,7 +116,7 @@ def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
     with pytest.raises(SfumatoError, match="simulate"):
         simulation.simulate(TRIAL, RATES, 4, directory=tmp_path / "s")
     with pytest.raises(SfumatoError, match="plan"):
-        search.open_search(TRIAL, RATES, directory=tmp_path / "s")
+        search.sweep(search.Grid(TRIAL, RATES), directory=tmp_path / "s")
 
 
 def test_private_data_are_refused(tmp_path):

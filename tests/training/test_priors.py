@@ -92,7 +92,8 @@ def test_each_run_of_a_search_says_it_of_itself(few, tmp_path):
     )
     space = {"model": Choice(values=("linear", SPELLINGS[1]))}
     place = tmp_path / "public"
-    search.open_search(replace(asked, source=SourceSpec(spec=few, public=True)), space, directory=place)
+    public = replace(asked, source=SourceSpec(spec=few, public=True))
+    search.sweep(search.Grid(public, space), directory=place)
     found = {
         json.loads((one / "settings.json").read_text())["settings"]["model"]: says_so(one)
         for one in (place / "1", place / "2")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
-from sfumato.embedding.choices import KIND, WITH_NOISE, Clients
+from sfumato.embedding.choices import KIND, Clients
 from sfumato.embedding.experiment import EmbeddingDecision, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, DpsgdJob
 from sfumato.embedding.method import FEDEMB_FROM, ROUND, NoiselessRounds, PublicDecision
@@ -50,6 +50,8 @@ class EmbeddingTrial(AnyTrial):
         earlier_search: the search that chose these options, which then counts too.
     """
 
+    fixed = ("seed", "per_user", "noise", "far")
+
     experiment: EmbeddingExperiment
     source: SourceSpec
 
@@ -58,35 +60,15 @@ class EmbeddingTrial(AnyTrial):
         """The source, whose test part may have other classes."""
         return replace(self.source, open_set=True)
 
-    @property
-    def searchable_fields(self) -> tuple[str, ...]:
-        """The fields of the experiment that a search may vary: neither the figure nor the records."""
-        fixed = ("seed", "per_user", "noise", "far")
-        return tuple(one.name for one in fields(EmbeddingExperiment) if one.name not in fixed)
-
     def select_records(self, source: Source) -> Source:
         """The source with `per_user` records of each user. Refuses a source without classes."""
         source = users.cap_records(source, self.experiment.per_user)
         source.require_classes("a training of embeddings")
         return source
 
-    def units_of(self, source: Source) -> int:
-        """The number of users that the promise covers."""
-        return source.users or source.examples
-
     def decide(self, source: Source) -> EmbeddingDecision | PublicDecision:
         """The settings for this source, with reasons."""
         return decide(self.experiment, source)
-
-    def decide_private(self, source: Source) -> EmbeddingDecision:
-        """Plan, settings and clients for this source. Refuses methods without a plan."""
-        found = self.decide(source)
-        if not isinstance(found, EmbeddingDecision):
-            raise SfumatoError(
-                f"method {found.clients.method} has no plan, but a search compares runs with plans",
-                f"use method {' or '.join(WITH_NOISE)}",
-            )
-        return found
 
     def prepare_job(
         self, decided: EmbeddingDecision | PublicDecision, source: Source, start: Start, **options: Any
@@ -106,9 +88,6 @@ class EmbeddingTrial(AnyTrial):
             few = error.problem.replace("test part", "validation part")
             raise SfumatoError(few, "hold out a larger share of the people (`validation`)") from None
         self.prepare_job(decided, source, Start(machine=self.machine), keep=0)
-
-    def refuse_figures(self) -> None:
-        """Refuses nothing: an embedding training publishes no figures."""
 
     def refuse_early(self) -> None:
         """Refuse impossible options before any data are read."""

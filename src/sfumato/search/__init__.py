@@ -1,4 +1,4 @@
-"""Searches: several trainings that are compared or repeated; and their joint cost."""
+"""Sweeps: one training run several times with changes, with the joint cost of all runs; and audits of finished runs."""
 
 import lazy_loader
 

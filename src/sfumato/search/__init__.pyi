@@ -1,9 +1,9 @@
 from .audits.step import audit_run as audit_run
-from .kept_runs import Comparison as Comparison
-from .kept_runs import Ranking as Ranking
-from .kept_runs import one_at_a_time as one_at_a_time
-from .kept_runs import open_search as open_search
-from .repeated import Repeated as Repeated
-from .repeated import repeat as repeat
-from .search_context import Scoring as Scoring
+from .held_out import Scoring as Scoring
+from .sweeping import Sweep as Sweep
+from .sweeping import sweep as sweep
 from .trial import Trial as Trial
+from .trials import Budgets as Budgets
+from .trials import Grid as Grid
+from .trials import Seeds as Seeds
+from .trials import SingleChanges as SingleChanges

@@ -1,32 +1,21 @@
-"""The search space: the fields that a search may vary, and each run's change of the experiment."""
+"""The search space: the fields that a search may vary, and the text of a change."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
-from sfumato._files import write_errors
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sfumato.randomness import Dimension, Space
-
-KEY = "search.key"
-MOST_DRAWS = 20
+    from sfumato.randomness import Space
 
 # Zoom and unit decide how the shared data are read; groups and shares are properties of the data.
-VARIED = tuple(
-    one.name
-    for one in fields(Experiment)
-    if one.name not in ("zoom", "seed", "unit", "per_user", "per_step", "drift_groups", "drift_size")
-    and one.name not in ("class_prevalence", "noise")
-)
+FIXED = ("zoom", "seed", "unit", "per_user", "per_step", "drift_groups", "drift_size", "class_prevalence", "noise")
+VARIED = tuple(choice.name for choice in fields(Experiment) if choice.name not in FIXED)
 
 
 def check(space: Space, varied: Iterable[str]) -> None:
@@ -42,32 +31,6 @@ def check(space: Space, varied: Iterable[str]) -> None:
     for name, rule in space.items():
         if not isinstance(rule, (Choice, Uniform, LogUniform)):
             raise SfumatoError(f"the space of {name} is {rule!r}", "give a Choice, Uniform or LogUniform")
-
-
-def grid(space: Space) -> list[dict[str, Any]]:
-    """Every combination of the listed values."""
-    values = [
-        listed(name, rule, "of which there is no grid", "or give `candidates`").values for name, rule in space.items()
-    ]
-    return [dict(zip(space, combination, strict=True)) for combination in itertools.product(*values)]
-
-
-def single_changes(space: Space) -> list[dict[str, Any]]:
-    """The unchanged experiment, then each listed value as a single change."""
-    changes: list[dict[str, Any]] = [{}]
-    for name, rule in space.items():
-        changes += [{name: value} for value in listed(name, rule, "", "to change them one at a time").values]
-    return changes
-
-
-def listed(name: str, rule: Dimension, without: str, instead: str) -> Any:
-    """The rule, if it lists its values. Refuses a range."""
-    from sfumato.randomness import Choice
-
-    if not isinstance(rule, Choice):
-        problem = ", ".join(filter(None, (f"{name} varies over a range", without)))
-        raise SfumatoError(problem, f"list its values, {instead}")
-    return rule
 
 
 def plain(change: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,32 +49,3 @@ def line_of(change: Mapping[str, Any]) -> str:
         for name, value in change.items()
     )
     return ", ".join(named) or "no change"
-
-
-def changes_of(
-    space: Space, place: Path, candidates: int | None, seed: int | None, *, keep: bool
-) -> list[dict[str, Any]]:
-    """The settings of each run: the whole grid, or `candidates` draws, which are the same when a search is resumed."""
-    if candidates is None:
-        return grid(space)
-    from sfumato.randomness import RunKey, draw_settings
-
-    positive_integer("candidates", candidates)
-    if seed is not None:
-        key = RunKey.from_seed(seed, "search")
-    elif (place / KEY).exists():
-        key = RunKey.load(place / KEY)
-    else:
-        key = RunKey.fresh()
-        if keep:
-            with write_errors(place):
-                place.mkdir(parents=True, exist_ok=True)
-                key.save(place / KEY)
-    changes: list[dict[str, Any]] = []
-    for number in range(MOST_DRAWS * candidates):  # skip repeated settings, which would cost without a result
-        change = draw_settings(number, space, key)
-        if change not in changes:
-            changes.append(change)
-        if len(changes) == candidates:
-            break
-    return changes

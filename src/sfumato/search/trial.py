@@ -1,11 +1,9 @@
-"""A requested private training of a classifier, which a search repeats with changes."""
+"""A requested private training of a classifier."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
@@ -14,17 +12,14 @@ from sfumato.experiment.drift import second_group
 from sfumato.experiment.experiment import Decision, Experiment
 from sfumato.randomness import RunKey
 from sfumato.runs.owner.codes import refuse_trained_on
-from sfumato.search.space import VARIED
+from sfumato.search.space import FIXED
 from sfumato.training.job import PrivateJob
 from sfumato.training.parts.options import OPTIONS, RunOptions
 from sfumato.training.preparation.building import build, pretraining_digests
-from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
+from sfumato.training.preparation.prepare import check_machine, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.preparation.trial import AnyTrial
 from sfumato.training.weights import check_choices
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +33,13 @@ class Trial(AnyTrial):
     Args:
         experiment: the chosen options. The others follow by rule.
         source: the source's name, or a `SourceSpec` with declarations.
-        device, threads, micro_batch, precision: performance settings, which don't affect the promise.
+        device, threads, micro_batch, precision: performance settings, which don't affect the guarantee.
         options: fields of `RunOptions`, by name.
         notes: further notes to report when the run starts.
         earlier_search: the search that chose these options, whose cost then counts too.
     """
+
+    fixed = FIXED
 
     experiment: Experiment
     source: str | SourceSpec
@@ -57,25 +54,30 @@ class Trial(AnyTrial):
                 raise SfumatoError(f"options has the unknown name {name!r}", remedy)
 
     @property
-    def searchable_fields(self) -> tuple[str, ...]:
-        """The fields of the experiment that a search may vary."""
-        return VARIED
+    def spec(self) -> SourceSpec:
+        """The source with its declarations. A source that is given by name gets the experiment's zoom."""
+        if isinstance(self.source, SourceSpec):
+            return self.source
+        return SourceSpec(spec=self.source, zoom=self.experiment.zoom)
+
+    @property
+    def machine(self) -> Machine:
+        """The machine's settings."""
+        return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch, precision=self.precision)
+
+    def refuse_early(self) -> None:
+        """Refuse impossible options before any data are read."""
+        check_machine(self.machine)
+        self.experiment.check_source(self.spec)
+        RunOptions(**self.options).check(public=self.spec.is_public)
 
     def select_records(self, source: Source) -> Source:
         """The source, reduced to the number of records per user that the experiment keeps."""
         return self.experiment.select_records(source)
 
-    def units_of(self, source: Source) -> int:
-        """The number of units, examples or users, that the promise covers."""
-        return source.users if self.experiment.unit == "user" and source.users else source.examples
-
     def decide(self, source: Source) -> Decision:
         """The plan and the settings for this source."""
         return self.experiment.decide(source)
-
-    def prepare_job(self, decided: Decision, source: Source, start: Start, **options: Any) -> PrivateJob:
-        """The job of one run, with the options of its parts."""
-        return prepare(None, source, decided.plan, decided.settings, start, **options)
 
     def check_trainable(self, decided: Decision, source: Source) -> None:
         """Refuse options with which no run on this source can be trained. Builds the model, and spends nothing."""
@@ -85,47 +87,6 @@ class Trial(AnyTrial):
         refuse_trained_on(source, pretraining_digests(source, settings))
         check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
 
-    def refuse_figures(self) -> None:
-        """Refuse to publish the figures of several runs, which would cost epsilon for each run."""
-        if (epsilon := self.options.get("report_epsilon")) is not None:
-            raise SfumatoError(
-                f"`report_epsilon` is {epsilon:g}, but there are several runs, and the figures of each would cost it",
-                "use it with a single run",
-            )
-
-    @property
-    def spec(self) -> SourceSpec:
-        """The source with its declarations. A source that is given by name gets the experiment's zoom."""
-        if isinstance(self.source, SourceSpec):
-            return self.source
-        return SourceSpec(spec=self.source, zoom=self.experiment.zoom)
-
-    def refuse_early(self) -> None:
-        """Refuse impossible options before any data are read."""
-        check_machine(self.machine)
-        self.experiment.check_source(self.spec)
-        RunOptions(**self.options).check(public=self.spec.is_public)
-
-    @property
-    def machine(self) -> Machine:
-        """The machine's settings."""
-        return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch, precision=self.precision)
-
-
-def refuse_embeddings(trial: AnyTrial, what: str) -> None:
-    """Refuse an embedding training in a search that counts correct answers."""
-    if not isinstance(trial, Trial):
-        raise SfumatoError(
-            f"{what} counts correct answers, which embeddings don't give", "use an open search: public or uncovered"
-        )
-
-
-def restore_threads(search: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for functions of a trial: restores torch's number of threads afterwards."""
-
-    @functools.wraps(search)
-    def called(trial: Trial, *given: Any, **named: Any) -> Any:
-        with own_threads():
-            return search(trial, *given, **named)  # type: ignore[call-arg]
-
-    return called  # type: ignore[return-value]
+    def prepare_job(self, decided: Decision, source: Source, start: Start, **options: Any) -> PrivateJob:
+        """The job of one run, with the options of its parts."""
+        return prepare(None, source, decided.plan, decided.settings, start, **options)

@@ -1,4 +1,4 @@
-"""Running a search in this process or in several. Each process reads the source once."""
+"""Running the trials of a sweep in this process or in several. Each process reads the data once."""
 
 from __future__ import annotations
 
@@ -6,114 +6,127 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.observers.progress import Progress
+from sfumato.observers.progress import NoProgress, Progress
+from sfumato.privacy import Search
+from sfumato.privacy.statements.display import ceiling
 from sfumato.report import figure_of
-from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
-from sfumato.search.search_context import SearchContext, SearchData, job_for, read, with_source
-from sfumato.search.space import line_of
-from sfumato.training import run as runs
-from sfumato.training.preparation import resume
+from sfumato.runs.run import Run
+from sfumato.search.held_out import Scoring, SweepData, read, refuse_other_data
+from sfumato.search.trials import Trials
+from sfumato.training.preparation.trial import AnyTrial, Observers
+from sfumato.training.run import PublicRun
+
+CHOOSES_RECORDS = ("unit", "per_user", "per_step")
+"""The fields of an experiment that decide which records are trained on."""
 
 _WORKER: Worker | SfumatoError | None = None
-"""In a process that was started for a search: its worker, or the error that prevented it."""
+"""In a process that was started for a sweep: its worker, or the error that prevented it."""
 
 
+@dataclass(kw_only=True)
 class Worker:
-    """Trains the runs of a search on its data."""
+    """Trains the runs of a sweep on their data.
 
-    def __init__(self, shared: SearchContext, data: SearchData) -> None:
-        self.shared, self.held = shared, data
-        self._others: dict[str, SearchData] = {}
+    Args:
+        trial: the unchanged trial.
+        scoring: the records that the runs of a search are scored on; None for repeated training.
+        search: the search that the runs' statements name, if no guarantee covers it.
+        fingerprint: the fingerprint of the trial's data, which every process must find.
+    """
 
-    def data_for(self, change: Mapping[str, Any]) -> SearchData:
-        """The data of one run: the search's own, or the same in another form."""
-        spec = change.get("source")
-        if spec in (None, self.shared.trial.spec.spec):
-            return self.held
-        if spec not in self._others:
-            self._others[spec] = with_source(self.shared, self.held, spec)
-        return self._others[spec]
+    trial: AnyTrial
+    scoring: Scoring | None
+    search: Search | None = None
+    fingerprint: str | None = None
+    _read: dict[str, SweepData] = field(default_factory=dict, init=False)
 
-    def run_trial(self, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
-        """Train, resume or read one run. Returns its figures as plain data."""
-        run = RunDirectory(place)
-        job = job_for(self.shared, self.data_for(change), change, run)
-        if run.finished:
-            resume.compare(job, run, resuming=False)
-        else:
-            runs.execute(job, run)
-        return figures(run)
+    def data_of(self, trial: AnyTrial, progress: Progress | None = None) -> SweepData:
+        """The data of a trial. Those of a search have to be the same for all trials, maybe in another form."""
+        decisive = [getattr(trial.experiment, name, None) for name in CHOOSES_RECORDS]
+        place = repr((trial.spec.record(), decisive))
+        if place not in self._read:
+            data = self._read[place] = read(trial, self.scoring, progress)
+            if self.scoring is not None and trial.spec.spec != (before := self.trial.spec.spec):
+                refuse_other_data(self.data_of(self.trial).source, before, data.source, trial.spec.spec)
+        return replace(self._read[place], search=self.search)
+
+    def train(
+        self, trial: AnyTrial, place: Path, progress: Progress | None = None, observers: Observers | None = None
+    ) -> Run | PublicRun:
+        """Train, resume or read one run."""
+        return trial.train(place, progress or NoProgress(), shared=self.data_of(trial), observers=observers)
+
+    def in_processes(
+        self, trials: Mapping[str, AnyTrial], place: Path, processes: int
+    ) -> Iterator[tuple[str, Run | PublicRun]]:
+        """Train every unfinished run in other processes. Yields each with its name as it ends."""
+        self._read.clear()  # each process reads its own data
+        context = multiprocessing.get_context("spawn")
+        known: dict[str, Any] = {"initializer": _begin, "initargs": (self, context.Value("i", 0))}
+        with ProcessPoolExecutor(processes, mp_context=context, **known) as pool:
+            jobs = {pool.submit(_train, trial, place / name): name for name, trial in trials.items()}
+            try:
+                for job in as_completed(jobs):
+                    yield jobs[job], job.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
 
 
 def train_all(
-    shared: SearchContext,
-    changes: Sequence[Mapping[str, Any]],
+    trials: Trials,
+    changes: Mapping[str, Mapping[str, Any]],
+    listed: Mapping[str, AnyTrial],
     place: Path,
-    *,
-    first: int,
+    worker: Worker,
     processes: int,
-    held: SearchData | None,
+    observers: Observers | None,
     progress: Progress,
-) -> list[dict[str, Any]]:
-    """Train every unfinished run and report each result. Returns the figures and the directory of each run.
-
-    Args:
-        first: the number of the first run's directory.
-        held: as for `run_all`.
-    """
-    width = len(str(len(changes)))
-    places = [place / f"{number:0{width}d}" for number in range(first, first + len(changes))]
-    rows: list[dict[str, Any]] = [{} for _ in changes]
-    progress.begin("searching", len(changes))
-    for done, (number, found) in enumerate(run_all(shared, changes, places, processes=processes, held=held), 1):
-        rows[number] = {**found, "run": str(places[number])}
-        figure = figure_of(found)
-        progress.report(f"{line_of(changes[number])}: {found[figure]:.2%}")
-        progress.advance(done, f"best {max(row[figure] for row in rows if row):.1%}")
-    return rows
-
-
-def run_all(
-    shared: SearchContext,
-    changes: Sequence[Mapping[str, Any]],
-    places: Sequence[Path],
-    *,
-    processes: int,
-    held: SearchData | None = None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Train every unfinished run. Yields (its number, its figures) as each one ends.
-
-    Args:
-        held: the data, if this process has read them. Several processes read their own.
-    """
-    listed = list(enumerate(zip(changes, places, strict=True)))
+) -> list[Run | PublicRun]:
+    """Train, resume or read every run, and report each result. A search shows the progress of all runs together."""
+    total, of_run = (progress, NoProgress()) if trials.is_search else (NoProgress(), progress)
+    runs: dict[str, Run | PublicRun] = {}
+    total.begin("searching", len(listed))
     if processes == 1:
-        worker = Worker(shared, held or read(shared))
-        for number, (change, place) in listed:
-            yield number, worker.run_trial(change, place)
-        return
-    context = multiprocessing.get_context("spawn")
-    known: dict[str, Any] = {"initializer": _begin, "initargs": (shared, context.Value("i", 0))}
-    with ProcessPoolExecutor(processes, mp_context=context, **known) as pool:
-        jobs = {pool.submit(_trial, change, place): number for number, (change, place) in listed}
-        try:
-            for job in as_completed(jobs):
-                yield jobs[job], job.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        ended = ((name, worker.train(one, place / name, of_run, observers)) for name, one in listed.items())
+    else:
+        ended = worker.in_processes(listed, place, processes)
+    for name, run in ended:
+        runs[name], figure = run, figure_of(run.figures)
+        known = " (trained before)" if run.seconds == 0 and trials.plot_file is None else ""
+        progress.report(f"{trials.label(name, changes[name])}: {figure} {run.figures[figure]:.2%}{known}")
+        total.advance(len(runs), f"best {max(run.figures[figure] for run in runs.values()):.1%}")
+    return [runs[name] for name in listed]
 
 
-def _begin(shared: SearchContext, started: Synchronized[int]) -> None:
+def row_of(run: Run | PublicRun) -> dict[str, Any]:
+    """A finished run as plain data, for a table."""
+    figure = figure_of(run.figures)
+    measured = ("recall", "far") if figure == "recall" else ("accuracy", "top5", "loss")
+    row: dict[str, Any] = {name: run.figures[name] for name in measured if name in run.figures}
+    if isinstance(run, Run):
+        last, plan = f"{figure}_of_last_weights", run.statement.plan
+        row |= {
+            last: RunDirectory(run.directory).rows()[-1].get(last),
+            "epsilon": ceiling(run.statement.epsilon, 6),
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "batch_size": plan.expected_batch_size,
+        }
+    return row | {"run": str(run.directory)}
+
+
+def _begin(worker: Worker, started: Synchronized[int]) -> None:
     """Read the data, once per process. The first run raises any error from here.
 
     Args:
@@ -125,23 +138,22 @@ def _begin(shared: SearchContext, started: Synchronized[int]) -> None:
         number, started.value = started.value, started.value + 1
     _devices.set_accelerator(number)
     try:
-        held = read(shared)
-        if held.source.fingerprint != shared.fingerprint:
+        if worker.data_of(worker.trial).source.fingerprint != worker.fingerprint:
             raise SfumatoError("the data have changed since the search began", "restore them, or start a new search")
-        _WORKER = Worker(shared, held)
+        _WORKER = worker
     except SfumatoError as error:
         _WORKER = error
 
 
-def _trial(change: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def _train(trial: AnyTrial, place: Path) -> Run | PublicRun:
     """One run, in a process that `_begin` has prepared."""
     if not isinstance(_WORKER, Worker):
         raise _WORKER or RuntimeError("the process has not begun")
-    return _WORKER.run_trial(change, place)
+    return _WORKER.train(trial, place)
 
 
 def _end_with_parent() -> None:
-    """End this process when the search's main process is killed."""
+    """End this process when the sweep's main process is killed."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -151,20 +163,3 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def figures(run: RunDirectory) -> dict[str, Any]:
-    """The figures of a finished run for a table."""
-    result = run.read_json(names.EVALUATION)
-    statement = run.read_json(names.STATEMENT)
-    last = run.rows()[-1]
-    figure = figure_of(result)
-    measured = ("recall", "far") if figure == "recall" else ("accuracy", "top5", "loss")
-    return {
-        **{name: result[name] for name in measured},
-        f"{figure}_of_last_weights": last.get(f"{figure}_of_last_weights"),
-        "epsilon": statement.get("planned", statement)["epsilon"],
-        "noise_multiplier": statement["plan"]["noise_multiplier"],
-        "steps": statement["plan"]["steps"],
-        "batch_size": statement["plan"]["batch_size"],
-    }

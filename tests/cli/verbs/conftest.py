@@ -9,9 +9,7 @@ def no_images(request, monkeypatch) -> None:
     if "images" in request.fixturenames:
         return
     monkeypatch.setattr("sfumato.report.sections.result.curve", lambda rows, key, levels: "<svg></svg>")
-    monkeypatch.setattr(
-        "sfumato.search.kept_runs.sweep_panels", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>"
-    )
+    monkeypatch.setattr("sfumato.search.trials.sweep_panels", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
 
 
 @pytest.fixture

@@ -76,16 +76,16 @@ def test_a_grid_on_public_data(call, images):
 
 def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
     command = f"sweep digits {QUICK} --vary learning-rate=log:0.01..1 --candidates 3 --output s --json"
-    real, taken = workers.Worker.run_trial, []
+    real, taken = workers.Worker.train, []
 
-    def dies(self, change, place):
+    def dies(self, trial, *given):
         if len(taken) == 2:
             raise StopError
-        taken.append(change["learning_rate"])
-        return real(self, change, place)
+        taken.append(trial.experiment.learning_rate)
+        return real(self, trial, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(workers.Worker, "run_trial", dies)
+        patch.setattr(workers.Worker, "train", dies)
         with pytest.raises(StopError):
             main(shlex.split(command))
     found = json.loads(call(command))
@@ -373,13 +373,13 @@ def test_delta_by_rule_is_that_of_the_run_with_the_best_settings(call):
 
 def test_changed_data_end_a_search(call, spots, here, monkeypatch):
     """Every process reads them anew."""
-    real, arrays = workers.run_all, dict(np.load("spots.npz"))
+    real, arrays = workers.Worker.in_processes, dict(np.load("spots.npz"))
 
     def changed(*given, **named):
         np.savez("spots.npz", **{**arrays, "y_train": arrays["y_train"][::-1]})
         return real(*given, **named)
 
-    monkeypatch.setattr(workers, "run_all", changed)
+    monkeypatch.setattr(workers.Worker, "in_processes", changed)
     assert "the data have changed" in call(f"sweep {spots} {QUICK} {UNCOVERED} --processes 2", status=1)
 
 

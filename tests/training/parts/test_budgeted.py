@@ -143,7 +143,7 @@ def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, tri
         lambda: train(
             None, private, plan, directory=tmp_path / "run", settings=replace(SETTINGS, seed=1), budget="faces"
         ),
-        lambda: search.open_search(seeded, space, directory=tmp_path / "open", search="uncovered"),
+        lambda: search.sweep(search.Grid(seeded, space), directory=tmp_path / "open", search="uncovered"),
     ]
     for begin in begun:
         with pytest.raises(SfumatoError, match="seed is 1, but a seeded run has no guarantee, so it cannot count in"):
@@ -179,13 +179,13 @@ def trial() -> Trial:
 
 def test_each_run_of_an_uncovered_search_is_reserved(trial, tmp_path):
     space = {"learning_rate": Choice(values=(0.1, 0.5))}
-    search.open_search(trial, space, directory=tmp_path / "sweep", search="uncovered")
+    search.sweep(search.Grid(trial, space), directory=tmp_path / "sweep", search="uncovered")
     assert [one.name for one in read_budget("faces").reservations] == ["sweep/1", "sweep/2"]
     set_budget("little", epsilon=0.02, delta=1e-5)
     six = {"learning_rate": Choice(values=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6))}
     little = replace(trial, options={"budget": "little"})
     with pytest.raises(SfumatoError, match="the budget little has 100% left, and 6 runs need"):
-        search.open_search(little, six, directory=tmp_path / "more", search="uncovered")
+        search.sweep(search.Grid(little, six), directory=tmp_path / "more", search="uncovered")
     assert not (tmp_path / "more" / "1").exists()
 
 

@@ -418,15 +418,14 @@ def test_what_no_theorem_covers_is_refused(private, plan, tmp_path):
 def test_several_runs_publish_nothing(arrays, tmp_path):
     trial = Trial(experiment=Experiment(epsilon=3.0), source=arrays, options={"report_epsilon": 1.0})
     space = {"learning_rate": Choice(values=(0.1, 0.2))}
-    calls = (
-        lambda: search.repeat(trial, seeds=2, directory=tmp_path / "a"),
-        lambda: search.repeat(trial, epsilons=(1.0, 3.0), directory=tmp_path / "b"),
-        lambda: search.open_search(trial, space, directory=tmp_path / "c"),
-        lambda: search.one_at_a_time(trial, space, directory=tmp_path / "d"),
-    )
-    for call in calls:
+    for trials in (
+        search.Seeds(trial, 2),
+        search.Budgets(trial, (1.0, 3.0)),
+        search.Grid(trial, space),
+        search.SingleChanges(trial, space),
+    ):
         with pytest.raises(SfumatoError, match="the figures of each would cost it"):
-            call()
+            search.sweep(trials, directory=tmp_path / "sweep")
 
 
 def test_runs_that_publish_figures_of_the_same_images_are_added_up_for_their_owner(

@@ -162,9 +162,9 @@ def test_from_python_with_a_plan_and_elsewhere(folder, unread, tmp_path):
         assert words in str(error.value)
     trial = search.Trial(experiment=Experiment(), source=SourceSpec(spec=folder, public=True))
     with pytest.raises(SfumatoError, match="did you mean sgd"):
-        search.open_search(trial, {"optimizer": Choice(values=("sgd", "sdg"))}, directory=tmp_path / "search")
+        search.sweep(search.Grid(trial, {"optimizer": Choice(values=("sgd", "sdg"))}), directory=tmp_path / "search")
     with pytest.raises(unread):
-        search.open_search(trial, {"optimizer": Choice(values=("sgd", "adam"))}, directory=tmp_path / "search")
+        search.sweep(search.Grid(trial, {"optimizer": Choice(values=("sgd", "adam"))}), directory=tmp_path / "search")
 
 
 @pytest.mark.parametrize("name", [*registry._FIXED, "wrn-16-4", "nf-resnet-50", "bag", "bilstm", "head", "timm:vgg11"])

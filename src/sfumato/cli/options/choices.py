@@ -251,22 +251,28 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
         from sfumato import search
         from sfumato.cli.output import search_output, training_output
 
-        chosen, how = self.resolved(), dict[str, Any](seeds=self.seeds)
-        base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if self.budgets is None else 'budgets'}")
-        if self.budgets is not None:
-            chosen = replace(chosen, epsilon=None)
-            how = {"epsilons": self.budgets, "trial_for_epsilon": self.trial_for_epsilon}
-            how["dry_run"] = training_output.dry_run_data if self.dry_run else None
-        elif self.dry_run:
+        if self.budgets is None and self.dry_run:
             raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see the cost of one run")
+        chosen, budgets = self.resolved(), self.budgets
+        base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
+        if budgets is None:
+            trials = search.Seeds(chosen.trial(), self.seeds)
+        else:
+            trials = search.Budgets(replace(chosen, epsilon=None).trial(), budgets, self.trial_for_epsilon)
         with self.progress_bars(repeating=False) as progress:
 
             def observers(job: Any, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
-            found = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **how)
-        show = search_output.show_dry_run if self.dry_run else search_output.show_repeated
-        show(found, base, json=self.json)
+            result = search.sweep(
+                trials,
+                directory=base,
+                dry_run=self.dry_run,
+                preview=training_output.dry_run_data,
+                observers=observers,
+                progress=progress,
+            )
+        search_output.show_repeated(result, base, json=self.json)
 
     def check_processes(self) -> None:
         """Refuse several processes for anything but one private run."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.parser import UsageError
-from sfumato.search.space import check
 
 if TYPE_CHECKING:
     from sfumato.randomness import Dimension
@@ -24,6 +23,7 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
     `NAME=A,B,C` lists values. `NAME=LOW..HIGH` is a uniform range, `NAME=log:LOW..HIGH` a log-uniform one.
     """
     from sfumato.randomness import Choice
+    from sfumato.search.space import check
 
     space: dict[str, Dimension] = {}
     chosen_by, named = None, set()

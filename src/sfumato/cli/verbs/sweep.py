@@ -13,11 +13,10 @@ from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices
 from sfumato.cli.parser import argument, option
 from sfumato.data.paths import stem_of
 from sfumato.experiment.to_recipe import to_toml
-from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
     from sfumato.cli.verbs.embed import Embed
-    from sfumato.search import Ranking
+    from sfumato.search import Sweep as Result
 
 MODES = ("public", "uncovered")
 BEST = "best.toml"
@@ -63,6 +62,7 @@ class Sweep(PrivateChoices):
         chosen = self.with_recipe(self.what) if embed is None else self._with_source_of(embed)
         from sfumato import search
         from sfumato.cli.output import search_output
+        from sfumato.search.space import VARIED
 
         known = VARIED if embed is None else embed.trial().searchable_fields
         varied = (*known, "source") if self.one_at_a_time else known
@@ -74,27 +74,23 @@ class Sweep(PrivateChoices):
         of_many = "epsilon" in rules and not self.one_at_a_time  # the epsilon of the options is then unused
         share = {} if chosen.validation is None else {"validation": chosen.validation}
         with self.progress_bars() as progress:
-            asked = chosen if embed is None else embed
-            trial: Any = (replace(asked, epsilon=None) if of_many else asked).trial()
+            training = chosen if embed is None else embed
+            trial: Any = (replace(training, epsilon=None) if of_many else training).trial()
             if chosen.budget is not None:
                 trial = replace(trial, options={"budget": chosen.budget})
-            how: dict[str, Any] = {
-                "directory": place,
-                "scoring": search.Scoring(**share, score_on=chosen.score_on),
-                "processes": chosen.processes or 1,
-                "dry_run": chosen.dry_run,
-                "progress": progress,
-            }
-            if kind == "factors":
-                compared = search.one_at_a_time(trial, rules, search=mode, **how)
-                search_output.show_comparison(compared, mode, json=chosen.json)
-            else:
-                found = search.open_search(trial, rules, search=mode, candidates=chosen.candidates, **how)
-                if chosen.dry_run:
-                    search_output.announce_runs(found, json=chosen.json)
-                else:
-                    write(place / BEST, chosen.best_recipe(found, embed).encode(), private=True)
-                    search_output.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
+            single = search.SingleChanges(trial, rules) if self.one_at_a_time else None
+            result = search.sweep(
+                single or search.Grid(trial, rules, chosen.candidates),
+                directory=place,
+                search=mode,
+                scoring=search.Scoring(**share, score_on=chosen.score_on),
+                processes=chosen.processes or 1,
+                dry_run=chosen.dry_run,
+                progress=progress,
+            )
+        if not chosen.dry_run and not self.one_at_a_time:
+            write(place / BEST, chosen.best_recipe(result, embed).encode(), private=True)
+        search_output.show_search(result, place, BEST, json=chosen.json)
 
     def _to_embed(self) -> Embed:
         """The embedding training of the recipe, with the given options. Refuses options that it does not have."""
@@ -112,12 +108,13 @@ class Sweep(PrivateChoices):
         """This search with the source of the embedding training."""
         return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
-    def best_recipe(self, found: Ranking, embed: Embed | None = None) -> str:
+    def best_recipe(self, found: Result, embed: Embed | None = None) -> str:
         """The best settings as a recipe for the whole training part.
 
         The recipe records the search and keyed digests of its data. On these data, if they are private, the statement
         of its run mentions the search.
         """
+        assert found.cost is not None  # the runs of a search have plans
         search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.data_digests, strict=False))
         lines = [
             "# The best settings of a search, for the whole training part.",
@@ -134,7 +131,7 @@ class Sweep(PrivateChoices):
         ]
         return "\n".join(lines) + "\n"
 
-    def best_options(self, found: Ranking, embed: Embed | None = None) -> dict[str, Any]:
+    def best_options(self, found: Result, embed: Embed | None = None) -> dict[str, Any]:
         """The options of a training with the best settings, by name."""
         left_out, asked = {*NOT_IN_RECIPES, "output", "seed", "public", "budget"}, embed or self
         known = [one for one in fields(PrivateChoices if embed is None else embed) if one.name not in left_out]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment.to_recipe import request_of
 from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress, open_with_progress
 from sfumato.privacy import Search
-from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import read
 from sfumato.training.job import PublicJob
@@ -29,6 +28,21 @@ Observers = Callable[[Any, RunDirectory], Sequence[Observer]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedData:
+    """The data that several runs share, read once.
+
+    Args:
+        source: the records to train on, with the records to score on as its test part.
+        request: the request for each run's record; None for each trial's own.
+        search: the search that the runs' statements name; None for the one that the trial's choices came from.
+    """
+
+    source: Source
+    request: Mapping[str, Any] | None = None
+    search: Search | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AnyTrial(ABC):
     """A requested training of a classifier or an embedding, which can be repeated and varied.
 
@@ -40,6 +54,9 @@ class AnyTrial(ABC):
         notes: further messages, reported when its run begins.
         earlier_search: the search that these choices came from, whose cost is added.
     """
+
+    fixed: ClassVar[tuple[str, ...]]
+    """The fields of the experiment that are the same in all runs of a search."""
 
     experiment: Any
     source: Any
@@ -54,46 +71,34 @@ class AnyTrial(ABC):
     def spec(self) -> SourceSpec:
         """The source with its declarations."""
 
-    @property
     @abstractmethod
-    def searchable_fields(self) -> tuple[str, ...]:
-        """The fields of the experiment that a search may vary."""
+    def refuse_early(self) -> None:
+        """Refuse choices that are impossible for any data, before data are read."""
 
     @abstractmethod
     def select_records(self, source: Source) -> Source:
         """The source, reduced to the records that are trained on."""
 
     @abstractmethod
-    def units_of(self, source: Source) -> int:
-        """The number of units of the guarantee: examples or users."""
-
-    @abstractmethod
     def decide(self, source: Source) -> Any:
         """The decisions for this source: `settings`, `reasons`, and `plan` if private."""
-
-    @abstractmethod
-    def prepare_job(self, decided: Any, source: Source, start: Start, **options: Any) -> Any:
-        """The job of one run from these decisions, with these options of its parts."""
 
     @abstractmethod
     def check_trainable(self, decided: Any, source: Source) -> None:
         """Refuse decisions that are impossible for this source. Spends nothing."""
 
     @abstractmethod
-    def refuse_early(self) -> None:
-        """Refuse choices that are impossible for any data, before data are read."""
-
-    @abstractmethod
-    def refuse_figures(self) -> None:
-        """Refuse published figures, whose epsilon would be spent by every trial."""
-
-    def decide_private(self, source: Source) -> Any:
-        """`decide` for a search: a named tuple with a plan."""
-        return self.decide(source)
+    def prepare_job(self, decided: Any, source: Source, start: Start, **options: Any) -> Any:
+        """The job of one run from these decisions, with these options of its parts."""
 
     def remarks(self, job: Any, decided: Any) -> Iterable[str]:
         """Further messages about a job before it begins."""
         return ()
+
+    @property
+    def searchable_fields(self) -> tuple[str, ...]:
+        """The fields of the experiment that a search may vary."""
+        return tuple(choice.name for choice in fields(self.experiment) if choice.name not in self.fixed)
 
     @property
     def machine(self) -> Machine:
@@ -105,26 +110,20 @@ class AnyTrial(ABC):
         """The request, for the run's record."""
         return request_of(self.spec, self.experiment, self.machine, self.options)
 
-    def open_source(self) -> Source:
-        """Reads the source."""
-        return self.select_records(self.spec.open(owner_key()))
-
-    def public_search(self, source: Source) -> Search | None:
-        """The search that the choices came from, if it used these data without a guarantee."""
-        return self.earlier_search(source) if self.earlier_search else None
-
-    def job(self, run: RunDirectory, progress: Progress) -> Any:
-        """Prepares a run in this directory up to its first step."""
+    def job(self, run: RunDirectory, progress: Progress, shared: SharedData | None = None) -> Any:
+        """Prepares a run in this directory up to its first step. Reads the data if none are shared."""
         if not run.exists:
             run.require_free()
-        self.refuse_early()
-        source = self.select_records(open_with_progress(self.spec, progress))
+        if shared is None:
+            self.refuse_early()
+            shared = SharedData(source=self.select_records(open_with_progress(self.spec, progress)))
+        source, search = shared.source, shared.search
         decided = self.decide(source)
-        search = None
-        if (plan := getattr(decided, "plan", None)) is not None and (earlier := self.public_search(source)) is not None:
+        earlier = self.earlier_search(source) if self.earlier_search else None
+        if (plan := getattr(decided, "plan", None)) is not None and earlier is not None:
             search = earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta)
-        known = {"request": self.request, "search": search}
-        start = Start.for_run(run, machine=self.machine, **known)
+        request = self.request if shared.request is None else shared.request
+        start = Start.for_run(run, machine=self.machine, request=request, search=search)
         job = self.prepare_job(decided, source, start, **self.options)
         if not run.exists:
             for line in (*self.notes, *decided.reasons, *self.remarks(job, decided)):
@@ -132,11 +131,16 @@ class AnyTrial(ABC):
         return job
 
     def train(
-        self, directory: str | os.PathLike[str], progress: Progress, *, observers: Observers | None = None
+        self,
+        directory: str | os.PathLike[str],
+        progress: Progress,
+        *,
+        shared: SharedData | None = None,
+        observers: Observers | None = None,
     ) -> Any:
         """Begins or resumes its run, or reads it if it is finished."""
         run = RunDirectory(directory)
-        job = self.job(run, progress)
+        job = self.job(run, progress, shared)
         if not run.finished:
             return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
         resume.compare(job, run, resuming=False)
