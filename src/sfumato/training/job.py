@@ -61,16 +61,13 @@ class Job:
     """The average of the weights that is released; None without averaging."""
     training_over: ClassVar[TrainingOverAggregates | None] = None
     """The aggregate at which gradients are computed; None for the last weights."""
+    step_facts: ClassVar[dict[str, Any]] = {}
+    """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
 
     @property
     def device(self) -> torch.device:
         """The model's device."""
         return torch.device(self.performance.device)
-
-    @property
-    def step_facts(self) -> dict[str, Any]:
-        """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
-        return {}
 
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer over the trained parameters."""
@@ -225,7 +222,7 @@ class PlannedJob(Job):
     (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
 
     @property
-    def step_facts(self) -> dict[str, Any]:
+    def step_facts(self) -> dict[str, Any]:  # type: ignore[override]
         """The budget's name."""
         return {} if self.budget is None else {"budget": {"name": self.budget}}
 
@@ -269,7 +266,7 @@ class PrivateJob(SourceJob, PlannedJob):
     groups: np.ndarray | None = field(default=None, repr=False)
 
     @property
-    def step_facts(self) -> dict[str, Any]:
+    def step_facts(self) -> dict[str, Any]:  # type: ignore[override]
         """The digest of the public examples, and the budget's name."""
         return ({} if self.public_examples is None else self.public_examples.pin) | super().step_facts
 
