@@ -23,8 +23,7 @@ from torch import Tensor
 from sfumato.cli.output import console
 from sfumato.cli.parser import argument
 from sfumato.models.networks.dictionary import AT_ONCE
-from sfumato.models.networks.responses import first_layer, map_patches, pooled, responses
-from sfumato.models.priors.stored import (
+from sfumato.models.networks.prior import (
     COLOUR,
     GREY,
     WIDTH,
@@ -32,8 +31,12 @@ from sfumato.models.priors.stored import (
     Prior,
     SecondLayer,
     Whitening,
+    first_layer,
     haar,
+    map_patches,
     normalise_patches,
+    pooled,
+    responses,
 )
 from studies import command
 

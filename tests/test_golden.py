@@ -36,7 +36,7 @@ import torch
 import sfumato
 from sfumato import FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.cli import main
-from sfumato.data import Records, Views, fingerprint, hold_out, image_generator, own_codes, record_users
+from sfumato.data import Records, Views, hold_out, image_generator, own_codes, record_users, subsets
 from sfumato.gradients import tuner
 from sfumato.privacy import Entry, FixedClipping
 from sfumato.randomness import Choice, LogUniform, Uniform, draw_settings
@@ -112,7 +112,7 @@ def records() -> dict[str, Any]:
         "code of the pixels": record_users.pixel_code(SECRET, EIGHT_PIXELS[0]).hex(),
         "grey in three channels": record_users.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),
         "own codes": hashed(own_codes(part, SECRET).tobytes()),
-        "fingerprint": fingerprint.fingerprint(SECRET, part, part, ("a", "b")),
+        "fingerprint": subsets.fingerprint(SECRET, part, part, ("a", "b")),
         "digits": {"fingerprint": source.fingerprint, "material": source.stored_digest, "pixels": source.pixels},
         "digits' labels": hashed(source.train.labels.astype("<i8").tobytes()),
         "put aside": [len(validation), hashed(validation.labels.astype("<i8").tobytes()), smaller.fingerprint],

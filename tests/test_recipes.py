@@ -18,16 +18,15 @@ import timm
 import torch
 from torch import nn
 
-from sfumato import _checks, cli, models, optim
+from sfumato import cli, models, optim
 from sfumato._choices import choices_of
 from sfumato.cli.options import recipe
 from sfumato.cli.parser import page_of
 from sfumato.cli.registry import load
 from sfumato.data import kinds
-from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.choices import NOISELESS, WITHOUT_PLAN
-from sfumato.embedding.method import decide_noiseless
-from sfumato.experiment import Settings
+from sfumato.experiment import EmbeddingExperiment, Settings
+from sfumato.experiment.client_choices import NOISELESS, WITHOUT_PLAN
+from sfumato.experiment.clients import PublicDecision
 from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan, User
@@ -228,13 +227,12 @@ def check_ablation(row: Row) -> None:
     assert "epsilon" not in stated
     has = {field.name for field in fields(EmbeddingExperiment)}
     experiment = EmbeddingExperiment(**{name: value for name, value in options.items() if name in has})
-    with pytest.raises(_checks.SfumatoError, match="has no plan and no guarantee"):
-        experiment.decide(declared(options))
     if options["method"] in NOISELESS:
-        rounds = decide_noiseless(experiment, declared(options))
-        found = (rounds.steps, rounds.batch_size, rounds.clients.count, rounds.population)
-        assert found == tuple(options[name] for name in ("steps", "batch_size", "clients", "users"))
-        assert getattr(rounds.clipping, "quantile", None) == options.get("quantile")
+        decided = experiment.decide(declared(options))
+        assert isinstance(decided, PublicDecision)
+        sizes = (decided.steps, decided.batch_size, decided.clients.count, decided.rounds.population)
+        assert sizes == tuple(options[name] for name in ("steps", "batch_size", "clients", "users"))
+        assert decided.rounds.quantile == options.get("quantile")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("xu2022/") and verb_of(name) == "embed"])

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 import sfumato
 from benchmarks import RESULTS
 from sfumato.models import losses
-from sfumato.models.shares import class_weights
+from sfumato.models.losses import class_weights
 
 RESULT = RESULTS / "class-weights.json"
 CLASSES = ("rest", "eight")

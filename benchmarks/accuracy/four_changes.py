@@ -50,7 +50,7 @@ from benchmarks import RESULTS
 from sfumato import EMA, ClippedGradient, Noise, PrivacyPlan, PrivateStep, RunKey, Sampler
 from sfumato.data import Views
 from sfumato.models.networks.dictionary import Scattering
-from sfumato.models.networks.wide_resnet import WideResNet
+from sfumato.models.networks.resnets import WideResNet
 
 RESULT = RESULTS / "four-changes.json"
 TRAINED, VALIDATED, SEEDS = 10_000, 5_000, (1, 2, 3, 4, 5)

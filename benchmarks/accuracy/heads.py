@@ -44,7 +44,7 @@ from benchmarks import RESULTS
 from benchmarks.shared.runs import sfumato
 from sfumato.data import Cache
 from sfumato.experiment.defaults import FULL_BATCH_UP_TO, LARGE_BATCH, STEPS_FULL_BATCH, STEPS_SAMPLED, FixedFeatures
-from sfumato.models.weights.backbone import whitening
+from sfumato.models.backbone import whitening
 from sfumato.privacy import PrivacyPlan
 from studies.dead_leaves import dead_leaves, grey
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan
 from sfumato.models.networks.dictionary import Dictionary
-from sfumato.models.priors.stored import prior_for
+from sfumato.models.networks.prior import prior_for
 from studies.dead_leaves import dead_leaves
 
 RESULT = RESULTS / "network-prior.json"

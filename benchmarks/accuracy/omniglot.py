@@ -27,12 +27,9 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
 
 from benchmarks import RESULTS
-from sfumato import models, open_source
+from sfumato import embed, models, open_source
 from sfumato.data import Source
-from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.run import begin
 from sfumato.observers.progress import NoProgress
-from sfumato.runs.directory import RunDirectory
 
 ROUNDS, USERS, CLIENTS = 200, 256, 32
 NEAR, FAR = 0.0286, 0.174
@@ -82,16 +79,9 @@ def main() -> None:
                 asked |= {name: json.loads(value) for name, value in (pair.split("=") for pair in options.others)}
             began = time.perf_counter()
             with tempfile.TemporaryDirectory(dir=options.place) as folder:
-                place = RunDirectory(Path(folder) / "run")
-                run = begin(
-                    EmbeddingExperiment(**asked),
-                    source,
-                    place,
-                    model=LeNetOnInk(seed),
-                    device="cpu",
-                    threads=1,
-                    progress=NoProgress(),
-                )
+                place, machine = Path(folder) / "run", {"device": "cpu", "threads": 1}
+                model = LeNetOnInk(seed)
+                run = embed(source, directory=place, model=model, progress=NoProgress(), **machine, **asked)
             recall = run.figures["recall"]
             print(f"{method:<32} seed {seed}  recall {recall:.2%}  {time.perf_counter() - began:.0f} s", flush=True)
             if not trying:

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.shared.measuring import CannotError, Growth, Method, Sums
 from benchmarks.shared.problems import Problem
-from sfumato.models.networks.wide_resnet import GROUPS, WideResNet
-from sfumato.models.normalisation.norms import _SMALLEST
+from sfumato.models.networks.resnets import GROUPS, WideResNet
+from sfumato.models.norms import _SMALLEST
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -37,9 +37,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from benchmarks.shared.measuring import machine, machine_name
 from sfumato import Gaussian, Noise, RunKey
-from sfumato.embedding import BackboneWithHead, ClippedUpdates, LocalSGD, LocalTraining, Rounds
+from sfumato.experiment.client_choices import LocalSGD
 from sfumato.gradients import GridSum
+from sfumato.training.clients import ClippedUpdates, Rounds
+from sfumato.training.local import BackboneWithHead, LocalTraining
 from sfumato.training.step import descend
+from sfumato.training.user_records import UserRecords
 
 CLIENTS, USERS, IMAGES, CLASSES, WIDTH = 32, 256, 20, 36, 128
 KEY = RunKey.from_seed(0)
@@ -60,9 +63,8 @@ def synthetic_rounds() -> Rounds:
     generator = np.random.default_rng(0)
     images = torch.from_numpy(generator.normal(size=(USERS * IMAGES, 1, 28, 28)).astype(np.float32))
     return Rounds(
-        key=KEY,
-        assign=lambda step: np.arange(USERS) % CLIENTS,
-        users=np.repeat(np.arange(USERS), IMAGES),
+        assign=lambda key, step, drawn: drawn % CLIENTS,
+        users=UserRecords.from_numbers(np.repeat(np.arange(USERS), IMAGES), np.arange(USERS), None),
         labels=generator.integers(CLASSES, size=USERS * IMAGES),
         inputs=lambda records: images[records],
     )
@@ -111,7 +113,10 @@ def against_a_loop(settings: LocalSGD, rounds: int) -> dict[str, Any]:
         spent: dict[str, float] = {}
         plain = {name: torch.zeros_like(value) for name, value in parameters.items()}
         with timed(spent, "beside_clients"):
-            total, clients = GridSum(query.zeros(), max_norm=query.max_norm), source.micro_batches(step, everybody())
+            total, clients = (
+                GridSum(query.zeros(), max_norm=query.max_norm),
+                source.micro_batches(KEY, step, everybody()),
+            )
         for _ in range(CLIENTS):
             with timed(spent, "beside_clients"):
                 client = next(clients)
@@ -209,7 +214,7 @@ def against_pfl(settings: LocalSGD, rounds: int) -> dict[str, Any] | None:
         return kind(lenet(), classes=CLASSES, width=WIDTH, generator=np.random.default_rng(0))
 
     source = synthetic_rounds()
-    users = {client: data[:2] for client, data in enumerate(source.micro_batches(0, everybody()))}
+    users = {client: data[:2] for client, data in enumerate(source.micro_batches(KEY, 0, everybody()))}
     mine = model(BackboneWithHead)
     query = ClippedUpdates(local=LocalTraining(mine, replace(settings, head="global")), max_norm=1.0)
     noise = Noise(Gaussian(noise_multiplier=0.62), max_norm=query.max_norm, key=KEY)
@@ -218,7 +223,7 @@ def against_pfl(settings: LocalSGD, rounds: int) -> dict[str, Any] | None:
 
     def ours(step: int) -> None:
         total = GridSum(query.zeros(), max_norm=query.max_norm)
-        for client in source.micro_batches(step, everybody()):
+        for client in source.micro_batches(KEY, step, everybody()):
             total.add(query(*client).gradients)
         noisy = noise.add(total.value(), step)
         descend(server, dict(mine.named_parameters()), {name: value / CLIENTS for name, value in noisy.items()})

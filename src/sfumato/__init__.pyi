@@ -5,7 +5,6 @@ from .data import Source as Source
 from .data import Transform as Transform
 from .data import Views as Views
 from .data import open_source as open_source
-from .embedding import embed as embed
 from .exporting import export as export
 from .gradients import ClippedGradient as ClippedGradient
 from .observers import Stop as Stop
@@ -29,6 +28,7 @@ from .runs import verify as verify
 from .search import audit_run as audit_run
 from .training import PrivateStep as PrivateStep
 from .training import aggregate as aggregate
+from .training import embed as embed
 from .training import features as features
 from .training import finish as finish
 from .training import from_arrays as from_arrays

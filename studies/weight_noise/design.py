@@ -8,7 +8,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive, positive_integer
 from sfumato.experiment.settings import Settings
-from sfumato.models.normalisation.norms import NORMS
+from sfumato.models.norms import NORMS
 
 
 @dataclass(frozen=True, kw_only=True)

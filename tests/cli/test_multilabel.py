@@ -112,14 +112,14 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
         ("evaluate RUN csv:TABLE --label-sets TABLE", "--label-sets is for models with one class per image"),
         ("evaluate RUN digits", "digits has one label per image, but the model predicts several"),
         ("aggregate RUN --method omv", "the method omv takes a majority of classes"),
-        ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class per record"),
+        ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class for each record"),
         ("train csv:TABLE LABELS QUICK --loss softmax", "loss is softmax, but each record of the source has several"),
         ("train digits QUICK --loss multilabel", "loss is multilabel, but each record of the source has one label"),
         (
             "train csv:TABLE LABELS QUICK --drift 5 --drift-groups nodule --participation drifting --batch-size 50",
-            "a drift between classes needs one class per record",
+            "a drift between classes needs one class for each record",
         ),
-        ("embed csv:TABLE LABELS --epsilon 8", "a training of embeddings needs one class per record"),
+        ("embed csv:TABLE LABELS --epsilon 8", "a training of embeddings needs one class for each record"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_spent(command, refusal, run, table, call, workplace):

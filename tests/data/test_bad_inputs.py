@@ -53,6 +53,12 @@ def folder(path: Path, *names: str, side: int = 8, count: int = 3) -> str:
     return f"folder:{path}"
 
 
+IMAGES = "must be images (N, H, W), (N, H, W, 1) or (N, H, W, 3), got uint8"
+CHANNELS = "move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices"
+LABELS = "must be whole numbers (N,), or 0 and 1 (N, L) for several labels, got"
+WHOLE = "save integers 0, 1, 2, ..., and their names in an array called classes"
+
+
 def archive(path: Path, **arrays: Any) -> str:
     np.savez(path / "a.npz", **arrays)
     return f"npz:{path}/a.npz"
@@ -438,20 +444,16 @@ all_refused(
         ),
         case(
             four(x_train=np.zeros((4, 3, 8, 8), np.uint8)),
-            "x_train of archive 'PATH/a.npz' has the shape (4, 3, 8, 8); it must be (N, H, W), (N, H, W, 1) or (N, H, "
-            "W, 3); move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices",
+            f"x_train of archive 'PATH/a.npz' {IMAGES} (4, 3, 8, 8); {CHANNELS}",
         ),
         case(
             {f"{part}_images": np.zeros((4, 8, 8, 8), np.uint8) for part in ("train", "val", "test")}
             | {f"{part}_labels": np.zeros((4, 1), np.uint8) for part in ("train", "val", "test")},
-            "train_images of archive 'PATH/a.npz' has the shape (4, 8, 8, 8); it must be (N, H, W), (N, H, W, 1) or "
-            "(N, H, W, 3); move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save "
-            "slices",
+            f"train_images of archive 'PATH/a.npz' {IMAGES} (4, 8, 8, 8); {CHANNELS}",
         ),
         case(
             four(y_train=np.array([0.5, 1, 0, 1])),
-            "y_train of archive 'PATH/a.npz' is float64; save integers 0, 1, 2, ..., and their names in an array "
-            "called classes",
+            f"y_train of archive 'PATH/a.npz' {LABELS} float64 (4,); {WHOLE}",
         ),
         case(
             four(y_train=np.eye(4, dtype=int), y_test=np.eye(4, dtype=int)),
@@ -460,8 +462,7 @@ all_refused(
         ),
         case(
             four(y_train=np.zeros((4, 2, 2), int)),
-            "y_train of archive 'PATH/a.npz' has the shape (4, 2, 2); it must be (N,), or (N, L) for several labels; "
-            "save one integer for each image, or a row of 0 and 1",
+            f"y_train of archive 'PATH/a.npz' {LABELS} int64 (4, 2, 2); {WHOLE}",
         ),
         case(
             four(y_train=np.ones((4, 2), int)),
@@ -469,8 +470,7 @@ all_refused(
         ),
         case(
             four(y_train=np.ones((4, 2), int), y_test=-np.ones((4, 2), int)),
-            "y_test of archive 'PATH/a.npz' has the shape (4, 2) and holds something other than 0 and 1; "
-            "save 1 for true labels and 0 for the others, as uint8",
+            f"y_test of archive 'PATH/a.npz' {LABELS} int64 (4, 2); save 1 for true labels, else 0",
         ),
         case(
             two_labels(),
@@ -498,7 +498,7 @@ all_refused(
         ),
         case(
             four(x_train=np.zeros((4, 8, 0), np.uint8)),
-            "x_train of archive 'PATH/a.npz' has the shape (4, 8, 0, 1): no pixels; save images that have some",
+            f"x_train of archive 'PATH/a.npz' {IMAGES} (4, 8, 0); {CHANNELS}",
             size=8,
         ),
         case(

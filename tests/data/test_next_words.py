@@ -97,7 +97,7 @@ def test_a_table_is_read_without_its_labels_and_with_its_users(table):
     assert "9 words" not in repr(source)
     assert f"{len(form().names)} words" in repr(source)
     assert source.synthetic_labels(5).shape == (5, 4)
-    with pytest.raises(SfumatoError, match="this needs one class for each record, and the words of the source's"):
+    with pytest.raises(SfumatoError, match="this needs one class for each record, but the source has the words"):
         source.require_classes("this")
 
 

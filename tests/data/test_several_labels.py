@@ -54,7 +54,9 @@ def test_each_image_has_the_labels_of_its_own_line(table, key):
     assert len(opened(table, key, NAMES[:2]).train.labels[0]) == 2
     again = SourceSpec(**SourceSpec(spec=f"csv:{table}", label_columns=NAMES).record()).open(key)
     assert again.fingerprint == source.fingerprint
-    with pytest.raises(SfumatoError, match="this needs one class per record, but the source has 3 independent labels"):
+    with pytest.raises(
+        SfumatoError, match="this needs one class for each record, but the source has 3 independent labels"
+    ):
         source.require_classes("this")
 
 

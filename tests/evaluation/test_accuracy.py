@@ -140,7 +140,7 @@ def test_padding_has_no_labels(spec):
 
 def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_path, digits):
     place = {"directory": tmp_path / "run", "device": "cpu", "threads": 1}
-    with pytest.raises(SfumatoError, match=r"report_epsilon 0\.1 needs one class per record"):
+    with pytest.raises(SfumatoError, match=r"report_epsilon 0\.1 needs one class for each record"):
         train("linear", source, plan(source), report_epsilon=0.1, **place, **CHOICES)
     for loss in ("softmax", "sigmoid"):
         with pytest.raises(SfumatoError, match=f"loss is {loss}, but each record of the source has several labels"):

@@ -14,7 +14,7 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verif
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
-from sfumato.models.shares import answer_weights, class_weights, parse_shares
+from sfumato.models.losses import answer_weights, class_weights, parse_shares
 from sfumato.privacy import FixedClipping, Gaussian, TruncatedPoisson, User
 from sfumato.training.inputs import Inputs, OnFeatures
 from sfumato.training.job import PublicTraining

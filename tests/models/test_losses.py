@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato.models.description import NAMES_OF_LOSSES
 from sfumato.models.losses import LOSSES, is_exclusive, logits_of, probabilities
-from sfumato.models.weights.description import NAMES_OF_LOSSES
 
 rows = st.integers(1, 4).flatmap(
     lambda width: st.lists(

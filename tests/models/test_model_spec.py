@@ -4,7 +4,7 @@ import pytest
 
 from sfumato._checks import SfumatoError
 from sfumato.models import create
-from sfumato.models.model_spec import parse
+from sfumato.models.registry import parse
 
 
 def test_options_follow_after_commas():

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from sfumato import SfumatoError
-from sfumato.models.losses import logits_of, probabilities
-from sfumato.models.shares import logit_offsets, ordered_shares, parse_shares
+from sfumato.models.losses import logit_offsets, logits_of, ordered_shares, parse_shares, probabilities
 
 MEANS = (-1.0, 0.3, 2.0)
 POINTS = np.linspace(-4, 5, 41)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from sfumato import ClippedGradient, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.experiment import Settings
 from sfumato.models import create, create_for_texts, replace_norms
-from sfumato.models.normalisation.norms import normalisation
+from sfumato.models.norms import normalisation
 from sfumato.privacy import FixedClipping, Gaussian, Poisson
 from sfumato.training import pretraining
 from sfumato.training.job import PublicTraining
@@ -512,7 +512,7 @@ FORMULAS = [
     Formula(
         where="equations 1 and 2",
         says="batch norm: gamma (z - mu) / sqrt(sigma^2 + epsilon) + beta, sigma^2 = E[(z - mu)^2] over the batch",
-        code="models/normalisation/norms.py: normalisation",
+        code="models/norms.py: normalisation",
         draw=layer_case,
         runs=lambda case: layer_of("batch", case).train()(torch.from_numpy(case["z"])),
         formula=normed_by_batch,
@@ -526,7 +526,7 @@ FORMULAS = [
     Formula(
         where="equation 3",
         says="layer norm: mean and variance over all n units of an example's layer (the printed sigma is sigma^2)",
-        code="models/normalisation/norms.py: normalisation",
+        code="models/norms.py: normalisation",
         draw=layer_case,
         runs=lambda case: layer_of("layer", case)(torch.from_numpy(case["z"])),
         formula=lambda case: formulas.layer_norm(case["z"], case["gain"], case["shift"], EPS),
@@ -571,7 +571,7 @@ FORMULAS = [
     Formula(
         where="equations 9 and 10, without privacy",
         says="mu <- (1 - alpha) mu + alpha mu_t, sigma^2 likewise, alpha 0.1; torch's sigma_t^2 is over n - 1",
-        code="models/normalisation/norms.py: normalisation",
+        code="models/norms.py: normalisation",
         draw=layer_case,
         runs=running_of_layer,
         formula=running_statistics,
@@ -636,7 +636,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by public statistics",
         says="mu and sigma^2 of X^ alone at the present weights, constants of the gradient (the sound default form)",
-        code="models/normalisation/norms.py: PublicNorm",
+        code="models/norms.py: PublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch", case),
         formula=public_constants,
@@ -651,7 +651,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by public statistics, gradient through them",
         says="mu(theta) and sigma^2(theta) of X^, differentiated too",
-        code="models/normalisation/norms.py: ThroughNorm",
+        code="models/norms.py: ThroughNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-through", case),
         formula=public_through,
@@ -662,7 +662,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by the example itself and public statistics",
         says="moments of {z(x)} and M public values in each layer; z(x) weighs 1 / (M + 1), public ones are constants",
-        code="models/normalisation/norms.py: OwnPublicNorm",
+        code="models/norms.py: OwnPublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-own", case),
         formula=own_and_public,
@@ -677,7 +677,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, test phase",
         says="f(theta, x u X^)[0]: x and the M public examples normalised together, through the whole network",
-        code="models/normalisation/norms.py: JointNorm",
+        code="models/norms.py: JointNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-joint", case),
         formula=joint,

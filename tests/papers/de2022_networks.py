@@ -11,8 +11,8 @@ import torch
 
 from sfumato.models import create
 from sfumato.models.networks import zoo
-from sfumato.models.networks.wide_resnet import Layers, WideResNet
-from sfumato.models.normalisation.norms import FanInConv2d, standardise
+from sfumato.models.networks.resnets import Layers, WideResNet
+from sfumato.models.norms import FanInConv2d, standardise
 
 from .formula import Formula
 from .formulas import de2022_networks as printed
@@ -274,7 +274,7 @@ FORMULAS = [
         where="appendix C.1, weight standardisation",
         cases=10,
         says="(W - mean) / (std sqrt(fan-in)), over each output unit's fan-in",
-        code="models/normalisation/norms.py: standardise",
+        code="models/norms.py: standardise",
         draw=a_filter,
         runs=lambda case: standardise(torch.from_numpy(case["weight"])),
         formula=lambda case: printed.weight_standardisation(case["weight"]),
@@ -297,7 +297,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, weight standardisation as a differentiable operation",
         says="(g - mean(g) - W^ (W^ . g)) / |W - mean|, g the gradient by the standardised weight W^",
-        code="models/normalisation/norms.py: standardise",
+        code="models/norms.py: standardise",
         draw=a_filter,
         runs=through_standardisation,
         formula=lambda case: printed.gradient_through_standardisation(case["weight"], case["upstream"]),
@@ -316,7 +316,7 @@ FORMULAS = [
     Formula(
         where="section 3.1, group normalization",
         says="gain (x - mean) / sqrt(variance + 1e-5) + shift, over neighbouring channels and all places of an image",
-        code="models/networks/wide_resnet.py: Layers.normalisation",
+        code="models/networks/resnets.py: Layers.normalisation",
         draw=a_layer_of_groups,
         runs=group_normalised,
         formula=group_norm,
@@ -337,7 +337,7 @@ FORMULAS = [
     Formula(
         where="section 3.1 and appendix C.1, the Wide-ResNet as printed",
         says="x + conv(act(norm(conv(act(norm(x)))))), weights standardised, 16 groups; logits of a whole network",
-        code="models/networks/wide_resnet.py: WideResNet, Block",
+        code="models/networks/resnets.py: WideResNet, Block",
         draw=a_small_wide_resnet,
         runs=logits,
         formula=wide_resnet,
@@ -355,7 +355,7 @@ FORMULAS = [
         where="the authors' release of 2022 (jax_privacy, models/cifar.py and models/common.py), the Wide-ResNet",
         says="x + conv(norm(act(conv(norm(act(x)))))), conv(norm(act(x))) with a norm of its own around each group's "
         "first block; conv by gain (W - mean) / sqrt(max(fan-in variance, 1e-4)); logits of a whole network",
-        code="models/networks/wide_resnet.py: WideResNet, Block",
+        code="models/networks/resnets.py: WideResNet, Block",
         draw=a_released_wide_resnet,
         runs=logits,
         formula=released,
@@ -376,7 +376,7 @@ FORMULAS = [
         where="section 3.1, WRN-depth-width",
         says="6n + 4 layers, 16k, 32k and 64k channels: the number of parameters of both forms, gains and biases among "
         "them",
-        code="models/networks/wide_resnet.py: WideResNet",
+        code="models/networks/resnets.py: WideResNet",
         draw=a_wide_resnet,
         runs=parameters_built,
         formula=parameters,
@@ -395,7 +395,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, the beginning",
         says="weights ~ N(0, 1 / fan-in), biases 0: deviation and fourth moment, within 5 standard errors",
-        code="models/normalisation/norms.py: FanInConv2d",
+        code="models/norms.py: FanInConv2d",
         draw=a_convolution,
         runs=beginning,
         formula=normal_beginning(lambda case: 1 / fan_in(case)),

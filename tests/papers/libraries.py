@@ -15,9 +15,8 @@ import torch
 from sfumato.data import Views, open_source
 from sfumato.data.decoding import prepare_array
 from sfumato.evaluation import accuracy
-from sfumato.models import Head
+from sfumato.models import Head, backbone
 from sfumato.models.losses import LOSSES
-from sfumato.models.weights import backbone
 from sfumato.privacy import PrivacyPlan, User
 
 from .formula import Formula
@@ -231,7 +230,7 @@ FORMULAS = [
     Formula(
         where="timm, what a network expects of images",
         says="side, floor(side / crop_pct) before the middle is taken, mean and deviation, of four networks",
-        code="models/weights/backbone.py: load_backbone",
+        code="models/backbone.py: load_backbone",
         draw=lambda rng: list(expected.TIMM),
         runs=expectations_of_timm,
         formula=timm_constants,
@@ -248,7 +247,7 @@ FORMULAS = [
     Formula(
         where="torchvision, what a network expects of images",
         says="side, size before the middle is taken, interpolation, mean and deviation, of six networks",
-        code="models/weights/backbone.py: load_backbone",
+        code="models/backbone.py: load_backbone",
         draw=lambda rng: list(expected.TORCHVISION),
         runs=expectations_of_torchvision,
         formula=torchvision_constants,
@@ -334,7 +333,7 @@ FORMULAS = [
     Formula(
         where="torch, features of one norm",
         says="W (R x / |x|) + b",
-        code="models/weights/head.py: Head",
+        code="models/head.py: Head",
         draw=features_and_head,
         runs=headed,
         formula=head_of_one_norm,

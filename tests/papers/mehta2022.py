@@ -674,7 +674,7 @@ FORMULAS = [
     Formula(
         where="section 5, figure 2(c) and appendix D.3, the last layer's beginning",
         says="weights N(0, s^2), 0 for s = 0; biases -10 or as asked: deviation and median within 5 standard errors",
-        code="models/weights/pretrained.py: begin_classifier",
+        code="models/pretrained.py: begin_classifier",
         draw=a_head,
         runs=began,
         formula=beginning(),

@@ -15,7 +15,7 @@ from sfumato.averaging.uncertainty import interval, select_spaced
 from sfumato.evaluation.next_words import score_of
 from sfumato.models.ensemble import Ensemble, majority
 from sfumato.models.losses import next_word_cross_entropy
-from sfumato.models.networks.next_word import NextWordLSTM
+from sfumato.models.networks.text import NextWordLSTM
 from sfumato.privacy import DriftingPoisson, FullBatch, Gaussian, Poisson
 from sfumato.privacy.factorisation import Workload, square_root, toeplitz_noise, tree_covariance, tree_noise
 from sfumato.privacy.factorisation.toeplitz import inverse
@@ -758,7 +758,7 @@ FORMULAS += [
     Formula(
         where="section 4, StackOverflow: the network (Reddi et al. 2021, table 9)",
         says="embedding, an LSTM with one bias, a linear layer to the embedding's width, and one to all words",
-        code="models/networks/next_word.py: NextWordLSTM",
+        code="models/networks/text.py: NextWordLSTM",
         draw=words_case,
         runs=words_run,
         formula=words_printed,

@@ -10,12 +10,9 @@ import torch
 from torch import nn
 
 from sfumato import Noise, PrivacyPlan, RunKey, Sampler, optim
-from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining
-from sfumato.embedding.job import BackboneWithHead
-from sfumato.embedding.rounds import ADJACENCIES
-from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.evaluation.recall import recall_at_far
 from sfumato.evaluation.similarity import similarity
+from sfumato.experiment.client_choices import LocalSGD
 from sfumato.models import create_embedding, losses
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import FixedClipping, FixedOrder, Gaussian, Poisson, QuantileClipping, User
@@ -23,7 +20,10 @@ from sfumato.privacy.loss import Loss
 from sfumato.privacy.mechanism import Tree
 from sfumato.privacy.theorems.mixture_of_gaussians import MixedGaussians
 from sfumato.randomness import NoiseState
+from sfumato.training.clients import ADJACENCIES, ClippedUpdates
+from sfumato.training.local import BackboneWithHead, LocalTraining
 from sfumato.training.step import COUNT, NORM, AdaptiveStep, descend
+from sfumato.training.steps import PrivateTrainingSteps
 from studies.extrapolation import extrapolate, zcdp
 
 from .formula import Formula
@@ -207,13 +207,15 @@ def rounds_run(case):
         plan=plan,
         source=SimpleNamespace(train=train),
         gradient=ClippedUpdates(local=LocalTraining(module, settings_of(case["how"])), max_norm=plan.max_norm),
-        clients=SimpleNamespace(count=case["clients"], grouping="random"),
+        client_count=case["clients"],
+        embedding=SimpleNamespace(clients=SimpleNamespace(count=case["clients"], grouping="random")),
         settings=SimpleNamespace(noise="standard"),
-        parts=(),
+        performance=SimpleNamespace(device="cpu", precision="float32"),
+        sampler_inputs={},
         transform=lambda inputs: inputs,
         device=torch.device("cpu"),
     )
-    steps, state = EmbeddingSteps(job, key), NoiseState(step=0)
+    steps, state = PrivateTrainingSteps(job, key), NoiseState(step=0)
     server = optim.create("momentum", module.parameters(), learning_rate=case["server_rate"], momentum=0.9)
     for number in range(ROUNDS):
         gradient, state = steps(number, state)
@@ -449,7 +451,7 @@ FORMULAS = [
     Formula(
         where="equation 1",
         says="the mean over examples of the cross-entropy of <f(x), w_c> over all classes, without a bias",
-        code="embedding/job.py: BackboneWithHead",
+        code="training/local.py: BackboneWithHead",
         draw=head_case,
         runs=objective_run,
         formula=objective,
@@ -464,7 +466,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, one client",
         says="local SGD with momentum on backbone and the head over all classes, at one rate; both are handed on",
-        code="embedding/local.py: LocalTraining",
+        code="training/local.py: LocalTraining",
         draw=fedavg_case,
         runs=fedavg_run,
         formula=fedavg,
@@ -477,7 +479,7 @@ FORMULAS = [
     Formula(
         where="algorithm 2, one virtual client",
         says="a fresh head over its own classes; SGD with momentum, the head's rate times head_scale; start - end",
-        code="embedding/local.py: LocalTraining, initial_head",
+        code="training/local.py: LocalTraining, initial_head",
         draw=client_case,
         runs=update_run,
         formula=update,
@@ -493,7 +495,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, head reconstruction",
         says="so many steps train the head alone, the rest the backbone alone",
-        code="embedding/local.py: LocalTraining",
+        code="training/local.py: LocalTraining",
         draw=lambda rng: client_case(rng, reconstruction=True),
         runs=update_run,
         formula=update,
@@ -507,7 +509,7 @@ FORMULAS = [
         where="algorithm 2, 4 rounds",
         says="users drawn, virtual clients, sum of clip_C(update) + N(0, (z C)^2), over the fixed number of clients, "
         "server SGD with momentum 0.9",
-        code="embedding/steps.py: EmbeddingSteps",
+        code="training/steps.py: PrivateTrainingSteps",
         draw=rounds_case,
         runs=rounds_run,
         formula=formulas.rounds_of_fedemb,
@@ -524,7 +526,7 @@ FORMULAS = [
     Formula(
         where="section 3.3, sensitivity of virtual clients",
         says="one user moves the sum by 2 C at most (the paper's unit, all users of a client, by C)",
-        code="embedding/rounds.py: ClippedUpdates",
+        code="training/clients.py: ClippedUpdates",
         draw=lambda rng: float(np.exp(rng.normal())),
         runs=moves,
         formula=lambda bound: [formulas.moves_of_users(bound)[place] for place in (0, 0, 0, 1)],

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from sfumato import SfumatoError
-from sfumato.models.losses import probabilities
-from sfumato.models.shares import logit_offsets
-from sfumato.models.weights.description import parse_description
+from sfumato.models.description import parse_description
+from sfumato.models.losses import logit_offsets, probabilities
 from sfumato.runs.reading import Reading, refuse_unreadable
 
 CLASSES = ("normal", "pneumonia")

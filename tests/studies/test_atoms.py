@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sfumato.models.priors.stored import EVENNESS, WIDTH, normalise_patches
+from sfumato.models.networks.prior import EVENNESS, WIDTH, normalise_patches
 from studies import dead_leaves as learning
 from studies.dead_leaves import learn
 

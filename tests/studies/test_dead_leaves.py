@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sfumato.models.priors.stored import COLOUR, GREY, creation_arguments, prior_for, read
+from sfumato.models.networks.prior import COLOUR, GREY, creation_arguments, prior_for, read
 from studies import command
 from studies import dead_leaves as making
 from studies.dead_leaves import write

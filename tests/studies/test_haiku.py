@@ -9,7 +9,7 @@ import torch
 from sfumato._checks import SfumatoError
 from sfumato.cli import main
 from sfumato.models import create
-from sfumato.models.networks.wide_resnet import WideResNet
+from sfumato.models.networks.resnets import WideResNet
 from studies.haiku import convert, read_haiku
 
 GROUPS = (("Block_1", 1), ("Block_2", 2), ("Block_3", 2))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sfumato.models.priors.stored import haar
+from sfumato.models.networks.prior import haar
 from studies import dead_leaves as formulas
 from studies.dead_leaves import whitening
 

@@ -22,7 +22,7 @@ from sfumato.data import (
     shared_users,
     user_codes,
 )
-from sfumato.data.fingerprint import assignment
+from sfumato.data.subsets import assignment
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Settings
 from sfumato.gradients import is_batch_independent

@@ -13,7 +13,7 @@ from sfumato.data import SourceSpec
 from sfumato.experiment import Experiment
 from sfumato.models import is_prior
 from sfumato.models.networks import dictionary
-from sfumato.models.priors.stored import prior_for
+from sfumato.models.networks.prior import prior_for
 from sfumato.privacy.statements.circumstances import ORIGINS
 from sfumato.randomness import Choice
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError
-from sfumato.embedding.rounds import Rounds, assign_randomly
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.privacy import User
@@ -22,12 +21,14 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import launch
+from sfumato.training.clients import Rounds, assign_randomly
 from sfumato.training.inputs import Inputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.resume import take_part
 from sfumato.training.preparation.start import Start
 from sfumato.training.steps import UserInputs
+from sfumato.training.user_records import UserRecords
 from sfumato.training.workers import Workers
 
 SCRIPT = Path(__file__).with_name("rank.py")
@@ -119,14 +120,16 @@ def test_the_workers_have_the_micro_batches_of_one(spots, unit, views):
 def test_the_workers_have_the_clients_of_one():
     numbers = np.random.default_rng(0)
     users = np.sort(numbers.integers(0, 30, 200))
-    key = RunKey.from_seed(0)
     rounds = Rounds(
-        key=key, assign=assign_randomly(key, 30, clients=7), users=users, labels=np.arange(200), inputs=torch.from_numpy
+        assign=assign_randomly(30, clients=7),
+        users=UserRecords.from_numbers(users, np.arange(30), None),
+        labels=np.arange(200),
+        inputs=torch.from_numpy,
     )
 
     def clients(workers):
-        found = rounds.micro_batches(0, np.arange(30), workers)
-        return [(inputs.tolist(), labels.tolist(), draws.random()) for inputs, labels, draws in found]
+        dealt = rounds.micro_batches(RunKey.from_seed(0), 0, np.arange(30), workers)
+        return [(inputs.tolist(), labels.tolist(), draws.random()) for inputs, labels, draws in dealt]
 
     shared = [clients(Workers(rank=rank, count=3)) for rank in range(3)]
     assert all(shared)

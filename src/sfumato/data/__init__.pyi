@@ -17,6 +17,7 @@ from .opening import open_source as open_source
 from .pieces import CachedRecords as CachedRecords
 from .pieces import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT
+from .readers.layout import refuse_without_users as refuse_without_users
 from .readers.python_data import choose_reader as choose_reader
 from .record_users import BY_CLASS as BY_CLASS
 from .record_users import find_known as find_known
@@ -33,7 +34,6 @@ from .subsets import cap_per_user as cap_per_user
 from .subsets import hold_out as hold_out
 from .subsets import most_of_one_user as most_of_one_user
 from .subsets import ranks_within_users as ranks_within_users
-from .subsets import refuse_without_users as refuse_without_users
 from .subsets import shared_users as shared_users
 from .subsets import user_codes as user_codes
 from .subsets import write_without as write_without

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence, ValuesView
+from typing import TYPE_CHECKING, TypeVar
 
 from sfumato._checks import SfumatoError, one_of, shortened, unwritable_reason
 
 if TYPE_CHECKING:
     import numpy as np
+
+Name = TypeVar("Name")
 
 SHOWN = 3
 """Largest number of names in a note."""
@@ -86,7 +88,7 @@ def part_in_name(name: str) -> str | None:
     return parts.pop() if len(parts) == 1 else None
 
 
-def test_part(parts: Collection[str | None]) -> str:
+def test_part(parts: Collection[str | None] | ValuesView[str | None]) -> str:
     """The part to test on: test, or validation if there is no test part. With a test part, validation is ignored.
 
     >>> test_part({"train", "validation"}), test_part({"train", "validation", "test"})
@@ -95,7 +97,7 @@ def test_part(parts: Collection[str | None]) -> str:
     return "validation" if "validation" in parts and "test" not in parts else "test"
 
 
-def notes_on_parts(parts: Collection[str | None], where: str) -> tuple[str, ...]:
+def notes_on_parts(parts: Collection[str | None] | ValuesView[str | None], where: str) -> tuple[str, ...]:
     """Notes for the owner on the use of a validation part.
 
     >>> notes_on_parts({"train", "test"}, "a"), notes_on_parts({"train", "validation"}, "folder 'a'")
@@ -105,6 +107,26 @@ def notes_on_parts(parts: Collection[str | None], where: str) -> tuple[str, ...]
         return ()
     role = "the test part" if test_part(parts) == "validation" else "ignored: only train and test are read"
     return (f"the validation part of {where} is {role}",)
+
+
+def parts_read(parts: Mapping[Name, str | None], where: str) -> tuple[dict[Name, str], tuple[str, ...]]:
+    """Those that are read of several files or splits, each with its part, "train" or "test"; and notes.
+
+    Args:
+        parts: the part that the name of each says (`part_in_name`).
+        where: what holds them, in errors.
+
+    >>> parts_read({"a": "train", "b": "validation"}, "x")
+    ({'a': 'train', 'b': 'test'}, ('the validation part of x is the test part',))
+    """
+    for name, part in parts.items():
+        if part is None:
+            problem = f"the name {str(name)!r} in {where} does not say the part, as others do"
+            raise SfumatoError(problem, "name the parts train and test, or leave it out")
+    if "train" not in parts.values():
+        raise SfumatoError(f"{where} has no train part by its names", "give the train part as well")
+    read = {"train": "train", test_part(parts.values()): "test"}
+    return {name: read[part] for name, part in parts.items() if part in read}, notes_on_parts(parts.values(), where)
 
 
 LONGEST_NAME = 255
@@ -262,8 +284,7 @@ def check_counts(
         parted: whether the owner made the two parts (otherwise the keyed hash did).
         record: word for one record.
     """
-    if len(classes) == 1:
-        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", f"give {record}s of at least two classes")
+    refuse_one_class(classes, where, record)
     if not listed:
         refuse_reordered(classes, where)
     import numpy as np
@@ -292,6 +313,12 @@ def check_counts(
                 f"class {name!r} of {where} has no training {record}{why}",
                 f"add {record}s of this class, or make the train and test parts yourself",
             )
+
+
+def refuse_one_class(classes: Sequence[str], where: str, record: str = "image") -> None:
+    """Refuses data of a single class."""
+    if len(classes) == 1:
+        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", f"give {record}s of at least two classes")
 
 
 _BETWEEN_LABELS = re.compile(r"[|;,/+&]")

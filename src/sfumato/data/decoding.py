@@ -21,7 +21,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
-from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
+from sfumato.data.paths import UnreadableError, refuse_too_large, several_images, too_large, unreadable
 from sfumato.data.readers import dicom
 
 _ALWAYS = (
@@ -54,14 +54,10 @@ def refuse_stack(image: Image.Image, name: str) -> None:
         name: name of the image in errors.
     """
     if image.format in _ANIMATED and getattr(image, "is_animated", False):  # cheap: stops counting at two frames
-        raise UnreadableError(
-            f"{name} is an animation, but a single image is needed", "save one frame as a separate file, or remove it"
-        )
+        raise several_images(name, "is an animation", "one frame")
     pages = getattr(image, "n_frames", 1) if image.format in _STACKS else 1
     if pages > 1 and (image.format != "TIFF" or any(_is_image(image, page) for page in range(1, pages))):
-        raise UnreadableError(
-            f"{name} has {pages} pages, but a single image is needed", "save each page as a separate file, or remove it"
-        )
+        raise several_images(name, f"has {pages} pages", "each page")
     if pages > 1:
         image.seek(0)
 
@@ -138,7 +134,7 @@ def read_bytes(path: Path | str) -> bytes:
         with open(path, "rb", buffering=0) as file:
             content = file.read()
     if not content:
-        raise UnreadableError(f"{name} is empty", "replace the file, or remove it")
+        raise unreadable(name, "is empty")
     return content
 
 
@@ -337,4 +333,4 @@ def image_errors(path: Path | str) -> Iterator[None]:
         remedy = "pip install pillow-heif" if lacks else "replace the file, or remove it"
         raise UnreadableError(f"{str(path)!r} is not a readable image", remedy) from None
     except Exception:  # decoders raise a dozen types for broken files
-        raise UnreadableError(f"image {str(path)!r} is broken or truncated", "replace the file, or remove it") from None
+        raise unreadable(f"image {str(path)!r}") from None

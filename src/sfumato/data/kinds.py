@@ -1,17 +1,12 @@
-"""The kinds of sources, how to spell them, and checks that they exist, before anything is read.
-
-torchvision's data sets with one class per image are recognised by their signatures. Those are parsed from torchvision's
-files, since importing it takes seconds.
-"""
+"""The kinds of sources, how to spell them, and checks that they exist, before anything is read."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import importlib
-import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,111 +17,6 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable
 from sfumato.data.declared import kinds_with
 from sfumato.data.paths import expanded, hugging_face_error, is_cache, is_data_set
-
-CHOSEN = {"EMNIST": {"split": "balanced"}}
-"""Required arguments besides the root."""
-_SUCH_AS = "choose one of torchvision.datasets with classes, such as MNIST, CIFAR10, Food101 or OxfordIIITPet"
-_OTHERS = {
-    "ImageFolder": "write folder:PATH for a folder of class folders",
-    "DatasetFolder": "write folder:PATH for a folder of class folders",
-    **dict.fromkeys(("LSUNClass", "SBU", "WIDERFace", "LFWPairs"), ""),
-}
-"""Data sets whose signature fits, but whose items do not, with a remedy."""
-
-
-def torchvision_sets() -> dict[str, type]:
-    """torchvision's data sets of images with classes, by their signatures: only `root` is required, labels can be
-    transformed, and image and label are not transformed jointly, as for boxes and masks."""
-    from torchvision import datasets
-
-    found = {name: getattr(datasets, name) for name in datasets.__all__}
-    kinds = {name: kind for name, kind in found.items() if isinstance(kind, type)}
-    return {name: kind for name, kind in kinds.items() if _has_classes(name, _required_parameters(parameters(kind)))}
-
-
-def torchvision_names() -> list[str]:
-    """The names of these data sets without importing torchvision."""
-    return [name for name, known in signatures().items() if _has_classes(name, known)]
-
-
-def _has_classes(name: str, known: Mapping[str, bool]) -> bool:
-    """Whether a data set has classes, by its arguments and whether each is required."""
-    required = {one for one, is_required in known.items() if is_required}
-    joint = "transforms" in known and "target_types" not in known
-    alone = required - {*CHOSEN.get(name, ())} == {"root"}
-    return name not in _OTHERS and alone and "target_transform" in known and not joint
-
-
-def _required_parameters(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
-    return {name: parameter.default is parameter.empty for name, parameter in known.items()}
-
-
-def parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """The arguments of a class, including those of its base if it passes on `**kwargs`."""
-    known = dict(inspect.signature(kind).parameters)
-    passed_on = [name for name, one in known.items() if one.kind is one.VAR_KEYWORD]
-    for name in passed_on:
-        del known[name]
-    return {**parameters(kind.__bases__[0]), **known} if passed_on else known
-
-
-def torchvision_set(name: str) -> tuple[str, type]:
-    """The name of a data set as torchvision spells it, and its class. Data sets without classes are refused."""
-    from torchvision import datasets
-
-    with_classes = torchvision_sets()
-    for one, kind in with_classes.items():
-        if one.lower() == name.lower():
-            return one, kind
-    other = next((one for one in datasets.__all__ if one.lower() == name.lower()), None)
-    if other is None:
-        near = difflib.get_close_matches(name, with_classes, n=1)
-        remedy = f"did you mean torchvision:{near[0]}" if near else _SUCH_AS
-        raise SfumatoError(f"{'torchvision:' + name!r} is not known", remedy)
-    remedy = _OTHERS.get(other) or _SUCH_AS
-    raise SfumatoError(f"torchvision:{other} is not a data set of images with one class each", remedy)
-
-
-def signatures() -> dict[str, Mapping[str, bool]]:
-    """The arguments of each class in `torchvision.datasets`, in order, and whether each is required.
-
-    `**kwargs` are those of the first base. Empty if torchvision or one of its files is missing.
-    """
-    found = find_spec("torchvision")
-    if found is None or not found.submodule_search_locations:
-        return {}
-    folder = Path(found.submodule_search_locations[0]) / "datasets"
-    try:
-        listed = ast.parse((folder / "__init__.py").read_bytes()).body
-        files = {node.module for node in listed if isinstance(node, ast.ImportFrom) and node.level == 1}
-        parsed = [ast.parse((folder / f"{file}.py").read_bytes()).body for file in sorted(filter(None, files))]
-    except (OSError, SyntaxError):
-        return {}
-    classes = {one.name: one for body in parsed for one in body if isinstance(one, ast.ClassDef)}
-    return {name: dict(_arguments(name, classes)) for name in _exported_names(listed) if name in classes}
-
-
-def _exported_names(body: list[ast.stmt]) -> list[str]:
-    """The names in `__all__`."""
-    values = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__"]
-    return [*ast.literal_eval(values[-1])] if values else []
-
-
-def _arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, bool]]:
-    """The arguments of the class with this name; none for a class from elsewhere."""
-    if (kind := classes.get(name)) is None:
-        return
-    base = ast.unparse(kind.bases[0]) if kind.bases else ""
-    own = next((one for one in kind.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
-    if own is None:
-        yield from _arguments(base, classes)
-        return
-    if own.args.kwarg is not None:
-        yield from _arguments(base, classes)
-    plain = [*own.args.posonlyargs, *own.args.args][1:]  # without self
-    given = len(plain) - min(len(own.args.defaults), len(plain))
-    yield from ((one.arg, place < given) for place, one in enumerate(plain))
-    yield from ((one.arg, value is None) for one, value in zip(own.args.kwonlyargs, own.args.kw_defaults, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +96,17 @@ def is_public(spec: str) -> bool:
 def supports_user_from(kind: str, rule: str | None) -> bool:
     """Whether a source of this kind may be opened with this `user_from`."""
     return rule is not None and kind in (kinds_with("user_from", rule) or ())
+
+
+def torchvision_names() -> list[str]:
+    """The names in `torchvision.datasets`, from its file: importing it takes seconds."""
+    package = find_spec("torchvision")
+    if package is None or not package.origin or not (Path(package.origin).parent / "datasets").is_dir():
+        return []
+    file = Path(package.origin).parent / "datasets" / "__init__.py"
+    assigned = [node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.Assign)]
+    values = [node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__"]
+    return [*ast.literal_eval(values[-1])] if values else []
 
 
 def parse(spec: str) -> tuple[str, str]:

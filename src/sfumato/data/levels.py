@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data.paths import UnreadableError
+from sfumato.data.paths import unreadable
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Values per pixel, by colour type (PNG specification, 11.2.2)."""
@@ -48,7 +48,7 @@ def load(image: Image.Image, name: str) -> None:
     if content[28] or not any(image.crop((0, height - 1, width, height)).tobytes()):
         declared = sum(_bytes(content))
         if _unpacked(content, declared) < declared:
-            raise UnreadableError(f"{name} is broken or truncated", "replace the file, or remove it")
+            raise unreadable(name)
 
 
 def _bytes(content: bytes) -> Iterator[int]:

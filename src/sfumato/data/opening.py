@@ -15,7 +15,6 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, OnProgress, Order, Purpose
 from sfumato.data.features import PLACES, Cache
-from sfumato.data.fingerprint import assignment, digests, fingerprint
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
 from sfumato.data.paths import places_of
 from sfumato.data.pieces import damaged
@@ -23,7 +22,7 @@ from sfumato.data.readers.python_data import choose_reader
 from sfumato.data.record_users import refuse_several
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, Parts, Source, from_facts
-from sfumato.data.subsets import count_users
+from sfumato.data.subsets import assignment, count_users, digests, fingerprint
 
 
 def open_source(

@@ -102,6 +102,18 @@ class UnreadableError(SfumatoError):
     """A file that cannot be read as an image, whatever is declared. The owner may choose to skip such files."""
 
 
+def unreadable(name: str, problem: str = "is broken or truncated") -> UnreadableError:
+    """The error for such a file."""
+    return UnreadableError(f"{name} {problem}", "replace the file, or remove it")
+
+
+def several_images(name: str, what: str, each: str) -> UnreadableError:
+    """The error for a file that holds several images."""
+    return UnreadableError(
+        f"{name} {what}, but a single image is needed", f"save {each} as a separate file, or remove it"
+    )
+
+
 def refuse_too_large(pixels: int, name: str, most: int | None = None) -> None:
     """Refuses an image of more pixels than `most`, by default `LARGEST_IMAGE`."""
     if pixels > (most or LARGEST_IMAGE):

@@ -198,15 +198,11 @@ class Source:
 
     def require_classes(self, what: str) -> None:
         """Refuses multilabel sources, and next words, for a feature that needs one class for each record."""
-        if self.next_words:
+        if self.next_words or self.multilabel:
+            has = "the words of its texts" if self.next_words else f"{len(self.classes)} independent labels"
             raise SfumatoError(
-                f"{what} needs one class for each record, and the words of the source's texts are predicted",
+                f"{what} needs one class for each record, but the source has {has}",
                 "leave it out, or give a source with one label for each record",
-            )
-        if self.multilabel:
-            raise SfumatoError(
-                f"{what} needs one class per record, but the source has {len(self.classes)} independent labels",
-                "leave it out, or give a source with one label for each image",
             )
 
     @property

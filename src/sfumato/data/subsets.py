@@ -1,5 +1,6 @@
-"""Users of a source, and subsets of its records: without a held-out validation part, used to choose settings; at
-most G records of each user; and without some records, written to a new file."""
+"""Users of a source; keyed digests that identify data sets to the owner, regardless of parts and order, or exactly (the
+fingerprint); and subsets of a source's records: without a held-out validation part, used to choose settings; at most G
+records of each user; and without some records, written to a new file."""
 
 from __future__ import annotations
 
@@ -7,57 +8,21 @@ import csv
 import hashlib
 import hmac
 import io
-import shlex
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato._files import write
 from sfumato.data.pieces import CachedRecords, Part
-from sfumato.data.readers.layout import layout_of, refuse_unclear_classes, subfolders
+from sfumato.data.readers.layout import refuse_without_users
 from sfumato.data.record_users import BY_CLASS, LENGTH, in_test, user_code
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
-
-
-def refuse_without_users(spec: str = "", command: str = "embed") -> NoReturn:
-    """Refuses a source without users. For a folder, the error suggests a command that works.
-
-    Args:
-        spec: spelling of the source, if known.
-        command: the command and its options: "embed", or "train --unit user".
-    """
-    kind, _, argument = spec.partition(":")
-    if kind == "folder":
-        raise SfumatoError(f"{spec} does not name the user of each image", _remedy_of_folder(argument, command))
-    raise SfumatoError(
-        "the source does not name the user of each record",
-        "give a table with the column user, an archive with users_train, or a folder with `user_from`; where each "
-        "class is one user, `user_from=class` says so of all three",
-    )
-
-
-def _remedy_of_folder(path: str, command: str) -> str:
-    """A remedy from the folder's layout. Folders are listed, no image is opened."""
-    layout = layout_of(path)
-    refuse_unclear_classes(subfolders(layout.root), f"folder {path!r}", by_folder=True)
-    rule, embeds = layout.suggested_user_from, command == "embed"
-    if rule == BY_CLASS and not embeds:  # a classifier's classes are no users
-        return (
-            f"its folders are {layout.pattern.replace('PERSON', 'CLASS')}: give each user a folder in every class, "
-            f"{layout.pattern.replace('PERSON', 'CLASS/USER')}, and `user_from=folder`; or a regular expression that "
-            "finds the user in a file's name"
-        )
-    if rule is None:
-        folders = "person, PATH/PERSON/IMAGE, and give `user_from=class`"
-        return f"make a folder for each {folders if embeds else 'user, PATH/CLASS/USER/IMAGE, with `user_from=folder`'}"
-    verb, *options = command.split(" ", 1)
-    whole = " ".join(["sfumato", verb, shlex.quote(f"folder:{layout.root}"), *options, f"--user-from {rule}"])
-    whose = "class is one person" if rule == BY_CLASS else "inner folder is one user's"
-    return f"its folders are {layout.pattern}: if each {whose}, give `user_from={rule}`, as in {whole}"
 
 
 def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
@@ -320,3 +285,145 @@ def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.
             further = [known[place] for known in beside]
             lines.writerow([Path(part.files[place]).resolve(), *labels, name, *further, *(["yes"] if marked else [])])
     return text.getvalue()
+
+
+_BLOCK = 1024
+
+
+def fingerprint(owner_key: bytes, train: Part, test: Part, classes: tuple[str, ...]) -> str:
+    """HMAC-SHA256 over every pixel, label, user and group in order, the parts, class names and shapes.
+
+    A plain hash of private data is a release: whoever holds a candidate data set can confirm it. Under the owner's key
+    the value looks random to everybody else, so it may be part of a published record. Only the owner can tell that two
+    runs used the same data.
+
+    Args:
+        owner_key: the owner's secret (32 bytes).
+        train, test: the two parts; images (N, H, W, C), or texts (N, T).
+        classes: the class names.
+
+    Returns:
+        64 hexadecimal digits.
+
+    >>> from sfumato.data.records import Records
+    >>> part = Records(images=np.zeros((1, 8, 8, 1), np.uint8), labels=np.array([0]))
+    >>> len(fingerprint(bytes(32), part, part, ("a", "b")))
+    64
+    """
+
+    def pixels(part: Part) -> Iterator[np.ndarray]:
+        return (part.take(slice(start, start + _BLOCK)) for start in range(0, len(part), _BLOCK))
+
+    return streamed(owner_key, train, test, classes, pixels)
+
+
+def streamed(
+    owner_key: bytes, train: Part, test: Part, classes: tuple[str, ...], pixels: Callable[[Any], Iterable[np.ndarray]]
+) -> str:
+    """`fingerprint` of parts whose pixels, uint8, come piece by piece.
+
+    Args:
+        pixels: yields all images or texts of a part in order. It is called for train, then for test.
+    """
+    code = hmac.new(owner_key, b"fingerprint", hashlib.sha256)
+    # JSON in a fixed form that contains every length: different data sets give different byte streams.
+    parts = {"train": train, "test": test}
+    shapes = {name: list(part.shape) for name, part in parts.items()}
+    users = {name: _Listed(part.users) for name, part in parts.items()}
+    groups = {name: _Listed(part.groups) for name, part in parts.items() if part.groups is not None}
+    matrices = {name: list(part.labels.shape) for name, part in parts.items() if part.labels.ndim > 1}
+    known = (("groups", groups), ("labels", matrices))
+    further = {name: some for name, some in known if some}
+    header = {"classes": list(classes), "shapes": shapes, "users": users} | further
+    code.update(sum(map(len, _json(header))).to_bytes(8, "big"))
+    for text in _json(header):
+        code.update(text)
+    for part in parts.values():
+        code.update(np.ascontiguousarray(part.labels, dtype="<i8").data)
+        for some in pixels(part):
+            code.update(np.ascontiguousarray(some).data)
+    return code.hexdigest()
+
+
+class _Listed:
+    """An array (N,) as a JSON list, generated piece by piece; null if there is no array."""
+
+    def __init__(self, column: np.ndarray | None):
+        self._column = column
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._column is None:
+            yield b"null"
+            return
+        yield b"["
+        for start in range(0, len(self._column), _BLOCK):
+            some = self._column[start : start + _BLOCK].tolist()
+            yield (b", " if start else b"") + json.dumps(some)[1:-1].encode()
+        yield b"]"
+
+
+def _json(value: Any) -> Iterator[bytes]:
+    """`json.dumps(value, sort_keys=True)` in pieces."""
+    if isinstance(value, _Listed):
+        yield from value
+    elif isinstance(value, dict):
+        yield b"{"
+        for place, (name, inner) in enumerate(sorted(value.items())):
+            yield (b", " if place else b"") + json.dumps(name).encode() + b": "
+            yield from _json(inner)
+        yield b"}"
+    else:
+        yield json.dumps(value).encode()
+
+
+def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
+    """`Source.stored_digest` and `Source.pixels`."""
+    codes = [own_codes(part, owner_key) for part in parts]
+    stored = _together(owner_key, b"material", np.concatenate([some[:, :LENGTH] for some in codes]))
+    return stored, _together(owner_key, b"material", np.concatenate([some[:, LENGTH:] for some in codes]))
+
+
+def assignment(owner_key: bytes, *parts: Part) -> str:
+    """`Source.assignment`."""
+    known = [coded_users(part, owner_key) for part in parts]
+    pairs, start = np.empty((sum(len(users[1]) for users in known if users), 4 * LENGTH), np.uint8), 0
+    for part, users in zip(parts, known, strict=True):
+        if users is None:
+            return ""
+        codes, owners = users
+        some, own = pairs[start : start + len(owners)], own_codes(part, owner_key)
+        for first in range(0, len(some), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            some[block, : 2 * LENGTH] = codes[owners[block]]
+            some[block, 2 * LENGTH :] = own[block]
+        start += len(some)
+    return grouping(owner_key, pairs)
+
+
+def grouping(owner_key: bytes, pairs: np.ndarray) -> str:
+    """Which records belong to one user, by the first and by the second code of each: two HMACs, in hexadecimal.
+
+    Users are known by their records alone, so the digits are the same whatever the users are called.
+
+    Args:
+        pairs: uint8 (N, 64), for each record 32 bytes that name its user, and its two codes.
+    """
+    found = list[str]()
+    for half in (slice(2 * LENGTH, 3 * LENGTH), slice(3 * LENGTH, None)):
+        rising = np.concatenate([pairs[:, : 2 * LENGTH], pairs[:, half]], axis=1)
+        rising = rising[np.argsort(rising.view(f"V{3 * LENGTH}")[:, 0])]
+        names = rising[:, : 2 * LENGTH]
+        ends = np.flatnonzero((names[1:] != names[:-1]).any(axis=1)) + 1
+        groups = np.split(rising[:, 2 * LENGTH :], ends)
+        digests = b"".join(hmac.digest(owner_key, b"group" + group.tobytes(), "sha256") for group in groups)
+        found.append(_together(owner_key, b"assignment", np.frombuffer(digests, np.uint8).reshape(-1, 32).copy()))
+    return "".join(found)
+
+
+def _together(owner_key: bytes, what: bytes, members: np.ndarray) -> str:
+    """HMAC of members, uint8 (N, bytes), in rising order. Sorts them in place."""
+    rising = members.view(f"S{members.shape[1]}").reshape(-1)
+    rising.sort()
+    code = hmac.new(owner_key, what, hashlib.sha256)
+    code.update(members.data)
+    return code.hexdigest()

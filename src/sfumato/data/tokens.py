@@ -375,7 +375,7 @@ class NextWords(Tokens):
     def to_stored(self, text: str | Sequence[int] | np.ndarray) -> np.ndarray:
         """The inputs int32 (T,) that predict the word after a text: its beginning, and its last T - 1 words."""
         if not isinstance(text, str):
-            raise SfumatoError(f"the model reads texts, got {type(text).__name__}", "give a str for each text")
+            return super().to_stored(text)  # refuses it
         words = self.numbers(text)
         return self.pad([self.vocabulary - 2, *words[max(0, len(words) - self.length + 1) :]])
 

@@ -258,21 +258,15 @@ class Views:
             _checks.positive_integer("shift", self.shift, remedy="give an integer number of pixels, 0 for none")
         _checks.number("zoom", self.zoom)
         _checks.within("zoom", self.zoom, 1, 4, remedy="give 1.2, or 1 for none")
-        if self.shift and self.zoom > 1:
-            raise SfumatoError(
-                f"shift {self.shift} and zoom {self.zoom} are both given",
-                "give shift for small images, zoom for large ones",
-            )
         if not 0 < _checks.number("crop_area", self.crop_area) <= 1:
             raise SfumatoError(
                 f"crop_area must be a share of the image's area, above 0 and at most 1, got {self.crop_area!r}",
                 "give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
             )
-        if self.shift and self.crops:
-            raise SfumatoError(
-                f"shift {self.shift} and crop_area {self.crop_area} are both given",
-                "give shift 0; random crops already move the image",
-            )
+        if self.shift and (self.zoom > 1 or self.crops):
+            other = f"crop_area {self.crop_area}" if self.crops else f"zoom {self.zoom}"
+            problem = f"shift {self.shift} and {other} are both given, and each moves the image"
+            raise SfumatoError(problem, "give shift for small images, zoom or crop_area for large ones")
 
     @property
     def crops(self) -> bool:
@@ -344,10 +338,11 @@ class Views:
         Returns:
             (n, K, C, H, W), like `images`, or (n, K, C, size, size).
         """
-        if images.ndim != 4 or draws.down.shape != (len(images), self.count):
+        cropped = images.ndim == 4 and images.shape[2] == images.shape[3] and draws.sides is not None
+        if images.ndim != 4 or draws.down.shape != (len(images), self.count) or (self.crops and not cropped):
             raise SfumatoError(
                 f"images {tuple(images.shape)} and draws {draws.down.shape} do not match",
-                f"give images (n, C, H, W) and draws of the same n examples with {self.count} views",
+                f"give images (n, C, H, W), square for random crops, and draws of n examples with {self.count} views",
             )
         n, channels, *sides = images.shape
         if size is not None and sides not in ([size, size], [self.side(size)] * 2):
@@ -379,11 +374,7 @@ class Views:
 
     def _crops(self, images: Tensor, draws: ViewDraws, size: int) -> Tensor:
         """Random crops (n, K, C, size, size) of square images, each example independently."""
-        if images.shape[2] != images.shape[3] or draws.sides is None:
-            raise SfumatoError(
-                f"images {tuple(images.shape)} cannot be cropped at random by these draws",
-                "give square images, and draws of the same views",
-            )
+        assert draws.sides is not None
         side = self.side(size)
         if images.shape[2] != side:
             images = functional.interpolate(images, [side, side], mode="bilinear", align_corners=False)

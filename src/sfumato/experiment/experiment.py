@@ -73,7 +73,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
     def __post_init__(self) -> None:
         """Refuses options that are impossible for any data."""
         from sfumato.experiment import users
-        from sfumato.models.shares import refuse_for_users
+        from sfumato.models.losses import refuse_for_users
 
         self.check_numbers()
         if self.optimizer == "sgd" and self.momentum:
@@ -232,7 +232,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def forecast(self, plan: PrivacyPlan, source: Source) -> str | None:
         """The accuracy to expect of a linear head on fixed features of images; None for other models and records."""
-        from sfumato.models.shares import parse_shares
+        from sfumato.models.losses import parse_shares
         from sfumato.privacy.planning import remarks
 
         images = source.cache is None and source.tokens is None

@@ -110,6 +110,21 @@ def records_of_a_step(per_step: int | None, at_most: int | None, *, fixed: bool)
     return shown_by_plan(1, at_most), [Detail("per step 1 (by rule: gradients of different users say more)")]
 
 
+def groups_of(source: Source) -> int:
+    """The number of groups of users in the training part."""
+    return len(np.unique(known_groups(source)))
+
+
+def known_groups(source: Source) -> np.ndarray:
+    """The group of each training record's user, text (N,). Refuses a source without groups."""
+    if source.train.groups is None:
+        raise SfumatoError(
+            "grouping is by groups, but the source does not name the group of each user",
+            "give a table with the column group, or an archive with groups_train; or use random grouping",
+        )
+    return source.train.groups
+
+
 def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
     """The sampling candidates of a plan, examples or users, and their number in the data."""
     if not isinstance(plan.unit, User):
@@ -178,8 +193,8 @@ def refuse_shared(source: Source) -> None:
 
     if shared := shared_users(replace(source, held_out=None), owner_key()):
         raise SfumatoError(
-            f"{shared} of the {source.users} training users also have test records, so accuracy would be measured on "
-            "people whom the model was trained on",
+            f"{shared} of the {source.users} training users also have test records, so the model would be tested on "
+            "people whom it was trained on",
             "split the data by user, or give a single part and leave the split to sfumato",
         )
 

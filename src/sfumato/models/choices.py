@@ -74,17 +74,16 @@ class LossSettings:
     """Share of each class (or label) in the training data, declared: frequent classes weigh less."""
 
     def __post_init__(self) -> None:
-        from sfumato.models import shares
-        from sfumato.models.losses import LOSSES
+        from sfumato.models.losses import LOSSES, parse_label_shares
 
         one_of("loss", self.loss, LOSSES)
         if self.class_prevalence is not None:
-            object.__setattr__(self, "class_prevalence", shares.parse_label_shares(self.class_prevalence))
+            object.__setattr__(self, "class_prevalence", parse_label_shares(self.class_prevalence))
 
     def check_shares(self, classes: Sequence[str] | None, label_columns: Sequence[str] | None) -> None:
         """Refuses shares that are not those of the declared classes or labels, and those of classes that do not sum to
         one."""
-        from sfumato.models import shares
+        from sfumato.models import losses as shares
         from sfumato.models.losses import is_exclusive
 
         if self.class_prevalence is None:

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.models.pretrained import Trunk, classifier_names, select_trainable, trunk_of
 from sfumato.models.registry import create
 from sfumato.models.trial import evaluation_mode
-from sfumato.models.weights.pretrained import classifier_names, select_trainable
-from sfumato.models.weights.trunk import Trunk, trunk_of
 
 SEED = 0
 """Public seed of the synthetic images and of the random directions."""

@@ -19,7 +19,7 @@ from typing import Any, Self
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import make_directory, read_json, regular_file, sync_directory, whole_lines, write, write_errors
 from sfumato._systems import fsync, lock, open_bytes, refuse_forbidden
-from sfumato.models.weights import description
+from sfumato.models import description
 from sfumato.privacy import ledger
 
 PLAN = "plan.json"

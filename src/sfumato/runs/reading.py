@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.models.losses import is_exclusive, probabilities
-from sfumato.models.shares import logit_offsets, ordered_shares, parse_shares
+from sfumato.models.losses import is_exclusive, logit_offsets, ordered_shares, parse_shares, probabilities
 
 Given = Mapping[str, float] | Sequence[str]
 

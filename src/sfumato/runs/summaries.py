@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.privacy import PrivacyPlan
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory

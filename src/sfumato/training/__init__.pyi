@@ -3,6 +3,7 @@ from .conclusion.aggregating import Aggregate as Aggregate
 from .conclusion.aggregating import aggregate as aggregate
 from .custom.private_steps import private_steps as private_steps
 from .custom.rounds import private_rounds as private_rounds
+from .embedding import embed as embed
 from .preparation.from_record import finish as finish
 from .preparation.sources import from_arrays as from_arrays
 from .preparation.sources import from_dataset as from_dataset

@@ -18,7 +18,7 @@ from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Trans
 from sfumato.data.source import DeviceRecords, fits_on_device
 from sfumato.gradients import per_example_outputs, unchanged_outputs
 from sfumato.models import Trunk, evaluation_mode
-from sfumato.models.shares import class_weights
+from sfumato.models.losses import class_weights
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.randomness import RunKey
 from sfumato.training import launch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,99 +14,70 @@ from sfumato import models, optim
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
-from sfumato.experiment.settings import STANDARD, Performance, Settings
-from sfumato.gradients import ClippedGradient, UserGradient
+from sfumato.experiment.client_choices import UNTRAINED, Clients, NoiselessRounds
+from sfumato.experiment.settings import STANDARD, Settings
 from sfumato.models import Trunk
-from sfumato.privacy import Circumstances, NoGuarantee, PrivacyPlan, User
-from sfumato.randomness import RunKey
+from sfumato.privacy import ClippedWithoutNoise, NoGuarantee, NoPrivateData, User
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom.code import CustomCode
-from sfumato.training.parts.part import RunKind
 from sfumato.training.parts.public_examples import PublicNormalisation
-from sfumato.training.weights import average_for, optimizer_for, set_rate, trained_parameters, training_over
+from sfumato.training.planned import Job, PlannedJob
+from sfumato.training.weights import average_for, optimizer_for, set_rate, training_over
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
 
 SYNTHETIC = 8
 """Number of synthetic texts whose words are targets."""
-PUBLIC, UNTRAINED = "public training", "untrained"
-"""The kind, in a run's record, of training without privacy and of a model without training."""
+PUBLIC = "public training"
+"""The kind, in a run's record, of training without privacy; that of a model without training is its method."""
+MICRO_BATCH = 256
+"""Examples of a micro-batch without privacy, by rule."""
+EMBEDDING, ROUND = "embedding", "round"
+"""The keys in a run's record of its clients, and of rounds without a plan; the former, in a model file, of D."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """A run before it begins: everything decided and checked, nothing spent.
+class Embedding:
+    """The facts of a training of embeddings, which releases a backbone.
 
     Args:
-        module: the model with its initial weights, on the device. The run trains this object.
-        steps: number of steps of the whole run.
-        performance: as given.
-        key: the run key; replaced by the recorded one when a run is resumed.
-        kind: how steps are taken and scored.
+        clients: how the users of a round become a sum of updates. For methods without clients only the dimension, the
+            method and the false accept rate count.
+        initial_weights: all initial weights of the model. The result is compared with them.
+        rounds: the rounds of a training with clients and without noise; else None.
     """
 
-    module: nn.Module
-    steps: int
-    performance: Performance
-    key: RunKey
-    kind: RunKind
-    pinned: ClassVar[Mapping[str, str]] = {}
-    """Entries of the record that must not change while a run is resumed, each with its remedy, or "" for the usual."""
-    averaging: ClassVar[Average | None] = None
-    """The average of the weights that is released; None without averaging."""
-    training_over: ClassVar[TrainingOverAggregates | None] = None
-    """The aggregate at which gradients are computed; None for the last weights."""
-    step_facts: ClassVar[dict[str, Any]] = {}
-    """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
+    clients: Clients
+    initial_weights: Mapping[str, Tensor]
+    rounds: NoiselessRounds | None = None
+
+    @classmethod
+    def at_start(cls, clients: Clients, module: nn.Module, rounds: NoiselessRounds | None = None) -> Embedding:
+        """The facts of a run that begins at the module's weights."""
+        weights = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+        return cls(clients=clients, initial_weights=weights, rounds=rounds)
 
     @property
-    def device(self) -> torch.device:
-        """The model's device."""
-        return torch.device(self.performance.device)
+    def record(self) -> dict[str, Any]:
+        """The clients' settings and the rounds without a plan, for the run's record."""
+        return {EMBEDDING: self.clients.recorded} | ({} if self.rounds is None else {ROUND: asdict(self.rounds)})
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer over the trained parameters."""
-        raise NotImplementedError
+    @property
+    def model_facts(self) -> dict[str, Any]:
+        """The dimension of the embeddings. The classes are left out, since they may be names of people."""
+        return {"embedding": self.clients.dimension, "classes": []}
 
-    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the learning rate of a step."""
-
-    def refresh(self) -> None:
-        """Bring the model up to date with its weights, before the gradient of a step."""
-
-    def first_checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
-        """The state before the first step.
-
-        Args:
-            identity: of the run.
-            ledger: the hash of the ledger's first entry.
-        """
-        average = {} if self.averaging is None else self.averaging.begin(trained_parameters(self.module))
-        return self.checkpoint(0, average, self.optimizer(), run=identity, ledger=ledger)
-
-    def checkpoint(
-        self, step: int, average: dict[str, Tensor], optimizer: torch.optim.Optimizer, **state: Any
-    ) -> Checkpoint:
-        """The state after so many steps. `state` are further fields of the checkpoint."""
-        return Checkpoint.of(step, self.module, average, optimizer, **state)
-
-    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
-        """Restores module and optimizer from the checkpoint. Returns the average's state."""
-        checkpoint.require_optimizer(optimizer, where=where)
-        return checkpoint.restore(self.module, optimizer, self.device)
-
-    def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights that go into the model file."""
-        return weights
-
-    def record(self, run: str) -> dict[str, Any]:
-        """The content of settings.json of the run with this identity."""
-        raise NotImplementedError
+    def backbone_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of the backbone, by their names in it. A head over classes is not released."""
+        if not self.clients.head_in_model:
+            return dict(weights)
+        inside = "backbone."
+        return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +90,7 @@ class SourceJob(Job):
         own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
         request: the user's request as plain data (source and its options).
+        embedding: the facts of a training of embeddings; else None.
     """
 
     source: Source
@@ -127,6 +99,7 @@ class SourceJob(Job):
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    embedding: Embedding | None = None
     pinned: ClassVar[Mapping[str, str]] = {
         "data": "give the original data of the run, unchanged, or another `directory`",
         "settings": "",
@@ -161,6 +134,11 @@ class SourceJob(Job):
         rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
         set_rate(optimizer, descent.learning_rate * rate(step))
 
+    @property
+    def step_facts(self) -> dict[str, Any]:
+        """The clients."""
+        return super().step_facts | ({} if self.embedding is None else self.embedding.record)
+
     def refresh(self) -> None:
         """Recompute the moments of public examples."""
         models.refresh(self.module)
@@ -174,7 +152,11 @@ class SourceJob(Job):
     @property
     def model_facts(self) -> dict[str, Any]:
         """Additional facts for the model file."""
-        return {}
+        return {} if self.embedding is None else self.embedding.model_facts
+
+    def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights that go into the model file."""
+        return weights if self.embedding is None else self.embedding.backbone_weights(weights)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
@@ -187,53 +169,6 @@ class SourceJob(Job):
             "transform": self.transform.to_dict(),
             "code": self.own.names,
             **self.step_facts,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedJob(Job):
-    """A run with a plan, and so with a ledger and a statement.
-
-    Args:
-        gradient: the clipped sum over the units that the plan draws.
-        plan: the plan of all releases.
-        circumstances: facts for the statement besides the plan.
-        budget: name of the owner's budget in which the whole plan is reserved.
-    """
-
-    gradient: Any
-    plan: PrivacyPlan
-    circumstances: Circumstances
-    budget: str | None = None
-    noise: ClassVar[str]
-    """The noise setting."""
-    identity: ClassVar[DataIdentity]
-    """By what the owner's list recognises the data."""
-    fingerprint: ClassVar[str]
-    """The keyed fingerprint of the data, to which the ledger's first line commits."""
-    decided: ClassVar[Any]
-    """Plain data to which the ledger's first line commits: everything besides plan and data that the sums depend on.
-
-    **Guarantee.** A copy of an unfinished run is resumed with the rate, named model and transform of the run, or not at
-    all, so that its record stays true.
-    """
-    sampler_inputs: ClassVar[Mapping[str, np.ndarray]] = {}
-    """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
-    (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
-
-    @property
-    def step_facts(self) -> dict[str, Any]:  # type: ignore[override]
-        """The budget's name."""
-        return {} if self.budget is None else {"budget": {"name": self.budget}}
-
-    @property
-    def listed(self) -> dict[str, Any]:
-        """What the owner's list says of the run besides data, plan and name."""
-        figures = self.circumstances.figures
-        return {
-            "figures": None if figures is None else figures.epsilon,
-            "budget": self.budget,
-            "seeded": self.circumstances.seeded,
         }
 
 
@@ -251,15 +186,14 @@ class PrivateJob(SourceJob, PlannedJob):
     """A private run on a source.
 
     Args:
-        gradient: the clipped gradient of `module`, or of its head where there is a trunk, over the units that the plan
-            draws.
+        gradient: the clipped sum that noise is added to, over the units that the plan draws: of gradients of `module`,
+            or of its head where there is a trunk; or of the updates of virtual clients.
         input_shape: of one view of one example, as `gradient` takes it.
         notes: messages about defaults chosen for this machine, reported before the run begins.
         public_examples: the public examples of the model's normalisation.
         groups: whether each training record is in the second group of a plan with a drift, bool (N,).
     """
 
-    gradient: ClippedGradient | UserGradient
     input_shape: Shape
     notes: tuple[str, ...] = ()
     public_examples: PublicNormalisation | None = None
@@ -267,8 +201,9 @@ class PrivateJob(SourceJob, PlannedJob):
 
     @property
     def step_facts(self) -> dict[str, Any]:  # type: ignore[override]
-        """The digest of the public examples, and the budget's name."""
-        return ({} if self.public_examples is None else self.public_examples.pin) | super().step_facts
+        """The clients, the digest of the public examples, and the budget's name."""
+        public = {} if self.public_examples is None else self.public_examples.pin
+        return super().step_facts | public | self.budget_fact
 
     @property
     def noise(self) -> str:  # type: ignore[override]
@@ -307,8 +242,17 @@ class PrivateJob(SourceJob, PlannedJob):
         return expected * each, each
 
     @property
+    def client_count(self) -> int | None:
+        """m, the declared number of virtual clients in a round, which their sum is divided by; None without clients."""
+        if self.embedding is None or self.plan.unit.drawn != "clients":
+            return None
+        return self.embedding.clients.count
+
+    @property
     def micro_batch_count(self) -> int:
-        """Average number of micro-batches in a step; each is computed by one process."""
+        """Average number of micro-batches in a step, or of virtual clients; each is computed by one process."""
+        if self.client_count is not None:
+            return self.client_count
         return -(-self.records_of_a_step[0] // self.performance.micro_batch)
 
     @property
@@ -395,7 +339,9 @@ class PublicTraining:
 class PublicJob(SourceJob):
     """A run without privacy before it begins, on public data. It has no plan and no guarantee.
 
-    A subclass that trains nothing does not read the training data (`uses_data` is False), which may then be private.
+    **Guarantee.** An untrained embedding (`uses_data` is False) is a function of public constants and of declared
+    facts: no record is read to build it, and the data may be private. The test part is read to evaluate it, and those
+    figures are for the owner.
 
     Args:
         batch_size: examples in a step.
@@ -407,22 +353,28 @@ class PublicJob(SourceJob):
     origins: tuple[str, ...] = ()
     max_norm: float | None = None
     agc: float | None = None
-    uses_data: ClassVar[bool] = True
 
     @property
-    def statement_facts(self) -> dict[str, Any]:
-        """The facts about data and weights in every statement without a guarantee."""
-        return {"published": self.source.published, "origins": self.origins, "filtered": self.source.filtered}
+    def uses_data(self) -> bool:
+        """Whether the training data are read."""
+        return self.embedding is None or self.embedding.clients.method != UNTRAINED
 
     @property
     def statement(self) -> NoGuarantee:
-        """The statement that there is no guarantee."""
-        return NoGuarantee(**self.statement_facts)
+        """The statement that there is no guarantee, or that no private data were used."""
+        source, embedding = self.source, self.embedding
+        facts = {"published": source.published, "origins": self.origins, "filtered": source.filtered}
+        if not self.uses_data:
+            read = tuple(fact for fact in source.facts_read if fact != "classes")
+            return NoPrivateData(**facts, test_public=source.public, read=read)
+        if embedding is not None and embedding.rounds is not None:
+            return ClippedWithoutNoise(**facts, method=embedding.clients.method)
+        return NoGuarantee(**facts)
 
     def record(self, run: str) -> dict[str, Any]:
         """The content of settings.json."""
         return super().record(run) | {
-            "kind": PUBLIC,
+            "kind": PUBLIC if self.uses_data else UNTRAINED,
             "steps": self.steps,
             "batch_size": self.batch_size,
             "max_norm": self.max_norm,

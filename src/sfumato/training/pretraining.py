@@ -28,7 +28,7 @@ from sfumato.observers.progress import NoProgress, Progress, default_progress, o
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import EVALUATION, RunDirectory
 from sfumato.training import launch
-from sfumato.training.job import PublicJob, PublicTraining
+from sfumato.training.job import MICRO_BATCH, PublicJob, PublicTraining
 from sfumato.training.preparation.building import build, origins
 from sfumato.training.preparation.prepare import check_machine, common_setup, own_threads
 from sfumato.training.preparation.sources import open_data
@@ -37,7 +37,6 @@ from sfumato.training.preparation.trial import AnyTrial
 from sfumato.training.run import PublicRun, execute, execute_in_workers
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
-MICRO_BATCH = 256
 _LENGTH = ("steps", "batch_size", "max_norm", "agc")
 MODEL_OPTIONS = (
     *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),

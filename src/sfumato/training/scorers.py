@@ -1,4 +1,4 @@
-"""The evaluation of a run on its test split: one class for each record, several labels, or next words."""
+"""The evaluation of a run on its test split: one class for each record, several labels, next words, or embeddings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from sfumato.data import NextWords
-from sfumato.evaluation import accuracy, next_words
+from sfumato.evaluation import accuracy, embeddings, next_words, recall
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.training.inputs import OnFeatures, features
-from sfumato.training.job import SourceJob
+from sfumato.training.job import Embedding, SourceJob
+from sfumato.training.local import BackboneWithHead
+from sfumato.training.parts.part import Measure
 
 
 class Scorer:
@@ -134,8 +136,50 @@ class WordScorer(Scorer):
         return []
 
 
-def scorer_of(job: SourceJob, progress: Progress | None = None) -> Scorer:
-    """The scorer for the run's loss: exclusive classes, several labels, or next words."""
+class EmbeddingScorer:
+    """Recall at a false accept rate on the test part: during training on some of its users, at the end on all."""
+
+    figure = "recall"
+
+    def __init__(self, job: SourceJob, embedding: Embedding):
+        self._job, self._embedding, self._shown = job, embedding, copy.deepcopy(job.module)
+        self._rows = embeddings.sample_rows(job.source.test.users, job.source.test.labels)
+
+    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Embeddings (n, D) of length 1 of some test images, on the CPU."""
+        return self._embedded(weights, self._rows)
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """Recall on those images."""
+        labels, far = self._job.source.test.labels[self._rows], self._embedding.clients.far
+        return {"recall": recall.recall_at_far(outputs, labels, [far]).points[0].recall}
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """Recall over all pairs and by minibatch, the curve over false accept rates, and some nearest neighbours; and
+        recall of the pixels, the initial model and the trained model on the same images, with intervals."""
+        source, far, rows = self._job.source, self._embedding.clients.far, self._rows
+        result = self._embedded(weights, np.arange(len(source.test)))
+        trained = result[torch.from_numpy(rows)]
+        compared = {
+            recall.PIXELS: embeddings.pixel_vectors(source.test, rows),
+            recall.BEGINNING: self._embedded(self._embedding.initial_weights, rows) if self._job.steps else trained,
+            recall.RESULT: trained,
+        }
+        return embeddings.evaluation(result, source.test.labels, far=far) | {
+            "compared": recall.compare_recall(compared, source.test.labels[rows], far=far),
+            "neighbours": embeddings.neighbours(result, source.test, source.classes),
+        }
+
+    def _embedded(self, weights: Mapping[str, Tensor], rows: np.ndarray) -> Tensor:
+        self._shown.load_state_dict(weights)
+        backbone = self._shown.backbone if isinstance(self._shown, BackboneWithHead) else self._shown
+        return embeddings.embed_records(backbone, self._job.source.test, self._job.transform, self._job.device, rows)
+
+
+def scorer_of(job: SourceJob, progress: Progress | None = None) -> Measure:
+    """The scorer for the run: of embeddings, or for its loss, of exclusive classes, several labels, or next words."""
+    if job.embedding is not None:
+        return EmbeddingScorer(job, job.embedding)
     loss = job.settings.objective.loss
     kind = WordScorer if loss == NEXT_WORD else Scorer if is_exclusive(loss) else MultilabelScorer
     return kind(job, progress)

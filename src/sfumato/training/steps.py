@@ -18,15 +18,17 @@ from sfumato.data import ViewDraws, by_user
 from sfumato.models import classifier_names
 from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import QuantileClipping
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import launch
+from sfumato.training.clients import NoiselessSteps, Rounds
 from sfumato.training.inputs import Inputs, dropout_keys, load_to_device, make_views
-from sfumato.training.job import PlannedJob, PrivateJob, PublicJob
-from sfumato.training.parts.part import RunKind
+from sfumato.training.job import PrivateJob, PublicJob
+from sfumato.training.parts.part import RunKind, Steps
+from sfumato.training.planned import PlannedJob
 from sfumato.training.preparation.building import noise_named
 from sfumato.training.scorers import scorer_of
-from sfumato.training.step import PrivateStep
+from sfumato.training.step import AdaptiveStep, PrivateStep
 from sfumato.training.user_records import UserRecords, record_shares
 from sfumato.training.workers import ALONE, Workers
 
@@ -84,39 +86,28 @@ class UserInputs(Inputs):
         return first.followed_by(*others)
 
 
-class PlanSteps:
-    """The common part of all kinds of private steps."""
-
-    _plan: PrivacyPlan
-    _step: PrivateStep
-
-    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise state after a lost step, which was paid for."""
-        return self._step.skip_lost(step, state)
-
-    def figures(self, step: int) -> dict[str, Any]:
-        """Epsilon after so many steps; None where the plan's theorem only holds for all steps together."""
-        known = self._plan.theorem.by_prefix or step == self._plan.steps
-        return {"epsilon": self._plan.epsilon(steps=step) if known else None}
-
-
-class PrivateTrainingSteps(PlanSteps):
+class PrivateTrainingSteps:
     """Draws the participants, prepares their inputs and takes the private step.
 
-    **Guarantee.** A record that is excluded because it equals a public example is drawn like any other and then
-    contributes nothing. Places in a fixed order and cuts of truncated sampling are those of all records, so that an
-    excluded record does not move any other one (unit: one record).
+    **Guarantee.** Participants are drawn by the plan's own rule. A record that is excluded because it equals a public
+    example is drawn like any other and then contributes nothing. Places in a fixed order and cuts of truncated sampling
+    are those of all records, so that an excluded record does not move any other one (unit: one record). For the
+    assignment of users to virtual clients see `Rounds`.
     """
 
     def __init__(self, job: PlannedJob, key: RunKey, progress: Progress | None = None, *, inputs: Any = None):
-        plan = job.plan
-        noise = noise_named(job.noise, plan, key)
+        plan, drawn = job.plan, job.plan.unit.drawn
+        adaptive = isinstance(plan.clipping, QuantileClipping)
+        noise = noise_named(job.noise, plan, key, max_norm=1.0 if adaptive else None)
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = launch.current_workers()
-        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)
-        self._inputs = inputs or (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)  # type: ignore
+        self._step = (AdaptiveStep if adaptive else PrivateStep)(
+            plan=plan, gradient=job.gradient, noise=noise, divisor=job.client_count, workers=self._workers
+        )
+        of_drawn: Any = {"users": UserInputs, "clients": Rounds.from_job}.get(drawn, Inputs)
+        self._inputs = inputs or of_drawn(job, progress)
         draws = job.sampler_inputs
-        self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
+        self._excluded = draws.get("excluded") if drawn == "examples" else None
         records = self._inputs.units if self._excluded is None else len(self._excluded)
         self._sampler = Sampler(plan, key, records=records, groups=draws.get("groups"))
 
@@ -128,9 +119,18 @@ class PrivateTrainingSteps(PlanSteps):
         with _devices.compute_mode(self._performance.device, self._performance.precision):
             return self._step(step, self._inputs.micro_batches(self._key, step, participants, self._workers), state)
 
+    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise state after a lost step, which was paid for."""
+        return self._step.skip_lost(step, state)
+
     def halve(self) -> int | None:
         """Halves the micro-batch size after running out of memory. Returns the new size, or None if it was 1."""
         return self._inputs.halve()
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """Epsilon after so many steps; None where the plan's theorem only holds for all steps together."""
+        known = self._plan.theorem.by_prefix or step == self._plan.steps
+        return {"epsilon": self._plan.epsilon(steps=step) if known else None}
 
 
 class DivergedError(SfumatoError):
@@ -237,6 +237,26 @@ def _pop_gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if found is None else found
 
 
+class NoSteps:
+    """The steps of an untrained embedding: there are none, and no training data are read."""
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """Raises TypeError."""
+        raise TypeError("an untrained embedding has no steps")
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """No figures."""
+        return {}
+
+
+def public_steps_of(job: PublicJob, key: RunKey, progress: Progress | None = None) -> Steps:
+    """The steps of a run without a plan: on batches, in rounds of virtual clients, or none."""
+    if not job.uses_data:
+        return NoSteps()
+    in_rounds = job.embedding is not None and job.embedding.rounds is not None
+    return (NoiselessSteps if in_rounds else PublicSteps)(job, key, progress)
+
+
 PRIVATE = RunKind(steps=PrivateTrainingSteps, scorer=scorer_of)
-PUBLIC = RunKind(steps=PublicSteps, scorer=scorer_of)
-"""Kinds of steps of classifiers: private, and without privacy."""
+PUBLIC = RunKind(steps=public_steps_of, scorer=scorer_of)
+"""Kinds of runs: private, and without privacy."""

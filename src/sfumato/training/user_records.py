@@ -54,6 +54,10 @@ class UserRecords:
     def __len__(self) -> int:
         return len(self.names)
 
+    def rows(self, user: int) -> np.ndarray:
+        """The rows of a user's records, ascending."""
+        return self.order[self.ends[user] : self.ends[user + 1]]
+
     def draw_name(self, user: int) -> str:
         """What the draws of a user go by: the name, since the number moves if another user is added or removed."""
         return f"user {self.names[user]}"
@@ -69,7 +73,7 @@ class UserRecords:
         >>> [records.shown(user, RunKey.from_seed(0), step=0).tolist() for user in (0, 1)]
         [[1], [2, 3]]
         """
-        rows = self.order[self.ends[user] : self.ends[user + 1]]
+        rows = self.rows(user)
         if self.per_step is None or len(rows) <= self.per_step:
             return rows
         generator = key.generator("records", step, self.draw_name(user))

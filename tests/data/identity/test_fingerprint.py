@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sfumato.data.fingerprint import fingerprint
 from sfumato.data.records import Records
+from sfumato.data.subsets import fingerprint
 
 
 def records(count, seed=0, **changes):

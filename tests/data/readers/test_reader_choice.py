@@ -147,7 +147,7 @@ class Stream(IterableDataset):
         (Keys(), "item 0 of the Keys is a dict with the keys pixels, labels, and no pair of image and label"),
         (Endless(), "a Endless has no length; give it __len__"),
         (Stream(), "a Stream is read from its start"),
-        ((IMAGES, np.full(80, None)), "y of the arrays holds something other than class names"),
+        ((IMAGES, np.full(80, None)), "y of the arrays must be class names \\(N,\\), got object"),
         (TensorDataset(TENSORS), "item 0 of the TensorDataset is 1 things, and no pair of image and label"),
         (TensorDataset(TENSORS.float() - 1.0, torch.from_numpy(LABELS)), "without Normalize"),
         (TensorDataset(TENSORS, torch.rand(80)), "the label of item 0 of the TensorDataset is float32"),

@@ -149,7 +149,7 @@ def test_what_else_a_source_can_do(table, key):
 @pytest.mark.parametrize(
     ("content", "declared", "match"),
     [
-        ("text,label\n", {}, "lists no text"),
+        ("text,label\n", {}, "holds no record"),
         ("text,title\nx,y\n", {}, "no column 'label'"),
         ("body,label\nx,y\n", {"text_column": ["text"]}, "no column 'text'"),
         ("text,label\nx,\n", {}, "line 2 of .* has no label"),

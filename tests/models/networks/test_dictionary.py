@@ -8,7 +8,7 @@ from sfumato import SfumatoError
 from sfumato.gradients import per_example_outputs
 from sfumato.models import create, trunk_of
 from sfumato.models.networks.dictionary import FEATURE_NORM, NORM_WITH_WAVELETS, SMALLEST, Dictionary, Scattering
-from sfumato.models.priors.stored import prior_for
+from sfumato.models.networks.prior import prior_for
 
 
 def images(channels, size, count=3):

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from sfumato.models import create, registry
-from sfumato.models.model_spec import parse
 from sfumato.models.networks import zoo
+from sfumato.models.registry import parse
 
 SMALL = "timm:dm_nfnet_f0,depths=(1,1,1,1),channels=(32,32,32,32),stem_chs=32,group_size=8"
 

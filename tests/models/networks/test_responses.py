@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from sfumato.models.networks.responses import responses
-from sfumato.models.priors.stored import EVENNESS, WIDTH, Atoms, SecondLayer
+from sfumato.models.networks.prior import EVENNESS, WIDTH, Atoms, SecondLayer, responses
 
 
 def images(channels, size, count=1):

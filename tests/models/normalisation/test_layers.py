@@ -8,7 +8,7 @@ from torch.nn import functional
 from sfumato import ClippedGradient, SfumatoError
 from sfumato.gradients.checks.oracle import clipped_sum
 from sfumato.models import KINDS, PUBLIC, create, replace_norms
-from sfumato.models.normalisation.norms import PublicNorm, WSConv2d, standardise
+from sfumato.models.norms import PublicNorm, WSConv2d, standardise
 
 
 def model(spelling: str = "lenet5,norm=batch", size: int = 28) -> nn.Module:

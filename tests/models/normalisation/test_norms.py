@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.models.normalisation.norms import NORMS, normalisation
+from sfumato.models.norms import NORMS, normalisation
 
 # Over which dimensions of (N, C, H, W), or of (N, C), values have mean zero and variance one afterwards.
 MOMENTS = {"batch": (0, 2, 3), "layer": (1, 2, 3), "instance": (2, 3)}

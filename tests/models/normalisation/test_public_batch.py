@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import ClippedGradient, SfumatoError
+from sfumato.models import public_norms as public_batch
 from sfumato.models import refresh, refreshed_weights, replace_norms
-from sfumato.models.normalisation import public_batch
-from sfumato.models.normalisation.norms import OwnPublicNorm
+from sfumato.models.norms import OwnPublicNorm
 
 FORMS = ("public-batch", "public-batch-own", "public-batch-joint", "public-batch-through")
 

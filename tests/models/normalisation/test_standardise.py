@@ -1,7 +1,7 @@
 import torch
 from torch.func import functional_call, grad, vmap
 
-from sfumato.models.normalisation.norms import WSConv2d, standardise
+from sfumato.models.norms import WSConv2d, standardise
 
 
 def test_rows_have_mean_zero_and_variance_one_over_fan_in():

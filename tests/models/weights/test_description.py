@@ -10,7 +10,7 @@ import sfumato
 from sfumato import SfumatoError, models
 from sfumato.data import Transform
 from sfumato.models import METADATA, parse_description
-from sfumato.models.weights.description import REQUIRED
+from sfumato.models.description import REQUIRED
 
 RIGHT = {
     "format": 2,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.models import Architecture, build_backbone, whitened
-from sfumato.models.weights.backbone import LEAST_SHRINKAGE, shrinkage, whitening
+from sfumato.models.backbone import LEAST_SHRINKAGE, shrinkage, whitening
 
 
 @given(images=st.integers(1, 200), width=st.integers(1, 12), scale=st.floats(1e-3, 1e3), seed=st.integers(0, 2**32 - 1))

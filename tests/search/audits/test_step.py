@@ -15,8 +15,7 @@ from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, ClippedSum
-from sfumato.models.losses import multilabel_cross_entropy
-from sfumato.models.shares import answer_weights
+from sfumato.models.losses import answer_weights, multilabel_cross_entropy
 from sfumato.privacy import FullBatch, QuantileClipping, User
 from sfumato.randomness.noise.secure import SecureNoise
 from sfumato.runs import audit_outcomes

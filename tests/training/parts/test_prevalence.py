@@ -5,7 +5,7 @@ import torch
 
 from sfumato import PrivacyPlan, open_source, train
 from sfumato.experiment.settings import Settings
-from sfumato.models.shares import logit_offsets
+from sfumato.models.losses import logit_offsets
 
 TRAINED, USED = {"normal": 0.26, "pneumonia": 0.74}, {"normal": 0.38, "pneumonia": 0.62}
 SETTINGS = Settings(

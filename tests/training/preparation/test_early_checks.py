@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sfumato import PrivacyPlan, SfumatoError, pretrain, search, train
+from sfumato import PrivacyPlan, SfumatoError, embed, pretrain, search, train
 from sfumato.cli import main
 from sfumato.data import SourceSpec
-from sfumato.embedding import embed
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import registry
-from sfumato.models.weights.head import check as check_model
+from sfumato.models.head import check as check_model
 from sfumato.privacy import Example, User
 from sfumato.privacy.planning.by_name import NAMES_OF_MECHANISMS, NAMES_OF_PARTICIPATIONS
 from sfumato.randomness import Choice

@@ -100,7 +100,7 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
     def with_recipe(self, what: str) -> Self:
         """These options, completed by those of the recipe if `what` is one."""
         from sfumato.data import refuse_absent
-        from sfumato.embedding.choices import unused_choices
+        from sfumato.experiment.client_choices import unused_choices
 
         if not recipe.is_recipe(what):
             if self.source is not None:

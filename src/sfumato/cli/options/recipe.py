@@ -18,7 +18,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of, nearest
 from sfumato._files import path_errors, regular_file
 from sfumato.data.declared import Declared
-from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.experiment.clients import EmbeddingExperiment
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def _takes_images(file: Path) -> bool:
     """Whether the model takes images, according to its file. Defects of the file are reported when it is loaded."""
     from safetensors import SafetensorError, safe_open
 
-    from sfumato.models.weights.description import parse_description
+    from sfumato.models.description import parse_description
 
     try:
         with safe_open(regular_file(file), framework="numpy") as opened:

@@ -243,7 +243,7 @@ def show_dry_run(data: dict[str, Any], *, every: bool, json: bool) -> None:
 
 def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     """What a run would do, as plain data."""
-    from sfumato.embedding.choices import UNTRAINED
+    from sfumato.experiment.client_choices import UNTRAINED
     from sfumato.privacy.planning import remarks
     from sfumato.training.job import PublicJob
 
@@ -260,23 +260,23 @@ def dry_run_data(job: Any, run: RunDirectory) -> dict[str, Any]:
     else:
         data["plan"] = remarks.costs(job.plan) | remarks.figures(job.plan)
         data["privacy_plan"] = job.plan.to_dict()
-    if (clients := getattr(job, "clients", None)) is not None:
+    if job.embedding is not None:
+        clients = job.embedding.clients
         data["clients"] = clients.recorded if clients.method == UNTRAINED else clients.to_dict()
     return data | _estimates(job)
 
 
 def _estimates(job: Any) -> dict[str, Any]:
     """Estimates for a run: time and memory, signal, published figures, and kept weights."""
-    from sfumato.embedding import job as of_embedding
     from sfumato.privacy.planning import remarks
     from sfumato.training.launch import current_workers
-    from sfumato.training.preparation.estimate import average_bytes, estimate, idle_warning
+    from sfumato.training.preparation.estimate import average_bytes, embedding_seconds, estimate, idle_warning
     from sfumato.training.weights import trained_bytes
 
-    if hasattr(job, "clients"):
+    if job.embedding is not None:
         trained = job.module.parameters() if getattr(job, "uses_data", True) else ()
         expected = {
-            "seconds": of_embedding.seconds(job),
+            "seconds": embedding_seconds(job, job.embedding),
             "parameters": sum(weights.numel() for weights in trained if weights.requires_grad),
             "processes": current_workers().count,
             "average_bytes": average_bytes(job),

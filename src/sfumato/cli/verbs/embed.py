@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import PrivateRun
 from sfumato.cli.parser import option
-from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
-from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.experiment.client_choices import BudgetOfRounds, ClientChoices, ServerChoices
+from sfumato.experiment.clients import EmbeddingExperiment
 from sfumato.experiment.settings import NoiseMade, Pair
 
 if TYPE_CHECKING:
-    from sfumato.embedding.job import AnyJob
-    from sfumato.embedding.run import EmbeddingTrial
     from sfumato.runs.directory import RunDirectory
+    from sfumato.training.embedding import EmbeddingTrial
+    from sfumato.training.job import PrivateJob, PublicJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
 
     def trial(self) -> EmbeddingTrial:
         """The requested training."""
-        from sfumato.embedding.run import EmbeddingTrial
+        from sfumato.training.embedding import EmbeddingTrial
 
         return EmbeddingTrial(
             experiment=EmbeddingExperiment(
@@ -49,8 +49,8 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
             earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
         )
 
-    def job_from_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
+    def job_from_record(self, path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
         """The job of a run directory, from its record."""
-        from sfumato.embedding.run import job_from_record
+        from sfumato.training.preparation.from_record import embedding_job_from_record
 
-        return job_from_record(path)
+        return embedding_job_from_record(path)

@@ -164,7 +164,7 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
         """The figures of an embedding: recall at a false accept rate, and retrieval by nearest neighbours."""
         import numpy as np
 
-        from sfumato.embedding.steps import BATCH, embed_records, evaluation
+        from sfumato.evaluation.embeddings import BATCH, embed_records, evaluation
 
         for name in ("label_sets", "positive", "prevalence"):
             if (value := getattr(self, name)) is not None:

@@ -178,15 +178,7 @@ class Finish(RunArgument):
     def run(self) -> None:
         """Finish the run and print the results."""
         from sfumato.cli.output import training_output
-        from sfumato.embedding.run import is_embedding
-        from sfumato.embedding.run import job_from_record as of_embedding
-        from sfumato.runs.directory import RunDirectory
         from sfumato.training.preparation import from_record
 
-        embeds = is_embedding(RunDirectory(self.run_directory))
-        if (ended := from_record.ended_already(self.run_directory)) is None and embeds:
-            job, run = of_embedding(self.run_directory)
-            ended = from_record.finish_early(job, run)  # type: ignore[arg-type] - a private job, as checked
-        elif ended is None:
-            ended = from_record.finish(self.run_directory, trust_code=self.trust_code)
+        ended = from_record.finish(self.run_directory, trust_code=self.trust_code)
         training_output.show(ended, json=self.json)

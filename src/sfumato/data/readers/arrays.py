@@ -14,8 +14,9 @@ from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.levels import Levels, undeclared
 from sfumato.data.readers import numpy_archive
-from sfumato.data.readers.numpy_archive import checked_column, columns_among, parts_of
-from sfumato.data.readers.texts import load_numbers
+from sfumato.data.readers.listing import refuse_empty
+from sfumato.data.readers.numpy_archive import checked_column, columns_among, malformed, out_of_range, parts_of
+from sfumato.data.readers.table import load_numbers
 from sfumato.data.record_users import BY_CLASS, check_by_class, record_in_test, refuse_several
 from sfumato.data.source import Parts
 from sfumato.data.subsets import MARK
@@ -25,6 +26,7 @@ _MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 _PAIR = ("x", "y")
 _SIDES = (("train", False), ("test", True))
 _FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "rows": "rows"}
+_LABELS = "whole numbers (N,), or 0 and 1 (N, L) for several labels"
 _WHOLE = "save integers 0, 1, 2, ..., and their names in an array called classes"
 
 
@@ -170,8 +172,7 @@ def _require_forms(arrays: dict[str, np.ndarray], where: str, order: Order) -> t
                 f"{images} of {where} holds {counts[0]} images and {labels} {counts[1]} labels",
                 "save one label for each image",
             )
-        if not counts[0]:
-            raise SfumatoError(f"{images} of {where} is empty", "save at least two images of each class")
+        refuse_empty(counts[0], f"{images} of {where}")
     return wanted, beside
 
 
@@ -182,18 +183,14 @@ def _are_texts(array: np.ndarray, texts: Texts) -> bool:
 
 def _require_images(images: np.ndarray, what: str, levels: Levels | None) -> None:
     shape = (*images.shape, 1) if images.ndim == 3 else images.shape
-    if len(shape) != 4 or shape[3] not in (1, 3):
-        raise SfumatoError(
-            f"{what} has the shape {shape}; it must be (N, H, W), (N, H, W, 1) or (N, H, W, 3)",
-            "move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices",
-        )
-    if 0 in shape[1:]:
-        raise SfumatoError(f"{what} has the shape {shape}: no pixels", "save images that have some")
+    if len(shape) != 4 or shape[3] not in (1, 3) or 0 in shape[1:]:
+        remedy = "move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices"
+        raise malformed(what, images, "images (N, H, W), (N, H, W, 1) or (N, H, W, 3)", remedy)
     deep = images.dtype.kind in "iu" and images.dtype.itemsize == 2
     if deep and levels is None:
         raise undeclared(what)
     if not (deep or images.dtype == np.uint8 or images.dtype.kind == "f"):
-        raise SfumatoError(f"{what} is {images.dtype}", "save uint8 from 0 (black) to 255 (white)")
+        raise malformed(what, images, "uint8", "save uint8 from 0 (black) to 255 (white)")
 
 
 def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
@@ -211,22 +208,14 @@ def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) ->
     for index, image in enumerate(images):
         if not (image.min(initial=0) >= 0 and image.max(initial=0) <= 1):  # true for NaN as well
             value = next(number for number in image.ravel().tolist() if not 0 <= number <= 1)
-            raise SfumatoError(
-                f"{name} of {where} is {images.dtype} and holds {value:g} in image {index}, outside [0, 1]",
-                "save uint8 from 0 (black) to 255 (white), or scale to [0, 1]",
-            )
+            raise out_of_range(f"image {index} of {name} of {where}", value)
         result[index] = np.rint(255 * image.astype(np.float64))
     return result
 
 
 def _require_labels(labels: np.ndarray, what: str) -> None:
-    if labels.ndim not in (1, 2) or 0 in labels.shape[1:]:
-        raise SfumatoError(
-            f"{what} has the shape {labels.shape}; it must be (N,), or (N, L) for several labels",
-            "save one integer for each image, or a row of 0 and 1",
-        )
-    if labels.dtype.kind not in "iubf":
-        raise SfumatoError(f"{what} is {labels.dtype}", _WHOLE)
+    if labels.ndim not in (1, 2) or 0 in labels.shape[1:] or labels.dtype.kind not in "iubf":
+        raise malformed(what, labels, _LABELS, _WHOLE)
 
 
 def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
@@ -234,14 +223,11 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
         labels = labels[:, 0]
     if labels.ndim == 2:
         if not np.isin(labels, (0, 1)).all():
-            raise SfumatoError(
-                f"{name} of {where} has the shape {labels.shape} and holds something other than 0 and 1",
-                "save 1 for true labels and 0 for the others, as uint8",
-            )
+            raise malformed(f"{name} of {where}", labels, _LABELS, "save 1 for true labels, else 0")
         return labels.astype(np.int64)
     if labels.dtype.kind in "bf":  # 1.0 and true are 1
         if not np.isin(labels, np.arange(len(labels))).all():
-            raise SfumatoError(f"{name} of {where} is {labels.dtype}", _WHOLE)
+            raise malformed(f"{name} of {where}", labels, _LABELS, _WHOLE)
         labels = labels.astype(np.int64)
     for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label <= np.iinfo(np.int64).max:
@@ -254,10 +240,8 @@ def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
         return None
     names = tuple(map(to_nfc, listed.tolist())) if listed.dtype.kind == "U" and listed.ndim == 1 else ()
     if len({*names} - {""}) < max(2, len(listed)):
-        raise SfumatoError(
-            f"classes of {where} must be at least two different names, got {listed.dtype} {listed.shape}",
-            "save it as numpy.array(['cat', 'dog']), or leave it out",
-        )
+        remedy = "save it as numpy.array(['cat', 'dog']), or leave it out"
+        raise malformed(f"classes of {where}", listed, "at least two different names", remedy)
     for name in names:
         class_lists.refuse_unwritable(name, f"classes of {where} holds a name that cannot be used:")
     return names

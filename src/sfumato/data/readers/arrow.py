@@ -16,12 +16,12 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.classes import notes_on_parts, part_in_name, test_part, to_nfc, user_name
+from sfumato.data.classes import part_in_name, parts_read, to_nfc, user_name
 from sfumato.data.declared import Order
 from sfumato.data.decoding import read_bytes
 from sfumato.data.paths import UnreadableError, expanded, is_data_set
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import Listing, Texts, check_names, columns_of, not_binary
+from sfumato.data.readers.listing import Listing, Texts, check_names, columns_of, not_binary, refuse_empty
 from sfumato.data.readers.shards import (
     ParquetRows,
     bytes_in,
@@ -50,8 +50,7 @@ def listing(stored: ParquetRows, parts: Sequence[str | None], order: Order, wher
     Args:
         parts: part of each shard, "train" or "test"; None to let the keyed hash decide.
     """
-    if not len(stored):
-        raise SfumatoError(f"{where} has no rows", "add some")
+    refuse_empty(len(stored), where)
     reader = _Reader(stored, order, where)
     for group in range(len(stored.groups)):
         reader.add(group)
@@ -367,24 +366,8 @@ def from_sets(sets: Mapping[Any, Any], order: Order, where: str) -> Parts:
         sets: `datasets.Dataset`s by split name; None for a data set without one.
         where: name of the data sets in errors.
     """
-    chosen, parts, notes = _parts(sets, where)
-    stored = TableRows([(name or where, sets[name]) for name in chosen])
-    return load_files(listing(stored, parts, order, where), order, where=where, notes=notes)
-
-
-def _parts(
-    sets: Mapping[str | None, Any], where: str
-) -> tuple[Sequence[str | None], list[str | None], tuple[str, ...]]:
-    """The splits to read, the part of each (None to split it), and notes."""
-    if len(sets) == 1:
-        return [*sets], [None], ()
-    known = {name: part_in_name(name or "") for name in sets}
-    if odd := [name for name, part in known.items() if part is None]:
-        raise SfumatoError(
-            f"{where} has the split {odd[0]!r} beside others", "give the splits train and test, or one split of it"
-        )
-    if "train" not in known.values():
-        raise SfumatoError(f"{where} has no split train", "give the train split as well")
-    read = {"train": "train", test_part(known.values()): "test"}
-    chosen = {name: read[part] for name, part in known.items() if part in read}
-    return [*chosen], [*chosen.values()], notes_on_parts(known.values(), where)
+    read, notes = dict.fromkeys(sets), ()
+    if len(sets) > 1:
+        read, notes = parts_read({name: part_in_name(name or "") for name in sets}, where)
+    stored = TableRows([(name or where, sets[name]) for name in read])
+    return load_files(listing(stored, [*read.values()], order, where), order, where=where, notes=notes)

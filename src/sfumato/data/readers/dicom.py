@@ -22,7 +22,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data.levels import Levels, UndeclaredError
-from sfumato.data.paths import UnreadableError, refuse_too_large
+from sfumato.data.paths import UnreadableError, refuse_too_large, several_images, unreadable
 
 if TYPE_CHECKING:
     from pydicom import Dataset, FileDataset
@@ -100,7 +100,7 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
     else:
         given = np.atleast_1d(np.asarray(data, np.int64))
         if given.min(initial=0) < 0:
-            raise UnreadableError(f"{name} has a lookup table with entries below 0", "replace the file, or remove it")
+            raise unreadable(name, "has a lookup table with entries below 0")
         words = (given & 0xFFFF).astype("<u2")
     if len(words) == count:
         entries = words.astype(np.uint16)
@@ -109,9 +109,8 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
     elif len(words) == -(-count // 2):  # the lower byte of a word comes first, whatever the byte order
         entries = np.frombuffer(words.astype("<u2").tobytes(), np.uint8)[:count].astype(np.uint16)
     else:
-        raise UnreadableError(
-            f"{name} has a lookup table whose descriptor says {count} entries of {bits} bits, but its data have not",
-            "replace the file, or remove it",
+        raise unreadable(
+            name, f"has a lookup table whose descriptor says {count} entries of {bits} bits, but its data have not"
         )
     return Table(first=first, entries=entries, bits=bits)
 
@@ -177,7 +176,7 @@ def to_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
     if _is_grey(dataset):
         values = _apply_modality(stored, dataset, name)
         if not np.isfinite(values).all():
-            raise UnreadableError(f"{name} holds values that are not finite", "replace the file, or remove it")
+            raise unreadable(name, "holds values that are not finite")
         greys = _apply_window(values, dataset, name) if levels is None else levels.apply(values, name)
         return Image.fromarray(255 - greys if dataset.PhotometricInterpretation == "MONOCHROME1" else greys)
     colours, bits = stored, dataset.BitsStored
@@ -232,10 +231,7 @@ def _dataset(content: bytes, name: str) -> FileDataset:
     shared, by_frame = (dataset.get(f"{one}FunctionalGroupsSequence") or [] for one in ("Shared", "PerFrame"))
     frames = max(int(dataset.get("NumberOfFrames") or 1), len(by_frame))
     if frames != 1:
-        raise UnreadableError(
-            f"{name} has {frames} frames, but a single image is needed",
-            "save each frame as a separate file, or remove it",
-        )
+        raise several_images(name, f"has {frames} frames", "each frame")
     for group, (macro, replaced) in itertools.product((*shared, *by_frame), _MACROS.items()):
         for item in (group.get(macro) or [])[:1]:
             for tag in replaced:

@@ -17,7 +17,6 @@ from sfumato.data import classes as class_lists
 from sfumato.data import decoding as image_files
 from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Declared, Order, Pixels, check_size
-from sfumato.data.fingerprint import streamed
 from sfumato.data.readers.dicom import BY_PATIENT, patient
 from sfumato.data.readers.listing import Listing, Texts
 from sfumato.data.record_users import (
@@ -31,6 +30,7 @@ from sfumato.data.record_users import (
 )
 from sfumato.data.records import FileRecords, Records, map_in_threads, paths_of
 from sfumato.data.source import Parts
+from sfumato.data.subsets import streamed
 
 COUNTED = 20_000
 """Largest number of records that are all checked when one cannot be read."""
@@ -89,7 +89,7 @@ def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...
     classes = declared.labels.classes or listing.written or class_lists.sort_names(listing.names)
     if len(classes) == 1 and not declared.purpose.open_set:
         listing.with_classes(classes, "the file")
-        raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
+        class_lists.refuse_one_class(classes, where)
     return classes
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import NoReturn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
@@ -97,6 +99,43 @@ def refuse_unclear_classes(folders: Sequence[Path], where: str, *, by_folder: bo
         "if these names are the classes, give `class_from=folder:2`, and with it `user_from=folder` and `unit=user` if "
         "each outer folder is one person's; if the outer folders are the classes, give `class_from=folder:1`",
     )
+
+
+def refuse_without_users(spec: str = "", command: str = "embed") -> NoReturn:
+    """Refuses a source without users. For a folder, the error suggests a command that works.
+
+    Args:
+        spec: spelling of the source, if known.
+        command: the command and its options: "embed", or "train --unit user".
+    """
+    kind, _, argument = spec.partition(":")
+    if kind == "folder":
+        raise SfumatoError(f"{spec} does not name the user of each image", _remedy_of_folder(argument, command))
+    raise SfumatoError(
+        "the source does not name the user of each record",
+        "give a table with the column user, an archive with users_train, or a folder with `user_from`; where each "
+        "class is one user, `user_from=class` says so of all three",
+    )
+
+
+def _remedy_of_folder(path: str, command: str) -> str:
+    """A remedy from the folder's layout. Folders are listed, no image is opened."""
+    layout = layout_of(path)
+    refuse_unclear_classes(subfolders(layout.root), f"folder {path!r}", by_folder=True)
+    rule, embeds = layout.suggested_user_from, command == "embed"
+    if rule == BY_CLASS and not embeds:  # a classifier's classes are no users
+        return (
+            f"its folders are {layout.pattern.replace('PERSON', 'CLASS')}: give each user a folder in every class, "
+            f"{layout.pattern.replace('PERSON', 'CLASS/USER')}, and `user_from=folder`; or a regular expression that "
+            "finds the user in a file's name"
+        )
+    if rule is None:
+        folders = "person, PATH/PERSON/IMAGE, and give `user_from=class`"
+        return f"make a folder for each {folders if embeds else 'user, PATH/CLASS/USER/IMAGE, with `user_from=folder`'}"
+    verb, *options = command.split(" ", 1)
+    whole = " ".join(["sfumato", verb, shlex.quote(f"folder:{layout.root}"), *options, f"--user-from {rule}"])
+    whose = "class is one person" if rule == BY_CLASS else "inner folder is one user's"
+    return f"its folders are {layout.pattern}: if each {whose}, give `user_from={rule}`, as in {whole}"
 
 
 def subfolders(folder: Path) -> list[Path]:

@@ -259,6 +259,12 @@ def _no_column(where: str, column: str, first: Sequence[str], remedy: str) -> Sf
     return SfumatoError(f"{where} has no column {column!r}, only {shown}", remedy)
 
 
+def refuse_empty(count: int, where: str) -> None:
+    """Refuses data without a record."""
+    if not count:
+        raise SfumatoError(f"{where} holds no record", "add at least two of each class")
+
+
 def not_binary(column: str, where: str) -> SfumatoError:
     """The error for a label's column with other values than 0 and 1."""
     return SfumatoError(

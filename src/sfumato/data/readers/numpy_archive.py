@@ -25,6 +25,17 @@ from sfumato.data.record_users import SEPARATOR, codes_of, refuse_several
 from sfumato.data.records import Records, numbered
 from sfumato.data.source import Parts
 
+
+def malformed(what: str, array: np.ndarray, wanted: str, remedy: str) -> SfumatoError:
+    """The error for an array of another type, shape or content than is read."""
+    return SfumatoError(f"{what} must be {wanted}, got {array.dtype} {array.shape}", remedy)
+
+
+def out_of_range(what: str, value: float) -> SfumatoError:
+    """The error for a floating-point image with a value outside [0, 1]."""
+    return SfumatoError(f"{what} holds {value:g}, outside [0, 1]", "give uint8 from 0 to 255, or scale to [0, 1]")
+
+
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
 
 
@@ -208,10 +219,8 @@ def _users(users: np.ndarray, what: str, images: int) -> np.ndarray:
 def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:
     """Text (N,). Whole numbers become decimal digits, so that an archive names users like a table."""
     if texts.shape != (images,) or texts.dtype.kind not in "iuU":
-        raise SfumatoError(
-            f"{what} must be {images} whole numbers or texts, one for each image, got {texts.dtype} {texts.shape}",
-            "save numpy.array(['ann', 'bob', ...]), or numbers",
-        )
+        wanted = f"{images} whole numbers or texts, one for each image"
+        raise malformed(what, texts, wanted, "save numpy.array(['ann', 'bob', ...]), or numbers")
     texts = texts.astype(np.str_)
     for name in np.unique(texts).tolist():
         if not name.strip():

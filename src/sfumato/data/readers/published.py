@@ -3,8 +3,10 @@ torchvision:NAME, torchvision's data sets with an image and a class per record."
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
+import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data import kinds
 from sfumato.data.classes import part_by_name
 from sfumato.data.declared import Order
 from sfumato.data.readers import python_data
@@ -75,6 +76,61 @@ def in_public_test(labels: np.ndarray) -> np.ndarray:
     return test
 
 
+CHOSEN = {"EMNIST": {"split": "balanced"}}
+"""Required arguments besides the root."""
+_SUCH_AS = "choose one of torchvision.datasets with classes, such as MNIST, CIFAR10, Food101 or OxfordIIITPet"
+_OTHERS = {
+    "ImageFolder": "write folder:PATH for a folder of class folders",
+    "DatasetFolder": "write folder:PATH for a folder of class folders",
+    **dict.fromkeys(("LSUNClass", "SBU", "WIDERFace", "LFWPairs"), ""),
+}
+"""Data sets whose signature fits, but whose items do not, with a remedy."""
+
+
+def torchvision_sets() -> dict[str, type]:
+    """torchvision's data sets of images with classes, by their signatures: only `root` is required, labels can be
+    transformed, and image and label are not transformed jointly, as for boxes and masks."""
+    from torchvision import datasets
+
+    found = {name: getattr(datasets, name) for name in datasets.__all__}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and _has_classes(name, kind)}
+
+
+def _has_classes(name: str, kind: type) -> bool:
+    """Whether a data set has classes, by its arguments and which of them are required."""
+    known = parameters(kind)
+    required = {argument for argument, parameter in known.items() if parameter.default is parameter.empty}
+    joint = "transforms" in known and "target_types" not in known
+    alone = required - {*CHOSEN.get(name, ())} == {"root"}
+    return name not in _OTHERS and alone and "target_transform" in known and not joint
+
+
+def parameters(kind: type) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a class, including those of its base if it passes on `**kwargs`."""
+    known = dict(inspect.signature(kind).parameters)
+    passed_on = [name for name, parameter in known.items() if parameter.kind is parameter.VAR_KEYWORD]
+    for name in passed_on:
+        del known[name]
+    return {**parameters(kind.__bases__[0]), **known} if passed_on else known
+
+
+def torchvision_set(name: str) -> tuple[str, type]:
+    """The name of a data set as torchvision spells it, and its class. Data sets without classes are refused."""
+    from torchvision import datasets
+
+    with_classes = torchvision_sets()
+    for spelling, kind in with_classes.items():
+        if spelling.lower() == name.lower():
+            return spelling, kind
+    other = next((spelling for spelling in datasets.__all__ if spelling.lower() == name.lower()), None)
+    if other is None:
+        near = difflib.get_close_matches(name, with_classes, n=1)
+        remedy = f"did you mean torchvision:{near[0]}" if near else _SUCH_AS
+        raise SfumatoError(f"{'torchvision:' + name!r} is not known", remedy)
+    remedy = _OTHERS.get(other) or _SUCH_AS
+    raise SfumatoError(f"torchvision:{other} is not a data set of images with one class each", remedy)
+
+
 IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 """Data sets that torchvision holds in one array."""
 _TEST_SPLITS = ("test", "val", "valid")
@@ -89,7 +145,7 @@ def load_torchvision(name: str, order: Order) -> Parts:
     by a keyed hash. EMNIST is its `balanced` split (47 classes), transposed, since its files store every image mirrored
     at the diagonal.
     """
-    name, kind = kinds.torchvision_set(name)
+    name, kind = torchvision_set(name)
     where, loading = f"torchvision:{name}", order.declared.loading
     root = Path(loading.root).expanduser() if loading.root else default_root()
     sets = _sets(name, kind, root, download=loading.download)
@@ -122,8 +178,8 @@ def default_root() -> Path:
 
 def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | None, Any]:
     """The training and test sets, by part; a single set with key None if there are no parts."""
-    known = kinds.parameters(kind)
-    given = kinds.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
+    known = parameters(kind)
+    given = CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
 
     def made(**which: Any) -> Any:
         return _create(name, kind, root, given | which)

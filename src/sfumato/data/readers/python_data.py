@@ -27,7 +27,8 @@ from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.readers.arrays import parts_from_arrays
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import ListingBuilder
+from sfumato.data.readers.listing import ListingBuilder, refuse_empty
+from sfumato.data.readers.numpy_archive import malformed, out_of_range
 from sfumato.data.record_users import refuse_several
 from sfumato.data.source import Parts
 
@@ -218,10 +219,7 @@ def channels_last(images: np.ndarray, *, tensors: bool) -> np.ndarray:
 def _texts(labels: np.ndarray, name: str) -> list[str]:
     texts = labels.tolist()
     if labels.ndim != 1 or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise SfumatoError(
-            f"{name} of {WHERE} holds something other than class names",
-            "give one name for each image, or integers from 0",
-        )
+        raise malformed(f"{name} of {WHERE}", labels, "class names (N,)", "give one for each image, or integers from 0")
     return [class_lists.to_nfc(text.strip()) for text in texts]
 
 
@@ -321,8 +319,7 @@ def load_sets(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts
             order.progress(place + 1, len(stored))
         if bool(user) != ("user" in found.optional_facts):
             raise SfumatoError(f"{name} says otherwise than others whether it has a user", "give each item its user")
-    if not len(found):
-        raise SfumatoError(f"{where} is empty", "give one that holds images")
+    refuse_empty(len(found), where)
     for place in range(min(8, len(stored))):  # detects random transforms early
         stored.item(place)
     written = known[0] if not several and len(set(known)) == 1 else None
@@ -407,16 +404,17 @@ def _as_image(given: Any, name: str) -> Image.Image:
         raise SfumatoError(f"the image of {name} is a {type(given).__name__}", _ITEMS)
     array = channels_last(array_of(given, f"the image of {name}"), tensors=hasattr(given, "detach"))
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    if 0 in array.shape or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3):
-        raise SfumatoError(f"the image of {name} has the shape {array.shape}", _ITEMS)
+    plane = array.ndim == 2
+    if 0 in array.shape or not (plane or (array.ndim == 3 and array.shape[2] == 3)):
+        raise malformed(f"the image of {name}", array, "(H, W), or (H, W, 3) in colour", _ITEMS)
     if array.dtype.kind == "f":
         if not (array.min() >= 0 and array.max() <= 1):  # true for NaN as well
             value = next(number for number in array.ravel().tolist() if not 0 <= number <= 1)
             raise SfumatoError(
-                f"the image of {name} holds {value:g}, outside [0, 1]",
+                out_of_range(f"the image of {name}", value).problem,
                 "give the data set without Normalize: images are scaled here by public constants",
             )
         array = np.rint(255 * array.astype(np.float64)).astype(np.uint8)
-    if array.dtype == np.uint8 or (array.dtype == np.uint16 and array.ndim == 2):
+    if array.dtype == np.uint8 or (array.dtype == np.uint16 and plane):
         return Image.fromarray(np.ascontiguousarray(array))
-    raise SfumatoError(f"the image of {name} is {array.dtype} {array.shape}", _ITEMS)
+    raise malformed(f"the image of {name}", array, "bytes or numbers in [0, 1]", _ITEMS)

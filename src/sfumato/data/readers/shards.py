@@ -25,7 +25,7 @@ import numpy as np
 from sfumato._checks import SfumatoError, shortened
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import notes_on_parts, part_in_name, test_part
+from sfumato.data.classes import part_in_name, parts_read
 from sfumato.data.paths import UnreadableError, expanded
 
 if TYPE_CHECKING:
@@ -86,20 +86,10 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
     """
     common = os.path.commonpath([path.parent for path in shards])
     found = [_part_name(path.relative_to(common)) for path in shards]
-    names = set(found)
-    if len(names) == 1:
+    if len(set(found)) == 1:
         return list(shards), [None] * len(found), ()
-    if None in names:
-        odd = shards[found.index(None)]
-        raise SfumatoError(
-            f"the name of shard {str(odd)!r} does not name the part (train or test), as others do",
-            "rename it, such as train-00000 or test-00000, or leave it out with a pattern",
-        )
-    if "train" not in names:
-        raise SfumatoError(f"{where} has no train part by the names of its shards", "give the train part as well")
-    read = {"train": "train", test_part(names): "test"}
-    chosen = [(shard, read[name]) for shard, name in zip(shards, found, strict=True) if name in read]
-    return [shard for shard, _ in chosen], [part for _, part in chosen], notes_on_parts(names, where)
+    read, notes = parts_read(dict(zip(shards, found, strict=True)), where)
+    return [*read], [*read.values()], notes
 
 
 def _part_name(path: Path) -> str | None:

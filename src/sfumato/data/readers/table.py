@@ -1,5 +1,6 @@
 """csv:PATH - a table of image files (columns path and label) or texts (columns text and label), compressed or not, with
-optional columns user, group and split. Instead of label, images may have a column for each of several labels."""
+optional columns user, group and split. Instead of label, images may have a column for each of several labels. And texts
+as numbers in an archive."""
 
 from __future__ import annotations
 
@@ -15,18 +16,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import part_by_name, refuse_unwritable, require_declared, to_nfc
-from sfumato.data.declared import Order
-from sfumato.data.readers import texts
+from sfumato.data.classes import part_by_name, refuse_unwritable, require_declared, require_named, sort_names, to_nfc
+from sfumato.data.declared import Order, Texts
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.listing import FACTS, ListingBuilder, columns_of, not_binary
-from sfumato.data.record_users import refuse_several
-from sfumato.data.records import Files, Identities, TextBuffer
+from sfumato.data.readers.listing import FACTS, Listing, ListingBuilder, columns_of, not_binary, refuse_empty
+from sfumato.data.record_users import as_array, record_in_test, refuse_several, stored_code, word_code
+from sfumato.data.records import Files, Identities, TextBuffer, TextRecords
 from sfumato.data.source import Parts
 from sfumato.data.subsets import MARK
+from sfumato.data.tokens import NextWords, Tokens
 
 _QUOTED = re.compile('"[^"]*"')
 _BINARY = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
@@ -54,7 +57,7 @@ def load(path: str, order: Order) -> Parts:
     """
     table = paths.expanded(path)
     first = first_of(table)
-    columns = texts.columns_of(first, order.declared.texts)
+    columns = text_columns(first, order.declared.texts)
     if columns is None or order.declared.loading.path_column is not None:
         return _load_images(table, first, lambda: rows_of(table), order)
     if order.declared.labels.label_columns is not None:
@@ -101,8 +104,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
     if absent:
         missing = next(row[columns["path"]] for line, row in lines_of() if line == absent[0])
         raise _missing_images(table, absent, missing)
-    if not len(builder):
-        raise SfumatoError(f"{where} lists no image", "add a line for each image")
+    refuse_empty(len(builder), where)
     for earlier, later in identities.repeated():
         path = next(row[columns["path"]] for line, row in lines_of() if line == lines[later])
         raise SfumatoError(
@@ -121,14 +123,14 @@ def load_texts(table: Path, first: Sequence[str], columns: Sequence[str], order:
     known, else of the text.
     """
     where, builder, buffer = f"table {str(table)!r}", ListingBuilder(), TextBuffer()
-    if texts.lacks_header(first):
+    if lacks_header(first):
         names = [f"column {number}" for number in range(1, len(first) + 1)]
         if absent := [column for column in columns if column not in names]:
             raise SfumatoError(
                 f"{where} has no column names, so no {absent[0]!r}", "leave `text_column` out, or name the columns"
             )
         for line, row in rows_of(table, names):
-            builder.add(texts.numbered_class(row[names[0]], order, f"line {line} of {str(table)!r}"))
+            builder.add(numbered_class(row[names[0]], order, f"line {line} of {str(table)!r}"))
             buffer.append(" ".join(row[column] or "" for column in columns))
     else:
         labels = None if order.declared.texts.task is None else ()
@@ -141,9 +143,8 @@ def load_texts(table: Path, first: Sequence[str], columns: Sequence[str], order:
             if labels is not None and not text.strip():
                 raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
             buffer.append(text)
-    if not len(buffer):
-        raise SfumatoError(f"{where} lists no text", "add a line for each text")
-    return texts.load_texts(builder.listing(Files(buffer)), buffer, order, where, builder.notes(where))
+    refuse_empty(len(buffer), where)
+    return text_parts(builder.listing(Files(buffer)), buffer, order, where, builder.notes(where))
 
 
 def first_of(table: Path) -> list[str]:
@@ -288,3 +289,135 @@ def _status(file: Path, where: str) -> os.stat_result | None:
             "correct the path, or remove the line",
         ) from None
     return status
+
+
+COLUMN = "text"
+
+
+def text_columns(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
+    """The text columns of a table with this first line; None for a table of images.
+
+    >>> text_columns(["text", "label"], Texts())
+    ('text',)
+    >>> text_columns(["3", "A title", "A description"], Texts())
+    ('column 2', 'column 3')
+    """
+    if declared.text_column is not None:
+        return declared.text_column
+    if lacks_header(first):
+        return tuple(f"column {number}" for number in range(2, len(first) + 1))
+    return (COLUMN,) if COLUMN in first and "path" not in first else None
+
+
+def lacks_header(first: Sequence[str]) -> bool:
+    """Whether a table has no header: its first line starts with the number of a class, as in AG News."""
+    return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
+
+
+def numbered_class(field: str | None, order: Order, where: str) -> str:
+    """The class of a line that begins with its number, counted from 1."""
+    number = (field or "").strip()
+    if not number.isdecimal() or int(number) == 0:
+        raise SfumatoError(
+            f"{where} begins with {number[:40]!r}, which is not a class numbered from 1",
+            "give the table a first line with column names, such as text,label",
+        )
+    classes = order.declared.labels.classes
+    if classes is None:
+        return str(int(number))
+    require_named(int(number), len(classes), f"{where} has", first=1)
+    return classes[int(number) - 1]
+
+
+def text_parts(listing: Listing, buffer: TextBuffer, order: Order, where: str, notes: tuple[str, ...]) -> Parts:
+    """Both parts of listed texts, split by the keyed hash of each user or text if the list names no parts."""
+    key, share, form = order.owner_key, order.declared.loading.share, _form(order)
+    reading, listing = listing.reading(order), listing.split_by_users(order)
+    if isinstance(form, NextWords):
+        classes = form.names
+    else:
+        classes = order.declared.labels.classes or sort_names(listing.names)
+        for name in listing.names:
+            require_declared(name, classes, f"{where} has", "the text")
+        listing = listing.with_classes(classes, "the text")
+    texts = [buffer[place] for place in listing.places.tolist()]
+    stored = [text.encode("utf-8", "surrogatepass") for text in texts]
+    test = listing.test
+    if test is None:
+        test = np.array([record_in_test(key, content, None, share) for content in stored], bool)
+
+    def part(rows: np.ndarray) -> TextRecords:
+        own = [texts[row] for row in rows]
+        tokens, labels = _inputs_and_labels(own, form)
+        return TextRecords(
+            tokens=tokens,
+            codes=as_array(stored_code(key, stored[row]) + word_code(key, texts[row]) for row in rows),
+            texts=np.array(own, dtype=object),
+            rows=rows,
+            **(listing.known(rows) | ({} if labels is None else {"labels": labels})),
+        )
+
+    return Parts(
+        train=part(np.flatnonzero(~test)),
+        test=part(np.flatnonzero(test)),
+        classes=classes,
+        size_rule=_size_rule(order),
+        tokens=form,
+        notes=notes,
+        **reading,
+    )
+
+
+def load_numbers(
+    arrays: dict[str, np.ndarray], order: Order, where: str, *, classes: tuple[str, ...], **reading: Any
+) -> Parts:
+    """Texts that are rows of numbers, in their own parts or split by the keyed hash.
+
+    Args:
+        arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and optional further columns.
+        reading: further fields of `Reading`.
+    """
+    form, key = _form(order, numbers=True), order.owner_key
+
+    def part(side: str) -> TextRecords:
+        x = arrays[f"x{side}"]
+        form.check(x, f"x{side} of {where}")
+        rows = x.astype(np.int32)
+        both = (
+            stored_code(key, row.tobytes()) + stored_code(key, np.trim_zeros(row, "b").tobytes())
+            for row in rows.astype("<i4")
+        )
+        return TextRecords(
+            tokens=_stacked([form.pad(row) for row in rows], form),
+            labels=arrays[f"y{side}"],
+            codes=as_array(both),
+            users=arrays.get(f"users{side}"),
+            groups=arrays.get(f"groups{side}"),
+        )
+
+    train, test = part("_train"), part("_test")
+    return Parts(train=train, test=test, classes=classes, size_rule=_size_rule(order), tokens=form, **reading)
+
+
+def _form(order: Order, *, numbers: bool = False) -> Tokens:
+    texts = order.declared.texts
+    if numbers and texts.task is not None:
+        raise SfumatoError(f"task {texts.task} is for tables of texts, and these are numbers", "give a csv: of texts")
+    kind = Tokens if texts.task is None else NextWords
+    return kind.from_declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
+
+
+def _inputs_and_labels(texts: Sequence[str], form: Tokens) -> tuple[np.ndarray, np.ndarray | None]:
+    """The numbers int32 (n, T) of texts; for next-word prediction also the words that follow, int64 (n, T)."""
+    if not isinstance(form, NextWords):
+        return _stacked([form.pad(form.numbers(text)) for text in texts], form), None
+    inputs, targets = zip(*map(form.inputs_and_targets, texts), strict=True) if texts else ((), ())
+    return _stacked(inputs, form), _stacked(targets, form).astype(np.int64)
+
+
+def _size_rule(order: Order) -> str:
+    return "declared" if order.declared.texts.length else "by rule"
+
+
+def _stacked(rows: Sequence[np.ndarray], form: Tokens) -> np.ndarray:
+    return np.stack(rows) if rows else np.zeros((0, form.length), np.int32)

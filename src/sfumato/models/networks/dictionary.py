@@ -3,7 +3,7 @@ two-layer scattering network (Bruna and Mallat 2013, arXiv 1203.1513).
 
 Patches of an image are compared with atoms (Coates, Ng and Lee 2011) at two scales. The responses are averaged over the
 quarters of the image, and whitened with their statistics on synthetic images. Dictionary and whitening are public
-constants computed without real images (`sfumato.models.priors`), at no privacy cost. The linear head trains well under
+constants computed without real images (`networks.prior`), at no privacy cost. The linear head trains well under
 noise because no direction of its inputs is much weaker than the others.
 
 Under differential privacy, hand-made features with a linear classifier do better than networks trained from random
@@ -22,9 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import fraction
-from sfumato.models.networks.responses import responses
-from sfumato.models.priors.stored import Prior, prior_for
-from sfumato.models.weights.pretrained import zero_classifier
+from sfumato.models.networks.prior import Prior, prior_for, responses
+from sfumato.models.pretrained import zero_classifier
 
 # Smallest side for a second layer of wavelets. For smaller images, pooling twice would blur discriminative detail.
 _TWO_LAYERS_FROM = 16

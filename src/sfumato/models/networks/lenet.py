@@ -15,16 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import one_of
-from sfumato.models.normalisation.norms import Norms
-from sfumato.models.weights.pretrained import zero_classifier
+from sfumato.models.norms import Norms
+from sfumato.models.pretrained import zero_classifier
 
 
 class SmallCNN(nn.Module):
     """Convolutions with group norm and ReLU, pooling to 4 x 4 positions, and a linear head initialised to zero.
 
     Args:
-        classes: number of classes.
-        channels: colour channels C.
         size: height and width (H, W) of the images, at least 8 pixels each.
     """
 
@@ -47,13 +45,7 @@ class SmallCNN(nn.Module):
 
 
 class Linear(nn.Module):
-    """One linear layer on all C * H * W pixels, initialised to zero.
-
-    Args:
-        classes: number of classes.
-        channels: colour channels C.
-        size: height and width (H, W) of the images in pixels.
-    """
+    """One linear layer on all C * H * W pixels, initialised to zero."""
 
     def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
         super().__init__()
@@ -120,9 +112,6 @@ class LeNet300100(Layers):
     """Hidden layers of 300 and 100 units with ReLU: 266,610 parameters on 28 x 28 grey images.
 
     Args:
-        classes: number of classes.
-        channels: colour channels C.
-        size: height and width (H, W) of the images in pixels.
         norm, norm_last: as `NormSettings`.
     """
 
@@ -141,8 +130,6 @@ class LeNet5(Layers):
     not, because a normalisation cannot scale zeros.
 
     Args:
-        classes: number of classes.
-        channels: colour channels C.
         size: height and width (H, W) of the images, at least 12 pixels each.
         norm, norm_last: as `NormSettings`.
         activation: "tanh" or "relu".
@@ -173,11 +160,6 @@ class LeNet(Layers):
 
     With 128 outputs on 28 x 28 grey images it has 453,632 parameters, as the network of Xu et al. 2022 (arXiv
     2211.10844) for EMNIST. Weights are initialised with Glorot's uniform distribution, biases with zero.
-
-    Args:
-        classes: number of outputs: classes, or embedding dimensions.
-        channels: colour channels C.
-        size: height and width (H, W) of the images.
     """
 
     def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
@@ -198,9 +180,6 @@ class TFTutorial(Layers):
     local response normalisation. 1,144,138 parameters on colour images with ten classes.
 
     Args:
-        classes: number of classes.
-        channels: colour channels C.
-        size: height and width (H, W) of the images.
         norm, norm_last: as `NormSettings`.
     """
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError, number
-from sfumato.models.weights.pretrained import zero_classifier
+from sfumato.models.pretrained import zero_classifier
 
 PREFIX = "timm:"
 _DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "num_classes", "weights"})
@@ -178,13 +178,7 @@ MOBILENET_GROUPS, RESNET_GROUPS = 2, 32
 
 
 def mobilenet_v2(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """MobileNetV2 (Sandler et al. 2018): 2,387,840 parameters with 128 outputs on colour images.
-
-    Args:
-        classes: number of outputs: classes, or embedding dimensions.
-        channels: colour channels C.
-        size: height and width (H, W) of the images.
-    """
+    """MobileNetV2 (Sandler et al. 2018): 2,387,840 parameters with 128 outputs on colour images."""
     from timm.layers.norm_act import GroupNormAct
 
     norm = partial(GroupNormAct, num_groups=MOBILENET_GROUPS)
@@ -192,10 +186,7 @@ def mobilenet_v2(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Mo
 
 
 def resnet_50(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """ResNet-50 (He et al. 2016): 23,770,304 parameters with 128 outputs on colour images.
-
-    The arguments are those of `mobilenet_v2`.
-    """
+    """ResNet-50 (He et al. 2016): 23,770,304 parameters with 128 outputs on colour images."""
     from timm.layers.norm import GroupNorm
 
     norm = partial(GroupNorm, num_groups=RESNET_GROUPS)

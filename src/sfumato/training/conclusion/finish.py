@@ -18,7 +18,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, write_errors
 from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Circumstances, Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
@@ -72,7 +72,7 @@ def conclude(
         further = dict[str, Any]()
         if isinstance(job, PrivateJob):
             further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
-            if not hasattr(job, "clients") and (few := unlearnt(job.source, job.plan)):
+            if job.embedding is None and (few := unlearnt(job.source, job.plan)):
                 further |= {"unlearnt": few}
         run.write_json(names.EVALUATION, scorer.evaluation(released, outputs) | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())

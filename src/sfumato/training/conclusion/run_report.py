@@ -10,7 +10,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.data.paths import stem_of
 from sfumato.evaluation import accuracy
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, true_positive_rates
 from sfumato.privacy.planning import remarks
 from sfumato.privacy.statements.other_units import person_guarantee

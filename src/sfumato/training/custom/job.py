@@ -15,7 +15,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks.discovery import own_errors
 from sfumato.gradients.examples import Tree, tree_map
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import Progress
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import pins
@@ -24,8 +24,8 @@ from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.inputs import dropout_keys
-from sfumato.training.job import PlannedJob
 from sfumato.training.parts.part import RunKind
+from sfumato.training.planned import PlannedJob
 from sfumato.training.steps import PrivateTrainingSteps
 from sfumato.training.workers import ALONE, Workers
 
@@ -61,6 +61,11 @@ class LoopJob(PlannedJob):
         "circumstances": "",
         "performance": "",
     }
+
+    @property
+    def step_facts(self) -> dict[str, Any]:
+        """The budget's name, also where there is none: a run goes on with the budget that it began with."""
+        return {"budget": {}} | self.budget_fact
 
     @property
     def identity(self) -> DataIdentity:  # type: ignore[override]
@@ -99,7 +104,7 @@ class LoopJob(PlannedJob):
             "circumstances": self.circumstances.to_dict(),
             "performance": self.performance.to_dict(),
             "environment": pins.environment(),
-            **self.step_facts,
+            **self.budget_fact,
         }
 
     def keyed(self, seed: int | None) -> Self:

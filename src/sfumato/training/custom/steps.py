@@ -22,7 +22,7 @@ from sfumato.experiment.settings import Performance
 from sfumato.gradients.checks import losses
 from sfumato.gradients.checks.discovery import own_errors
 from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import moved

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import ranks_within_users
 from sfumato.data.classes import user_name
-from sfumato.data.fingerprint import grouping
 from sfumato.data.record_users import refuse_several
+from sfumato.data.subsets import grouping
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.gradients.examples import Tree
 from sfumato.privacy.unit import User, shown_by_plan

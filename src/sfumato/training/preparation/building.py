@@ -17,7 +17,7 @@ from sfumato.experiment.defaults import fixed_features
 from sfumato.experiment.settings import SECURE, Settings
 from sfumato.gradients.checks.external_models import storable, unwrap
 from sfumato.models.losses import MULTILABEL, NEXT_WORD
-from sfumato.models.model_spec import is_custom, parse
+from sfumato.models.registry import is_custom, parse
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.clipping import refuse_without_grid
 from sfumato.randomness import Noise, RunKey

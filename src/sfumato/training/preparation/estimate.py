@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from sfumato import _devices
+from sfumato.data import by_user
 from sfumato.gradients import GridSum
 from sfumato.randomness import RunKey
 from sfumato.training import launch
+from sfumato.training.clients import updates_of
 from sfumato.training.inputs import features_alone, kept_bytes, stored_variants
-from sfumato.training.job import PrivateJob, SourceJob
+from sfumato.training.job import Embedding, PrivateJob, PublicJob, SourceJob
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.weights import average_for, trained_bytes, training_over
 
@@ -67,6 +70,41 @@ def estimate(job: PrivateJob) -> Estimate:
         processes=processes,
         average_bytes=average_bytes(job),
     )
+
+
+AT_ONCE = 16
+"""The number of images whose features are computed in the timing run."""
+SEEN_TWICE = 2
+"""Images per class of the synthetic client in the timing run."""
+
+
+def embedding_seconds(job: PrivateJob | PublicJob, embedding: Embedding) -> float | None:
+    """Expected seconds of a training of embeddings: of all rounds, from timing one client of average size and one draw
+    of noise; of gradients as in `estimate`; without training, of the features of the test part. None for central
+    training, which has neither clients nor noise."""
+    if isinstance(job, PublicJob) and not job.uses_data:
+        images = torch.randn(AT_ONCE, *job.source.shape, device=job.device)
+        with torch.no_grad():
+            return seconds_of(job, lambda: job.module(images)) * len(job.source.test) / AT_ONCE
+    clients, rounds = embedding.clients, embedding.rounds
+    if isinstance(job, PrivateJob):
+        if job.client_count is None:
+            return estimate(job).seconds
+        population, expected, query = job.plan.population, job.plan.expected_batch_size, job.gradient
+    elif rounds is None:
+        return None
+    else:
+        population, expected = rounds.population, job.batch_size
+        query = updates_of(job.module, clients, rounds.max_norm)
+    units = population if clients.grouping == "fixed" else len(by_user(job.source.train)[1])
+    records = max(SEEN_TWICE, round(len(job.source.train) * expected / units / clients.count))
+    inputs = torch.randn(records, *job.source.shape, device=job.device)
+    labels = torch.arange(records, device=job.device) // SEEN_TWICE % len(job.source.classes)
+    client = seconds_of(job, lambda: query(inputs, labels, np.random.default_rng(0)))
+    if isinstance(job, PublicJob):
+        return job.steps * clients.count * client
+    processes = launch.current_workers().count
+    return job.steps * (-(-clients.count // processes) * client + seconds_of_noise(job) / processes)
 
 
 def idle_warning(job: PrivateJob, processes: int) -> str | None:

@@ -12,6 +12,8 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, open_source
 from sfumato.experiment import to_recipe, users
+from sfumato.experiment.client_choices import Clients, NoiselessRounds
+from sfumato.experiment.clients import EmbeddingDecision, PublicDecision
 from sfumato.experiment.settings import Settings
 from sfumato.observers.observer import MetricsFile
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
@@ -23,9 +25,10 @@ from sfumato.training import pretraining
 from sfumato.training.conclusion.finish import conclude
 from sfumato.training.custom.code import CustomCode, Loss
 from sfumato.training.custom.optimizers import Makes
-from sfumato.training.job import PrivateJob, PublicJob, PublicTraining, is_public
+from sfumato.training.job import EMBEDDING, ROUND, PrivateJob, PublicJob, PublicTraining, is_public
 from sfumato.training.loop import outcome_at_checkpoint
 from sfumato.training.parts.options import RunOptions
+from sfumato.training.preparation import clients as clients_preparation
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
@@ -72,7 +75,7 @@ def job_from_record(
     run = RunDirectory(path)
     run.require()
     if is_public(run):
-        verb = "embed" if "embedding" in run.read_json(names.SETTINGS) else "pretrain"
+        verb = "embed" if EMBEDDING in run.read_json(names.SETTINGS) else "pretrain"
         raise SfumatoError(
             f"{path} was trained without privacy", f"resume it with sfumato {verb} {path}, if it is not finished"
         )
@@ -89,6 +92,31 @@ def job_from_record(
     return prepare(own, source, plan, settings, start, **vars(options)), run
 
 
+def embedding_job_from_record(path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
+    """The job of an unfinished training of embeddings, private or not."""
+    run = RunDirectory(path)
+    run.require()
+    record = run.read_json(names.SETTINGS)
+    if EMBEDDING not in record:
+        raise SfumatoError(f"{path} holds no training of embeddings", f"resume it with sfumato train {path}")
+    public = is_public(run)
+    if not public:
+        refuse_finished(run)
+    refuse_searched(record, path)
+    search = None if public else Circumstances.from_dict(record["circumstances"]).search
+    start = Start.for_run(run, request=record["request"], search=search)
+    source = source_of(path, record)
+    settings, clients = Settings.from_dict(record["settings"]), Clients.from_dict(record[EMBEDDING])
+    if public:
+        rounds = NoiselessRounds(**record[ROUND]) if ROUND in record else None
+        source = source if rounds is None else users.cap_records(source, rounds.per_user)
+        decided = PublicDecision(settings, clients, record["batch_size"], record["steps"], [], rounds)
+        return clients_preparation.prepare(source, decided, start=start), run
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    decided, options = EmbeddingDecision(plan, settings, clients, []), vars(RunOptions.from_record(record))
+    return clients_preparation.prepare(users.cap_for_plan(source, plan), decided, start=start, **options), run
+
+
 def refuse_searched(record: Mapping[str, Any], path: str) -> None:
     """Refuse to resume a run that is part of a search."""
     if set(record["request"]) - {"source", to_recipe.OPTIONS}:
@@ -101,7 +129,7 @@ def _unfinished(run: RunDirectory) -> Mapping[str, Any]:
     refuse_finished(run)
     run.refuse_custom_loop("run its code again, which resumes it, or call `finish()` there")
     record = run.read_json(names.SETTINGS)
-    if "embedding" in record:
+    if EMBEDDING in record:
         raise SfumatoError(f"{run.path} holds a run of embeddings", f"resume it with sfumato embed {run.path}")
     return record
 
@@ -164,7 +192,7 @@ def finish(
     source: Any = None,
     trust_code: bool = False,
 ) -> Run:
-    """End an unfinished run of `train` at its last checkpoint, like `sfumato finish`.
+    """End an unfinished run of `train` or `embed` at its last checkpoint, like `sfumato finish`.
 
     Args:
         directory: of the run.
@@ -182,6 +210,11 @@ def finish(
     place = str(directory)
     if (done := ended_already(place)) is not None:
         return done
+    run = RunDirectory(place)
+    if run.exists and EMBEDDING in run.read_json(names.SETTINGS) and not is_public(run):
+        job, run = embedding_job_from_record(place)
+        assert isinstance(job, PrivateJob)
+        return finish_early(job, run)
     own = CustomCode(model=model if isinstance(model, nn.Module) else None, loss=loss, optimizer=optimizer)
     named = model if isinstance(model, str) else None
     return finish_early(*job_from_record(place, trust_code=trust_code, named=named, own=own, source=source))

@@ -21,7 +21,7 @@ from sfumato.experiment import users
 from sfumato.experiment.drift import facts_read, second_group
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
-from sfumato.models.shares import answer_weights, class_weights, refuse_for_users
+from sfumato.models.losses import answer_weights, class_weights, refuse_for_users
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.privacy.statements.circumstances import PREPARATION

@@ -9,7 +9,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.experiment import to_recipe
-from sfumato.models.weights.description import OWN_LOOP
+from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import Record, openings

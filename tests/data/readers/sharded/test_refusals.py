@@ -45,7 +45,7 @@ PARQUET = {
     ),
     "an empty user": (beside("user", ["ann", " ", *["bob"] * 22]), r"row 1' has no user"),
     "a group without a user": (beside("group", ["a"] * 24), "has a column 'group' but no column 'user'"),
-    "no rows": (as_table([]), "has no rows; add some"),
+    "no rows": (as_table([]), "holds no record; add"),
 }
 
 

@@ -1,1 +1,0 @@
-"""Normalisation layers that do not mix examples."""

@@ -1,1 +1,0 @@
-"""Priors that have never seen a real image: what features are made of, learnt on synthetic images alone."""
