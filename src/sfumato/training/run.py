@@ -255,20 +255,6 @@ def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirect
         return read(run) if isinstance(own, PrivateJob) else result_of(own, run, own.statement, outcome)
 
 
-def earlier_use_notes(job: PrivateJob) -> Iterator[str]:
-    """Messages about the owner's other runs on these records; none for public records."""
-    if job.source.public:
-        return
-    figures = job.circumstances.figures
-    yield from sentences.notes_before(
-        DataIdentity.from_source(job.source),
-        job.plan,
-        seeded=job.circumstances.seeded,
-        budget=job.step_facts.get("budget", {}).get("name"),
-        figures=None if figures is None else figures.epsilon,
-    )
-
-
 def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     """Messages for the owner before the run begins."""
     if (warning := sentences.declared_public_note(job.source)) is not None:
@@ -278,7 +264,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     source = job.source
     yield from sources.notes(source, job.plan)
     yield from (f"note: {note}" for note in job.notes)
-    yield from earlier_use_notes(job)
+    yield from resume.earlier_use_notes(job)
     yield from option_notes(job)
     yield from codes.unlisted_notes(source, pretraining_digests(source, job.settings))
 
@@ -307,31 +293,17 @@ def take_remaining_steps(
     copy: bool = False,
 ) -> tuple[Outcome, Measure]:
     """Takes all remaining steps with the run's own key, ledger and checkpoint. Returns the outcome and the scorer."""
-    progress, paid, kept = progress or NoProgress(), 0, ()
+    progress, workers, kept = progress or NoProgress(), launch.current_workers(), ()
     if isinstance(job, PrivateJob):
-        if ledger is None:
-            raise TypeError("a private run needs a ledger")
-        paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
-        resume.refuse_ended(run, ledger, job.plan)
-    key, checkpoint = resume.verified_key(run, ledger), resume.verified_checkpoint(run, ledger, paid)
-    if paid:
-        progress.report(
-            f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "
-            "the same numbers and cost nothing more"
-        )
-    workers = launch.current_workers()
-    if ledger is not None and checkpoint.step < job.steps:
-        workers.record_in(ledger)
-    if isinstance(job, PrivateJob) and (idle := idle_warning(job, workers.count)) is not None:
-        progress.report(f"note: {idle}")
-    salted = isinstance(job, PrivateJob) and not job.circumstances.seeded and checkpoint.step < job.steps
-    key = resume.open_key(key, ledger, run, salted=salted, copy=copy, workers=workers)
-    steps = job.kind.steps(job, key, progress)
+        kept = job.circumstances.kept
+        if (idle := idle_warning(job, workers.count)) is not None:
+            progress.report(f"note: {idle}")
+    take, checkpoint = resume.resumed(job, run, ledger, progress=progress, copy=copy, workers=workers)
     scorer = job.kind.scorer(job, progress)
     shown = ProgressObserver(progress, "training without privacy" if ledger is None else "training")
-    looking_on = (MetricsFile(run), shown, *observers)
-    known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
-    return take_steps(job, run, steps, checkpoint, **known, workers=workers), scorer
+    known: dict[str, Any] = {"ledger": ledger, "kept": kept, "workers": workers}
+    known |= {"scorer": scorer, "observers": (MetricsFile(run), shown, *observers)}
+    return take_steps(job, run, take, checkpoint, **known), scorer
 
 
 def uses_so_far(job: PrivateJob) -> uses.EarlierUses:

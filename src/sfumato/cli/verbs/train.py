@@ -67,7 +67,8 @@ class Train(PrivateRun, PrivateChoices):
         """Print the dry run."""
         from sfumato.cli.output import training_output
         from sfumato.training.preparation import sources
-        from sfumato.training.run import earlier_use_notes, option_notes, refuse_finished
+        from sfumato.training.preparation.resume import earlier_use_notes
+        from sfumato.training.run import option_notes, refuse_finished
 
         refuse_finished(run)
         notes = (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes), *option_notes(job))
