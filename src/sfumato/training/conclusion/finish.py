@@ -30,6 +30,7 @@ from sfumato.runs import Loaded, published
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import Heading, RunDirectory, file_hash
+from sfumato.runs.owner.store import History
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PlannedJob, PrivateJob, PublicJob, SourceJob, is_public
@@ -46,12 +47,19 @@ LAST = "last"
 
 
 def conclude(
-    job: Job, run: RunDirectory, ledger: Ledger | None, outcome: Outcome, *, scorer: Measure | None = None
+    job: Job,
+    run: RunDirectory,
+    ledger: Ledger | None,
+    outcome: Outcome,
+    history: History | None,
+    *,
+    scorer: Measure | None = None,
 ) -> Statement | NoGuarantee:
     """Writes the files of the finished run. If it is killed and called again, it writes the same bytes.
 
     Args:
         ledger: of a private run.
+        history: the owner's list, with this run on it; None for public data.
         scorer: evaluates the run; by default the scorer of its kind.
     """
     released = models.refreshed_weights(job.module, outcome.weights)
@@ -76,7 +84,7 @@ def conclude(
         run.write_json(names.EVALUATION, scorer.evaluation(released, outputs) | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
     _write_models(job, run, released, carried)
-    write(run / names.REPORT, report(run).encode(), private=private)
+    write(run / names.REPORT, report(run, history=history).encode(), private=private)
     if ledger is not None:
         close(ledger, run, outcome.step, bound)
     write(run / names.DONE, b"")

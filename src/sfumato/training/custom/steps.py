@@ -241,17 +241,18 @@ class PrivateSteps:
     def _open_ledger(self) -> Ledger:
         """Opens the ledger, creating the run if there was none."""
         job, run = self._job, self._run
+        history = resume.owner_history(job)
         if self._begun and not run.exists:
             raise moved(self.directory)
         if run.exists:
-            resume.record_use(job, run, run.identity)
+            history = resume.record_use(job, run, run.identity, history)
         else:
             if not (job.circumstances.data_public or job.records.places):
                 self._add_note(f"note: these records are {BY_NUMBERS}")
-            for note in resume.earlier_use_notes(job):
+            for note in resume.earlier_use_notes(job, history):
                 self._add_note(note)
-            resume.begin(job, run)
-        self._begun = True
+            history = resume.begin(job, run, history)
+        self._begun, self._history = True, history
         remove_temporary(run.path)
         return Ledger(run / names.LEDGER, notify=self._add_note)
 
@@ -296,7 +297,7 @@ class PrivateSteps:
         """Writes the files of the finished run, as the leader."""
         if ledger is not None:
             weights = {name: value.detach() for name, value in self.model.state_dict().items()}
-            conclude(self._job, self._run, ledger, loop.Outcome(step=steps, weights=weights))
+            conclude(self._job, self._run, ledger, loop.Outcome(step=steps, weights=weights), self._history)
         self._workers.broadcast_bool(True)  # the leader has written the run
         self._load()
         self._leave()

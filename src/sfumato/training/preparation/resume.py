@@ -19,17 +19,21 @@ from sfumato.runs import pins, published, releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.openings import open_run
-from sfumato.runs.owner import codes, sentences, uses
+from sfumato.runs.owner import codes, sentences, store, uses
+from sfumato.runs.owner.store import History
 from sfumato.training.job import PUBLIC, UNTRAINED, Job, PlannedJob, PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.parts.part import Steps
 from sfumato.training.workers import ALONE, Workers
 
 
-def begin(job: Job, run: RunDirectory) -> None:
+def begin(job: Job, run: RunDirectory, history: History | None) -> History | None:
     """Creates a new run: settings, key and initial checkpoint; if private, plan and the ledger's first line.
 
     With all of it on disk, the run is put on the owner's list; if that fails, the run does not begin.
+
+    Args:
+        history: the owner's list (`owner_history`). Returns the list with this run.
     """
     identity = secrets.token_hex(32)
     with run.creating() as fresh:
@@ -41,21 +45,29 @@ def begin(job: Job, run: RunDirectory) -> None:
         head = _begin_ledger(job, fresh, record) if isinstance(job, PlannedJob) else ""
         job.first_checkpoint(identity, ledger=head).save(fresh / names.CHECKPOINT)
         if isinstance(job, PlannedJob):
-            record_use(job, run, identity)
+            history = record_use(job, run, identity, history)
         elif isinstance(job, PublicJob) and job.uses_data:
             codes.remember_public(job.source)
+    return history
 
 
-def record_use(job: PlannedJob, run: RunDirectory, identity: str) -> None:
-    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes."""
-    if not job.circumstances.data_public:
-        uses.record(job.identity, job.plan, run=identity, name=run.short_name, **job.listed)
+def owner_history(job: Job) -> History | None:
+    """The owner's list, which a run on private data reads once and passes on; None for other runs."""
+    return store.read() if isinstance(job, PlannedJob) and not job.circumstances.data_public else None
 
 
-def earlier_use_notes(job: PlannedJob) -> Iterator[str]:
+def record_use(job: PlannedJob, run: RunDirectory, identity: str, history: History | None) -> History | None:
+    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes. Returns the
+    list with this run."""
+    if history is None:
+        return None
+    return uses.record(job.identity, job.plan, run=identity, name=run.short_name, history=history, **job.listed)
+
+
+def earlier_use_notes(job: PlannedJob, history: History | None) -> Iterator[str]:
     """Messages about the owner's other runs on these records; none for public records."""
-    if not job.circumstances.data_public:
-        yield from sentences.notes_before(job.identity, job.plan, **job.listed)
+    if history is not None:
+        yield from sentences.notes_before(job.identity, job.plan, history=history, **job.listed)
 
 
 def _begin_ledger(job: PlannedJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
