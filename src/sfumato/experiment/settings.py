@@ -123,7 +123,7 @@ class Units:
     """Options of the unit of privacy. None if not given."""
 
     unit: str | None = optional_choice("example|user", "example")
-    """What one promise covers: each record (example), or each person with all of their records (user)."""
+    """What one guarantee covers: each record (example), or each person with all of their records (user)."""
     per_user: int | None = optional_choice("G", "all")
     """G, for --unit user: the most records kept of each user."""
     per_step: int | None = optional_choice("K", "all if their features are computed once, else 1")

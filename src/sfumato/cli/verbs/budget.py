@@ -59,7 +59,7 @@ class Budget(PrintsJson):
 
     def run(self) -> None:
         """Set or show a budget."""
-        from sfumato.report.plots import comparisons
+        from sfumato.report.plots import curves
         from sfumato.runs.owner import budgets
 
         setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency")}
@@ -77,10 +77,10 @@ class Budget(PrintsJson):
         if given and self.epsilon is None:
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
         if self.plot is not None:
-            comparisons.check(self.plot)
+            curves.check(self.plot)
         found = budgets.read_budget(self.what) if self.epsilon is None else budgets.set_budget(self.what, **setting)
         if self.plot is not None:
-            write(Path(self.plot), comparisons.spending(found.history(), total_text(found)).encode())
+            write(Path(self.plot), curves.spending(found.history(), total_text(found)).encode())
         plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
         console.show(found.to_dict(), *_parts_of_account(found), plot, json=self.json)
 

@@ -189,7 +189,7 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
 
     def _check_test(self, classes: tuple[str, ...], share: float | None, *, exclusive: bool) -> None:
         """Refuse an unknown class, and options of a test without a class, before anything is measured."""
-        from sfumato.report.plots import comparisons
+        from sfumato.report.plots import curves
 
         if self.far is not None:
             raise SfumatoError(f"--far {self.far:g} is for embeddings, but the model is a classifier", "leave it out")
@@ -204,7 +204,7 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
         elif alone := [name for name in given if name != "threshold" or exclusive]:
             raise SfumatoError(f"--{alone[0]} is given without a class to test for", "give one with --positive")
         if self.plot is not None:
-            comparisons.check(self.plot)
+            curves.check(self.plot)
         for name, value in shares.items():
             if value is not None:
                 fraction(f"--{name}", value)

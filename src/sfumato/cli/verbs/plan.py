@@ -178,14 +178,14 @@ class Tradeoff(PrintsJson):
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.planning.tradeoff import FLAT, frontier, recommended_point
-        from sfumato.report.plots import comparisons
+        from sfumato.report.plots import curves
 
         if self.examples is None or self.epsilon is None:
             missing = "--examples" if self.examples is None else "--epsilon"
             raise UsageError(f"{missing} is missing", "give both, such as --examples 50000 --epsilon 8")
         positive_integer("examples", self.examples)
         if self.plot is not None:
-            comparisons.check(self.plot)
+            curves.check(self.plot)
         sizes = sorted(set(self.batch_size or [min(4096, self.examples)]))
         for size in sizes:
             participation_for(population=self.examples, batch_size=size)
@@ -206,7 +206,7 @@ class Tradeoff(PrintsJson):
         share = next(found.share(best) for found in frontiers if best in found.points)
         rows = [found.to_dict() for found in frontiers]
         if self.plot is not None:
-            write(Path(self.plot), comparisons.frontiers(rows, self.epochs).encode())
+            write(Path(self.plot), curves.frontiers(rows, self.epochs).encode())
         data = {"examples": self.examples, "epsilon": self.epsilon, "delta": delta, "epochs": self.epochs}
         data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best)}
         console.show(

@@ -96,7 +96,7 @@ class Predict(ModelOptions):
         self, rows: list[dict[str, Any]], paths: list[str], classes: tuple[str, ...], confidence: float
     ) -> dict[str, Any]:
         """Add the interval of the first label's logit to each row. Returns the facts about all intervals."""
-        from sfumato.runs.figures.prediction_intervals import MEANING, intervals
+        from sfumato.runs.prediction_intervals import MEANING, intervals
 
         within = intervals(self.run_directory, paths, confidence=confidence, model=self.model)
         for row, low, high in zip(rows, within.low.tolist(), within.high.tolist(), strict=True):
