@@ -488,7 +488,7 @@ FORMULAS = [
     Formula(
         where="section 3, uniform past averaging (UPA)",
         says="(1 / k) sum of the last k kept weights",
-        code="averaging/aggregates.py: mean",
+        code="averaging/average.py: mean",
         draw=kept_case,
         runs=lambda case: aggregates.mean(each_of(case)),
         formula=lambda case: case["weights"].mean(axis=0),
@@ -501,7 +501,7 @@ FORMULAS = [
     Formula(
         where="section 3, EMA of kept weights",
         says="sum_i d^(t_k - t_i) theta_i / sum_i d^(t_k - t_i)",
-        code="averaging/aggregates.py: exponential",
+        code="averaging/average.py: exponential",
         draw=kept_case,
         runs=lambda case: aggregates.exponential(each_of(case), case["steps"].tolist(), case["decay"]),
         formula=lambda case: formulas.weighted_mean(case["weights"], case["steps"], case["decay"]),
