@@ -16,11 +16,10 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import RunKey, Space
 from sfumato.report import sweep_panels
 from sfumato.runs.directory import RunDirectory
-from sfumato.search.held_out import Scoring, read, refuse_embeddings
 from sfumato.search.space import line_of, plain
 from sfumato.search.sweeping import Sweep, composed_cost, sweep, with_delta
-from sfumato.search.trial import Trial
-from sfumato.search.trials import Grid, Rows, Trials, best_first
+from sfumato.search.trials import Grid, Rows, Trial, Trials, best_first
+from sfumato.search.workers import Scoring, read, refuse_embeddings
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.start import Start
 from studies.total_noise import law_violation, scaled_plan

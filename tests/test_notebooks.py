@@ -1,6 +1,7 @@
 """The notebooks of the documentation run from their first cell to the last, and what is stored in them is whole."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,6 @@ def test_pages_for_the_documentation_show_code_and_what_came_of_it(monkeypatch: 
         for cell in cells(path, "code"):
             assert f"```python\n{''.join(cell['source'])}\n```" in page
     assert Verdict.__name__ in page
+    readme = render.first_page((FOLDER.parents[1] / "README.md").read_text("utf-8"))
+    assert "(guide.md)" in readme
+    assert not re.search(r"\((docs/|SECURITY|LICENSE)", readme)

@@ -26,7 +26,7 @@ from benchmarks import RESULTS
 from benchmarks.shared.measuring import growth, machine
 from sfumato import ClippedGradient, models
 from sfumato.averaging import EMA, LastMean, TrainingOverAggregates
-from sfumato.averaging.aggregates import kept_count_by_rule
+from sfumato.averaging.average import kept_count_by_rule
 from sfumato.runs.checkpoint import save_kept
 from sfumato.runs.directory import RunDirectory
 

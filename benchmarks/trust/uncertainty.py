@@ -37,7 +37,7 @@ from sfumato.experiment import Experiment
 from sfumato.privacy import BandedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.privacy.factorisation import square_root
 from sfumato.randomness import Noise, RunKey
-from sfumato.runs.figures.prediction_intervals import spacing_of
+from sfumato.runs.prediction_intervals import spacing_of
 
 RESULT = RESULTS / "uncertainty.json"
 SETTINGS: dict[str, Any] = {"model": "cnn", "schedule": "constant", "ema": 0.0, "optimizer": "sgd"}

@@ -152,7 +152,7 @@ def test_refusals(call, people, options, words):
 
 def test_persons_who_are_trained_on_are_not_scored_on(call, people, monkeypatch):
     """Features that were made with --public may know the same people as the images."""
-    monkeypatch.setattr("sfumato.search.held_out._public_test_part", lambda score_on, source, named: source.train)
+    monkeypatch.setattr("sfumato.search.workers._public_test_part", lambda score_on, source, named: source.train)
     options = f"{AS_WHOLES.replace('--learning-rate 0.5', '')} --vary learning_rate=0.1,0.5 --search uncovered"
     Path("public").mkdir()
     told = call(f"sweep {people} {options} --score-on features:public --output s", status=1)

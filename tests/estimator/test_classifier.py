@@ -13,8 +13,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sfumato import SfumatoError, verify
-from sfumato.sklearn import PrivateImageClassifier, fits
-from sfumato.sklearn.pixels import as_images, shape_of
+from sfumato.sklearn import PrivateImageClassifier, classifier
+from sfumato.sklearn.classifier import as_images, shape_of
 
 DIGITS = load_digits()
 X, y = DIGITS.data[:300], DIGITS.target[:300]
@@ -24,7 +24,7 @@ QUICK = {"options": {"steps": 2, "keep": 0}}
 @pytest.fixture(autouse=True)
 def no_fits(monkeypatch):
     """A process that has fitted nothing."""
-    monkeypatch.setattr(fits, "_FITS", [])
+    monkeypatch.setattr(classifier, "_FITS", [])
 
 
 def digits(**chosen) -> PrivateImageClassifier:
@@ -79,7 +79,7 @@ def test_a_search_is_refused_with_what_it_would_cost(within):
     told = r"one fit costs epsilon 3\.000 for each example, and 2, 5 and 10 fits cost 4\.4\d\d, 7\.\d+ and 11\.\d+, at"
     with pytest.raises(ValueError, match=told):
         SEARCHES[within](model)
-    assert fits._FITS == [], "nothing was spent"
+    assert classifier._FITS == [], "nothing was spent"
 
 
 def test_public_data_may_be_searched():

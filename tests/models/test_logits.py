@@ -111,3 +111,29 @@ def test_a_run_of_a_module_is_used_on_the_command_line_by_the_function_that_buil
     named = load(run.directory, model="made_of_objects:build")
     given = load(run.directory, model=Wrapped())
     assert torch.equal(named.predict(spots.test.images), given.predict(spots.test.images))
+
+
+IMAGES = {"shape": (1, 4, 4)}
+
+
+def test_modes_buffers_and_weights_stay_as_they_were():
+    model = nn.Sequential(nn.BatchNorm2d(1), nn.Dropout(), nn.Flatten(), nn.Linear(16, 3))
+    model[1].eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_shapes("mine", model, classes=3, **IMAGES)
+    assert [module.training for module in model] == [True, False, True, True]
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), r"got \(1, 4\)"),
+        (nn.Identity(), r"got \(1, 1, 4, 4\)"),
+        (nn.Linear(9, 3), "fails on images of 1 x 4 x 4"),
+        (nn.LSTM(4, 3), "'mine'"),
+    ],
+)
+def test_what_gives_no_logits_is_refused(model, found):
+    with pytest.raises(SfumatoError, match=found):
+        check_shapes("mine", model, classes=3, **IMAGES)

@@ -262,7 +262,7 @@ FORMULAS = [
     Formula(
         where="scikit-learn, digits",
         says="pixels 0 to 16 become 0 to 255, halves to even: how many have each value",
-        code="data/readers/published.py: load",
+        code="data/readers/published.py: load_digits",
         draw=lambda rng: None,
         runs=lambda case: levels(digits()[0]),
         formula=lambda case: levels(expected.sixteen_levels_as_bytes(digits()[1])),

@@ -638,7 +638,7 @@ FORMULAS = [
     Formula(
         where="table 7, alpha",
         says="the last layer's rate is eta, all others' alpha eta, with momentum and LAMB, rates changing; 30 steps",
-        code="training/loop.py: optimizer_for, set_rate",
+        code="training/weights.py: optimizer_for, set_rate",
         draw=a_network_with_a_head,
         runs=with_alpha,
         formula=alphas(lambda alpha: (alpha, alpha, 1.0, 1.0)),

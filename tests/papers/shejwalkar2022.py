@@ -488,7 +488,7 @@ FORMULAS = [
     Formula(
         where="section 3, uniform past averaging (UPA)",
         says="(1 / k) sum of the last k kept weights",
-        code="averaging/aggregates.py: mean",
+        code="averaging/average.py: mean",
         draw=kept_case,
         runs=lambda case: aggregates.mean(each_of(case)),
         formula=lambda case: case["weights"].mean(axis=0),
@@ -501,7 +501,7 @@ FORMULAS = [
     Formula(
         where="section 3, EMA of kept weights",
         says="sum_i d^(t_k - t_i) theta_i / sum_i d^(t_k - t_i)",
-        code="averaging/aggregates.py: exponential",
+        code="averaging/average.py: exponential",
         draw=kept_case,
         runs=lambda case: aggregates.exponential(each_of(case), case["steps"].tolist(), case["decay"]),
         formula=lambda case: formulas.weighted_mean(case["weights"], case["steps"], case["decay"]),
@@ -619,7 +619,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL (Kairouz et al. 2021, with momentum)",
         says="v_t = m v_{t-1} + (G_t + N_t), w_t = w_0 - rate v_t, G_t and N_t of prefix sums; 30 steps",
-        code="randomness/noise/correlated.py: TreeNoise",
+        code="randomness/noise/blocks.py: TreeNoise",
         draw=ftrl_case,
         runs=ftrl_run,
         formula=ftrl_printed,
@@ -634,7 +634,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL: variance of a prefix's noise",
         says="sum over the ones of t in binary, of height h, of 1 / (2 - 2^-h) (Honaker 2015)",
-        code="randomness/noise/correlated.py: TreeNoise",
+        code="randomness/noise/blocks.py: TreeNoise",
         draw=tree_case,
         runs=variances_run,
         formula=variances_by_bits,
@@ -648,7 +648,7 @@ FORMULAS = [
         where="section 2.3, DP-FTRL: the joint law of all prefixes' noise",
         cases=10,
         says="N_t = w_t z, w_t the best linear unbiased estimate from the nodes of each complete subtree; restarts",
-        code="randomness/noise/correlated.py: TreeNoise",
+        code="randomness/noise/blocks.py: TreeNoise",
         draw=tree_case,
         runs=covariance_of_prefixes,
         formula=covariance_by_least_squares,
@@ -713,7 +713,7 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: noise",
         says="C^-1 z, of a banded C",
-        code="randomness/noise/correlated.py: BandedToeplitzNoise",
+        code="randomness/noise/blocks.py: BandedToeplitzNoise",
         draw=toeplitz_case,
         runs=noise_run,
         formula=noise_by_inverse,

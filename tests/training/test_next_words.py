@@ -12,7 +12,7 @@ from sfumato import SfumatoError
 from sfumato.data import open_source
 from sfumato.evaluation import next_words
 from sfumato.runs import directory as names
-from sfumato.runs.figures.prediction_intervals import intervals
+from sfumato.runs.prediction_intervals import intervals
 from sfumato.training.user_records import record_shares
 
 NOUNS, VERBS = ("cat", "dog", "hat", "tree"), ("sees", "likes", "finds")

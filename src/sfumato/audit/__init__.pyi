@@ -5,9 +5,9 @@ from .bound import delta_of as delta_of
 from .bound import epsilon_of as epsilon_of
 from .bound import mu_of as mu_of
 from .bound import smallest_fault as smallest_fault
+from .gaussian import largest_provable as largest_provable
+from .gaussian import two_worlds as two_worlds
 from .gaussian import white_box as white_box
 from .noise import NoiseAudit as NoiseAudit
 from .noise import ParameterNoise as ParameterNoise
 from .noise import audit_noise as audit_noise
-from .two_worlds import largest_provable as largest_provable
-from .two_worlds import two_worlds as two_worlds

@@ -1,11 +1,11 @@
-from .aggregates import exponential as exponential
-from .aggregates import kept_count_by_rule as kept_count_by_rule
-from .aggregates import kept_steps as kept_steps
-from .aggregates import mean as mean
 from .average import EMA as EMA
 from .average import Average as Average
 from .average import LastMean as LastMean
 from .average import TrainingOverAggregates as TrainingOverAggregates
+from .average import exponential as exponential
+from .average import kept_count_by_rule as kept_count_by_rule
+from .average import kept_steps as kept_steps
+from .average import mean as mean
 from .denoising import changes_of_loss as changes_of_loss
 from .denoising import last_k as last_k
 from .denoising import squared_distances as squared_distances

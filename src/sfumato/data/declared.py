@@ -263,8 +263,8 @@ class Declared(NestedChoices):
         for name, value in reversed(self.given.items()):
             kinds = kinds_with(name, value)
             if kinds is not None and kind not in kinds:
-                shown = f"{name}={value}" if name.endswith("_from") else name
-                listing = " and ".join(filter(None, (", ".join(f"{one}:" for one in kinds[:-1]), f"{kinds[-1]}:")))
+                shown = f"{name}={value}" if name in ("class_from", "user_from") else name
+                listing = " and ".join(filter(None, (", ".join(f"{item}:" for item in kinds[:-1]), f"{kinds[-1]}:")))
                 problem = f"`{shown}` is for {listing}, but the source is {spec}"
                 raise SfumatoError(problem, choices_of(Declared)[name].metadata["remedy"])
         if self.labels.label_columns is not None and self.labels.classes is not None:

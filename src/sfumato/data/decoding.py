@@ -81,7 +81,7 @@ def pillow_formats() -> tuple[str, ...]:
 def image_suffixes() -> frozenset[str]:
     """File name suffixes of images, in lower case."""
     formats = pillow_formats()
-    return frozenset({*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in formats)})
+    return frozenset({*_ALWAYS, *(suffix for suffix, name in Image.registered_extensions().items() if name in formats)})
 
 
 LARGEST_FILE = 1 << 30

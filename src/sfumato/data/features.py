@@ -120,7 +120,7 @@ class Contents:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Contents:
         """The contents that `to_dict` wrote; `TypeError` or `KeyError` for anything else."""
-        if set(data) != {"format", *(one.name for one in fields(cls))} or data["format"] != _FORMAT:
+        if set(data) != {"format", *(entry.name for entry in fields(cls))} or data["format"] != _FORMAT:
             raise TypeError("other fields")
         return cls(**{name: value for name, value in data.items() if name != "format"})
 

@@ -78,7 +78,7 @@ def without_pattern(spec: str) -> str:
     path = Path(os.path.abspath(expanded(argument)))
     if kind != "parquet" or path.exists():
         return spec
-    folder = next((one.parent for one in reversed((path, *path.parents)) if _PATTERN.search(one.name)), None)
+    folder = next((part.parent for part in reversed((path, *path.parents)) if _PATTERN.search(part.name)), None)
     return f"{kind}:{folder}" if folder else spec
 
 

@@ -150,7 +150,7 @@ class CachedRecords:
 
     def joined(self, other: CachedRecords) -> CachedRecords:
         """These records and those of another part of the same cache."""
-        places = (np.arange(len(one)) if one._which is None else one._which for one in (self, other))
+        places = (np.arange(len(records)) if records._which is None else records._which for records in (self, other))
         own, others = places
         return CachedRecords(self._pieces + other._pieces, np.concatenate([own, self._starts[-1] + others]))
 
@@ -209,7 +209,7 @@ class Piece:
             if len(several) > 1 or any(type(width) is not int or not 0 < width <= MOST_LABELS for width in several):
                 raise ValueError("labels of another shape")
             fits = end == size and shapes["features"] == shape and shapes["codes"][1] == 2 * LENGTH
-            fits = fits and all(one[0] == shape[0] for one in shapes.values())
+            fits = fits and all(form[0] == shape[0] for form in shapes.values())
             fits = fits and all(len(shapes[name]) == 2 for name in held[2:])
             own = parse_json(header["__metadata__"][_METADATA])
             sha256 = str(own.pop("sha256"))

@@ -55,7 +55,8 @@ def codes_of(owner_key: bytes, stored: np.ndarray, pixels: np.ndarray) -> np.nda
         stored: (N, ...), as stored.
         pixels: uint8 (N, H, W, C), the same images in eight bits.
     """
-    both = (stored_code(owner_key, one.tobytes()) + pixel_code(owner_key, two) for one, two in zip(stored, pixels))  # noqa: B905
+    pairs = zip(stored, pixels)  # noqa: B905
+    both = (stored_code(owner_key, content.tobytes()) + pixel_code(owner_key, image) for content, image in pairs)
     return as_array(both)
 
 

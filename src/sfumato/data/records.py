@@ -170,7 +170,7 @@ class BaseRecords:
         return len(self.labels)
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        known = {column.name: getattr(self, column.name) for column in fields(self)}
         return {name: array for name, array in known.items() if isinstance(array, np.ndarray)}
 
     @property

@@ -304,11 +304,11 @@ def read_each(reader: Reader, given: Any) -> Iterator[torch.Tensor]:
     if reader.is_one(given):
         yield reader.read(given)
         return
-    for place, one in enumerate(given):
+    for place, record in enumerate(given):
         try:
-            yield reader.read(one)
+            yield reader.read(record)
         except SfumatoError as error:
-            if isinstance(one, (str, os.PathLike)):  # already named in the error
+            if isinstance(record, (str, os.PathLike)):  # already named in the error
                 raise
             raise SfumatoError(f"input {place}: {error.problem}", error.remedy) from None
 

@@ -285,7 +285,7 @@ class Transform:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transform:
         """The transform that `to_dict` wrote."""
-        known = [one.name for one in fields(cls)]
+        known = [entry.name for entry in fields(cls)]
         if set(data) != set(known):
             raise SfumatoError(f"a transform holds {', '.join(known)}, got {sorted(data)}", "restore the file")
         return cls(**data)

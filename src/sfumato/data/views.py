@@ -46,8 +46,10 @@ def windows(
     high, wide = np.rint(np.sqrt(area / ratio)), np.rint(np.sqrt(area * ratio))
     fits = (np.minimum(high, wide) >= 1) & (np.maximum(high, wide) <= side)
     chosen, any_fits = fits.argmax(0)[np.newaxis], fits.any(0)
-    sides = [np.where(any_fits, np.take_along_axis(one, chosen, 0)[0], side).astype(np.int64) for one in (high, wide)]
-    down, right = (generator.integers(0, side - one, endpoint=True).astype(np.int16) for one in sides)
+    sides = [
+        np.where(any_fits, np.take_along_axis(length, chosen, 0)[0], side).astype(np.int64) for length in (high, wide)
+    ]
+    down, right = (generator.integers(0, side - length, endpoint=True).astype(np.int16) for length in sides)
     return down, right, np.stack(sides, axis=-1).astype(np.int16)
 
 
@@ -387,7 +389,7 @@ class Views:
 
 def _to_device(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
     """The draws, each (n, K), as int16 on the device, in one copy."""
-    return _devices.to_device(np.stack([one.astype(np.int16, copy=False) for one in moves]), device).unbind()
+    return _devices.to_device(np.stack([move.astype(np.int16, copy=False) for move in moves]), device).unbind()
 
 
 def _window(offsets: Tensor, length: int) -> Tensor:

@@ -88,7 +88,7 @@ def _is_integer_up_to(most: int) -> Callable[[Any], bool]:
 
 
 def _list_of(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(isinstance(one, kinds) for one in value)
+    return lambda value: isinstance(value, list) and all(isinstance(entry, kinds) for entry in value)
 
 
 _texts, _numbers = _list_of(str), _list_of(int, float)
@@ -105,9 +105,9 @@ def _transform(value: Any) -> bool:
     if "tokenizer" in value:
         return all(_is_integer_up_to(MOST_WORDS)(value.get(name)) for name in ("length", "vocabulary"))
     constants = [value.get(name, []) for name in ("mean", "std")]
-    if not all(_numbers(one) or isinstance(one, (int, float)) for one in constants):
+    if not all(_numbers(constant) or isinstance(constant, (int, float)) for constant in constants):
         return False
-    mean, std = (one if isinstance(one, list) else [one] for one in constants)
+    mean, std = (constant if isinstance(constant, list) else [constant] for constant in constants)
     return (
         len(mean) == len(std)
         and all(abs(number) <= FARTHEST_MEAN for number in mean)
@@ -136,7 +136,7 @@ def _shares(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and bool(value)
-        and all(isinstance(one, float) and 0 < one < 1 for one in value.values())
+        and all(isinstance(share, float) and 0 < share < 1 for share in value.values())
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 
 import torch
@@ -94,33 +93,6 @@ class Ensemble(nn.Module):
             raise SfumatoError(f"members must be distinct modules, at least one, got {len(members)}", "pass each once")
         for number, member in enumerate(members):
             self.add_module(str(number), member)
-
-    @classmethod
-    def from_weights(
-        cls, template: nn.Module, weights: Iterable[Mapping[str, Tensor]], *, method: str, loss: str = "softmax"
-    ) -> Ensemble:
-        """Builds an ensemble of copies of one module. Weights that a member does not name come from the template.
-
-        Args:
-            template: a module; not modified.
-            weights: for each member, {name of a parameter or buffer of the template: tensor}.
-
-        Raises:
-            SfumatoError: a name that the template lacks, or a tensor of another shape.
-        """
-        state = template.state_dict()
-        members = []
-        for each in weights:
-            for name, value in each.items():
-                if name not in state or state[name].shape != value.shape:
-                    raise SfumatoError(
-                        f"weights {name} of shape {tuple(value.shape)} don't match the template",
-                        "pass weights of the same model",
-                    )
-            member = copy.deepcopy(template)
-            member.load_state_dict(dict(each), strict=False)
-            members.append(member)
-        return cls(members, method=method, loss=loss)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Computes logits (N, classes), in the members' dtype."""

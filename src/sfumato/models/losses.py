@@ -53,9 +53,9 @@ def parse_label_shares(given: Mapping[str, float] | Sequence[str], name: str = "
     shares = dict(pairs)
     if len(shares) < len(pairs):
         raise SfumatoError(f"`{name}` names a class twice", "name each class once")
-    for one, share in shares.items():
-        fraction(f"`{name}` of {one!r}", share, remedy=REMEDY)
-    return {one: float(share) for one, share in shares.items()}
+    for label, share in shares.items():
+        fraction(f"`{name}` of {label!r}", share, remedy=REMEDY)
+    return {label: float(share) for label, share in shares.items()}
 
 
 def refuse_other_sum(shares: Mapping[str, float], name: str = "class_prevalence") -> None:
@@ -75,17 +75,17 @@ def ordered_shares(
     Raises:
         SfumatoError: a share of another class, or a class without a share.
     """
-    for one in shares:
-        if one not in classes:
-            near = difflib.get_close_matches(one, classes, n=1)
+    for label in shares:
+        if label not in classes:
+            near = difflib.get_close_matches(label, classes, n=1)
             raise SfumatoError(
-                f"`{name}` names {one!r}, which is not a class",
+                f"`{name}` names {label!r}, which is not a class",
                 f"did you mean {near[0]!r}" if near else f"the classes are {', '.join(classes)}",
             )
-    missing = [one for one in classes if one not in shares]
+    missing = [label for label in classes if label not in shares]
     if missing:
         raise SfumatoError(f"`{name}` has no share for the class {missing[0]!r}", REMEDY)
-    return tuple(shares[one] for one in classes)
+    return tuple(shares[label] for label in classes)
 
 
 def logit_offsets(trained: Sequence[float], used: Sequence[float], *, loss: str) -> tuple[float, ...]:
@@ -115,9 +115,9 @@ def logit_offsets(trained: Sequence[float], used: Sequence[float], *, loss: str)
 
 def parse_share(text: str, name: str) -> tuple[str, float]:
     """Parses NAME=SHARE."""
-    one, _, share = text.rpartition("=")
+    label, _, share = text.rpartition("=")
     try:
-        return one.strip(), float(share)
+        return label.strip(), float(share)
     except ValueError:
         raise SfumatoError(f"`{name}` {text!r} is not NAME=SHARE", REMEDY) from None
 

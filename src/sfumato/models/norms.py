@@ -244,8 +244,8 @@ class OwnPublicNorm(PublicNorm):
         variance = (1 - share) * self.variance + share * (own_square - own_mean.square()).clamp_min(0)
         variance = variance + share * (1 - share) * (own_mean - self.mean).square()
         scaled = (positions - mean.unsqueeze(2)) * (variance + self.eps).rsqrt().unsqueeze(2)
-        none, one = torch.zeros_like(self.mean), torch.ones_like(self.variance)
-        return F.batch_norm(scaled.reshape(x.shape), none, one, self.weight, self.bias, eps=_NONE)
+        zeros, ones = torch.zeros_like(self.mean), torch.ones_like(self.variance)
+        return F.batch_norm(scaled.reshape(x.shape), zeros, ones, self.weight, self.bias, eps=_NONE)
 
 
 class ThroughNorm(PublicNorm):
@@ -267,8 +267,8 @@ class ThroughNorm(PublicNorm):
         mean, variance = (self.mean, self.variance) if self.moments is None else self.moments
         each = (-1, *[1] * (x.dim() - 2))
         scaled = (x - mean.reshape(each)) * (variance.reshape(each) + self.eps).rsqrt()
-        none, one = torch.zeros_like(self.mean), torch.ones_like(self.variance)
-        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=_NONE)
+        zeros, ones = torch.zeros_like(self.mean), torch.ones_like(self.variance)
+        return F.batch_norm(scaled, zeros, ones, self.weight, self.bias, eps=_NONE)
 
     def _take(self, x: Tensor) -> None:
         super()._take(x.detach())
@@ -296,5 +296,5 @@ class JointNorm(nn.Module):
         groups = (x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)).unflatten(0, (-1, self.public + 1))
         variance, mean = torch.var_mean(groups, dim=(1, 3), correction=0, keepdim=True)
         scaled = ((groups - mean) * (variance + self.eps).rsqrt()).reshape(x.shape)
-        none, one = scaled.new_zeros(x.shape[1]), scaled.new_ones(x.shape[1])
-        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=_NONE)
+        zeros, ones = scaled.new_zeros(x.shape[1]), scaled.new_ones(x.shape[1])
+        return F.batch_norm(scaled, zeros, ones, self.weight, self.bias, eps=_NONE)

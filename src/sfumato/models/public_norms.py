@@ -111,7 +111,7 @@ def store_jacobian(module: nn.Module, examples: Tensor) -> None:
             parameter.requires_grad_(True)
         with evaluation_mode(module), torch.enable_grad():
             _passes(module, layers, examples)
-            moments = torch.cat([one for layer in layers.values() for one in layer.moments or ()])
+            moments = torch.cat([moment for layer in layers.values() for moment in layer.moments or ()])
             rows = []
             for directions in torch.eye(len(moments), dtype=moments.dtype, device=moments.device).split(_AT_ONCE):
                 gradients = torch.autograd.grad(

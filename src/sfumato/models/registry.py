@@ -367,6 +367,10 @@ def build_untrained(
 def _build(make: Callable[..., nn.Module], name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
     """Calls `make` with facts and options; refuses options that are not among its other keywords."""
     parameters = inspect.signature(make).parameters.values()
-    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in facts]
+    known = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in facts
+    ]
     refuse_unknown(name, options, known)
     return make(**facts, **options)

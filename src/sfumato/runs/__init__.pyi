@@ -1,10 +1,10 @@
-from .figures.prediction_intervals import Intervals as Intervals
-from .figures.prediction_intervals import intervals as intervals
 from .loaded import Loaded as Loaded
 from .loaded import load as load
 from .owner.budgets import Account as Account
 from .owner.budgets import read_budget as read_budget
 from .owner.budgets import set_budget as set_budget
+from .prediction_intervals import Intervals as Intervals
+from .prediction_intervals import intervals as intervals
 from .run import Run as Run
 from .verdict import Verdict as Verdict
 from .verdict import verify as verify

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from sfumato import averaging
 from sfumato._checks import SfumatoError, fraction, one_of, parse_json
 from sfumato._files import write
-from sfumato.averaging import aggregates
 from sfumato.models import METADATA, read_description
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
@@ -72,8 +72,8 @@ class Recipe:
             members = ({**rest, **trained} for trained in chosen)
             return {f"{place}.{name}": value for place, one in enumerate(members) for name, value in one.items()}
         if self.decay is None:
-            return {**rest, **aggregates.mean(chosen)}
-        return {**rest, **aggregates.exponential(chosen, self.steps, self.decay)}
+            return {**rest, **averaging.mean(chosen)}
+        return {**rest, **averaging.exponential(chosen, self.steps, self.decay)}
 
 
 def last_entry(run: RunDirectory) -> Mapping[str, Any]:

@@ -15,8 +15,8 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import NoisyFigures
 from sfumato.runs import directory as names
+from sfumato.runs import published
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures import published
 from sfumato.runs.loaded import Loaded, load
 from sfumato.runs.owner.budgets import JointCost
 

@@ -15,11 +15,10 @@ from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import Record, same
 from sfumato.privacy.statements.statement import EXPERIMENT
 from sfumato.privacy.statements.wording import ProcessCounts
-from sfumato.runs import aggregated, pins, releases, signature
+from sfumato.runs import aggregated, pins, published, releases, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, kept_files, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "

@@ -1,9 +1,9 @@
-from .audits.step import audit_run as audit_run
-from .held_out import Scoring as Scoring
+from .step_audit import audit_run as audit_run
 from .sweeping import Sweep as Sweep
 from .sweeping import sweep as sweep
-from .trial import Trial as Trial
 from .trials import Budgets as Budgets
 from .trials import Grid as Grid
 from .trials import Seeds as Seeds
 from .trials import SingleChanges as SingleChanges
+from .trials import Trial as Trial
+from .workers import Scoring as Scoring

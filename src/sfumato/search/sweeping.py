@@ -30,10 +30,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import budgets, sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.run import Run
-from sfumato.search.held_out import Scoring
 from sfumato.search.space import line_of, plain
 from sfumato.search.trials import Budgets, Grid, Seeds, Trials, best_first
-from sfumato.search.workers import Worker, row_of, train_all
+from sfumato.search.workers import Scoring, Worker, row_of, train_all
 from sfumato.training import pretraining
 from sfumato.training.conclusion.run_report import evaluation_of
 from sfumato.training.job import PrivateJob

@@ -1,12 +1,20 @@
-"""`PrivateImageClassifier`: `sfumato.train` as a scikit-learn estimator."""
+"""`PrivateImageClassifier`: `sfumato.train` as a scikit-learn estimator.
+
+Arrays are converted to images. Private fits of this process on the same records are tracked, since each fit spends
+budget, and a search of scikit-learn calls fit often.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import tempfile
+import threading
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from shutil import rmtree
 from typing import Any, Self
 
@@ -20,14 +28,207 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, open_source
+from sfumato.data.source import own_codes
 from sfumato.experiment.experiment import Experiment
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import PrivacyPlan, Statement
+from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import Loaded, Run
-from sfumato.sklearn import fits
-from sfumato.sklearn.pixels import Shape, as_images, clipping_note, shape_of
+from sfumato.runs.owner import budgets
 from sfumato.training.run import train
+
+PAID = "private"
+"""The value of `search` that allows further fits on the same records. Each of them spends budget."""
+SEARCHES = "sklearn.model_selection"
+REMEDY = (
+    "fit once, and choose settings on public data (public=True), or give search='private' to pay for each fit; "
+    "sfumato sweep has a search with a guarantee"
+)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A private fit of this process.
+
+    Args:
+        codes: keyed hashes of its training records, under the owner's key.
+        place: identifier under which the owner's list counts later fits on some of the same records.
+    """
+
+    codes: frozenset[bytes]
+    plan: PrivacyPlan
+    place: str
+
+
+_FITS: list[_Fit] = []
+_LOCK = threading.Lock()
+
+
+def is_searching() -> bool:
+    """Whether scikit-learn's `model_selection` is on the call stack, in this process or a worker.
+
+    A manual loop of fits is not detected here; `register_fit` refuses its second fit on the same records.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        name = frame.f_globals.get("__name__") or ""
+        if name == SEARCHES or name.startswith(f"{SEARCHES}."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def refuse_search(plan: PrivacyPlan) -> None:
+    """Refuses a search on private records, and names its cost."""
+    costs = {count: rounded_up(budgets.joint_cost([plan] * count)[0]) for count in (1, 2, 5, 10)}
+    raise SfumatoError(
+        f"fit is called by {SEARCHES}, which trains on the same private records repeatedly: one fit costs epsilon "
+        f"{costs[1]} for each example, and 2, 5 and 10 fits cost {costs[2]}, {costs[5]} and {costs[10]}, at delta "
+        f"{plan.delta!r}",
+        REMEDY,
+    )
+
+
+def register_fit(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
+    """Registers a private fit. Returns the source with the places of all earlier fits that share a record with it.
+
+    The owner's list uses the places to count these fits together.
+
+    **Guarantee.** Unit: an example, or a user, of the plans. If two private fits of one process share a training
+    record, both are counted in the owner's list (`budgets.joint_cost`), or the second is refused. Records are
+    recognised by their codes, computed after conversion to images of one size.
+
+    Args:
+        paid: whether further fits on the same records are allowed.
+    """
+    codes = frozenset(map(bytes, own_codes(source.train, owner_key())))
+    place = f"fit:{source.stored_digest}"
+    with _LOCK:
+        earlier = [fit for fit in _FITS if not codes.isdisjoint(fit.codes)]
+        if earlier and not paid:
+            common = max(len(codes & fit.codes) for fit in earlier)
+            uses = [plan, *(fit.plan for fit in earlier)]
+            same_unit = [use for use in uses if use.unit.name == plan.unit.name]
+            epsilon, delta = budgets.joint_cost(same_unit)
+            raise SfumatoError(
+                f"{len(earlier)} earlier fit{'s' if len(earlier) > 1 else ''} of this process used up to {common:,} of "
+                f"these {len(codes):,} private records; with this fit the total would be epsilon "
+                f"{rounded_up(epsilon)} at delta {delta!r}, if planned in advance",
+                REMEDY,
+            )
+        _FITS.append(_Fit(codes, plan, place))
+    places = tuple(dict.fromkeys([place, *(fit.place for fit in earlier)]))
+    return replace(source, places=places)
+
+
+SQUARE = "square"
+"""The `image_shape` for rows of numbers that are not images: the smallest square that holds a row."""
+SMALLEST = 8
+"""Smallest side of such a square, in pixels. The default model requires it."""
+
+Shape = tuple[int, int, int]
+
+
+def shape_of(image_shape: Any, shape: Sequence[int]) -> Shape:
+    """The shape (H, W, C) of the images in an array.
+
+    Args:
+        image_shape: (H, W), (H, W, C) or "square"; required for flat images (N, D).
+        shape: the array's shape: (N, D), (N, H, W) or (N, H, W, C).
+
+    >>> shape_of((8, 8), (100, 64)), shape_of(None, (100, 32, 32, 3)), shape_of("square", (100, 5))
+    ((8, 8, 1), (32, 32, 3), (8, 8, 1))
+    """
+    if len(shape) > 4:
+        remedy = "give (N, H, W), (N, H, W, C), or flat images (N, D) with image_shape"
+        raise SfumatoError(f"X must be an array of images, got shape {shape}", remedy)
+    actual: Any = None if len(shape) == 2 else (*shape[1:], 1)[:3]
+    width = shape[1]
+    if image_shape is None and actual is None:
+        side = math.isqrt(width)
+        example = f"({side}, {side})" if side * side == width else "(H, W) or (H, W, C)"
+        raise SfumatoError(
+            f"X is flat, with {width} features per image, and image_shape is not given", f"give image_shape={example}"
+        )
+    if image_shape == SQUARE and actual is None:
+        side = max(SMALLEST, math.isqrt(width - 1) + 1)
+        return side, side, 1
+    if image_shape is None or image_shape == SQUARE:
+        assert actual is not None
+        return _checked(actual)
+    two_or_three = not isinstance(image_shape, str) and len(image_shape) in (2, 3)
+    declared = _checked((*image_shape, 1)[:3] if two_or_three else image_shape)
+    if actual is None and math.prod(declared) != width:
+        problem = f"image_shape {tuple(image_shape)} has {math.prod(declared)} values, but X has {width} features"
+        raise SfumatoError(problem, "give the shape from which the images were flattened")
+    if actual is not None and actual != declared:
+        raise SfumatoError(
+            f"image_shape is {tuple(image_shape)}, but X has images {actual}", "leave it out, or reshape X"
+        )
+    return declared
+
+
+def _checked(shape: Any) -> Shape:
+    """Returns the shape (H, W, C); refuses one that is not a shape of images."""
+    sides: tuple[Any, ...] = () if isinstance(shape, str) else tuple(shape)
+    whole = len(sides) == 3 and all(isinstance(side, int | np.integer) for side in sides)
+    if not whole or min(sides) < 1 or sides[2] not in (1, 3):
+        remedy = "give (H, W), (H, W, 1) or (H, W, 3): channels come last"
+        raise SfumatoError(f"images must have one or three channels, got shape {shape!r}", remedy)
+    height, width, channels = map(int, sides)
+    return height, width, channels
+
+
+def as_images(flat: np.ndarray, shape: Shape, value_range: Sequence[float] | None) -> np.ndarray:
+    """Converts flat rows (N, D) to images, uint8 (N, H, W, C). A square is padded with black.
+
+    Args:
+        value_range: the values of black and white; values outside this range are clipped. None for uint8, and for
+            numbers from 0 to 1.
+
+    Raises:
+        SfumatoError: values lie outside [0, 1] and no range was declared. The range is not read from private records.
+    """
+    levels = flat if flat.dtype == np.uint8 and value_range is None else _scaled(flat, value_range)
+    missing = math.prod(shape) - levels.shape[1]
+    return np.pad(levels, ((0, 0), (0, missing))).reshape(-1, *shape)
+
+
+def clipping_note(flat: np.ndarray, value_range: Sequence[float] | None) -> str | None:
+    """A warning if values lie outside the declared range. It depends on the private values: for the owner alone."""
+    if value_range is None or not ((flat < value_range[0]) | (flat > value_range[1])).any():
+        return None
+    return (
+        f"values of X outside value_range {tuple(value_range)} are clipped to it (a private fact); give the "
+        "range of the values as they come here, after any scaling"
+    )
+
+
+def _scaled(flat: np.ndarray, value_range: Sequence[float] | None) -> np.ndarray:
+    """Scales values to uint8 levels from 0 to 255."""
+    if value_range is None:
+        if flat.dtype.kind in "iu" or not ((flat >= 0) & (flat <= 1)).all():
+            raise SfumatoError(
+                f"X is {flat.dtype}, and value_range is not given",
+                "give the values of black and white, such as value_range=(0, 255); only uint8 and floating-point "
+                "numbers from 0 to 1 need none",
+            )
+        low, high = 0.0, 1.0
+    else:
+        low, high = _checked_range(value_range)
+    return np.rint(255 * np.clip((flat.astype(np.float64) - low) / (high - low), 0, 1)).astype(np.uint8)
+
+
+def _checked_range(value_range: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, value_range)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        problem = f"value_range must be two numbers, the smaller first, got {value_range!r}"
+        raise SfumatoError(problem, "give the values of black and white, such as (0, 255)")
+    return low, high
 
 
 class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
@@ -58,7 +259,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
     finished run; `model_`, the loaded model; `together_`, (epsilon, delta) of all of the owner's runs on these data, or
     None; `notes_`, the messages of the run.
 
-    **Guarantee.** That of `sfumato.train`, for one fit. For several fits on the same records, see `fits.register_fit`.
+    **Guarantee.** That of `sfumato.train`, for one fit. For several fits on the same records, see `register_fit`.
 
     >>> PrivateImageClassifier(epsilon=3)
     PrivateImageClassifier(epsilon=3)
@@ -106,8 +307,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             SfumatoError: invalid arguments, before any budget is spent. For private data also a call from
                 scikit-learn's `model_selection`, or an earlier fit of this process on some of the same records.
         """
-        if self.search not in (None, fits.PAID):
-            raise SfumatoError(f"search must be {fits.PAID!r} or None, got {self.search!r}", "leave it out")
+        if self.search not in (None, PAID):
+            raise SfumatoError(f"search must be {PAID!r} or None, got {self.search!r}", "leave it out")
         X, shape = _flattened(X, self.image_shape)
         X, y = validate_data(self, X, y, dtype="numeric", reset=True)
         check_classification_targets(y)
@@ -117,9 +318,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         source = self._source(as_images(X, shape, self.value_range), self._numbered(y))
         if not source.public:
             plan = self._plan(source)
-            if self.search is None and fits.is_searching():
-                fits.refuse_search(plan)
-            source = fits.register_fit(source, plan, paid=self.search is not None)
+            if self.search is None and is_searching():
+                refuse_search(plan)
+            source = register_fit(source, plan, paid=self.search is not None)
         if (note := clipping_note(X, self.value_range)) is not None:
             warnings.warn(note, stacklevel=2)
         self._train(source)

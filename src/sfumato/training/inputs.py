@@ -300,14 +300,14 @@ def features(
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
     progress.begin("computing features", len(records))
+    at_once = (job.device.type == "cpu" and job.trunk.preferred_batch_size) or BATCH
     result = torch.empty(len(records), job.trunk.width, device=job.device) if into is None else into
     with evaluation_mode(job.trunk), unchanged_outputs(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
         for start in range(workers.rank * BATCH, len(records) + workers.rank * BATCH, BATCH * workers.count):
             images = _devices.to_device(records.take(slice(start, start + BATCH)), job.device)
             shown = job.transform(images.flip(2) if mirrored else images)
             filled = F.pad(shown, (0, 0) * (shown.dim() - 1) + (0, BATCH - len(shown)))
-            pieces = filled.split((job.device.type == "cpu" and job.trunk.preferred_batch_size) or BATCH)
-            found = torch.cat([per_example_outputs(job.trunk, piece) for piece in pieces])
+            found = per_example_outputs(job.trunk, filled, at_once=at_once)
             for at, block in enumerate(workers.gather(found), start=start // BATCH - workers.rank):
                 rows = result[at * BATCH : (at + 1) * BATCH]
                 rows.copy_(block[: len(rows)])

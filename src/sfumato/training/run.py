@@ -18,7 +18,7 @@ from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment import to_recipe, users
-from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.experiment import Experiment, forecast
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings, refuse_noise
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
@@ -115,7 +115,7 @@ def train(
         plan, settings, reasons = experiment.decide(source)
         for line in reasons:
             progress.report(line)
-        if (expected := experiment.forecast(plan, source)) is not None:
+        if (expected := forecast(plan, settings, source)) is not None:
             progress.report(f"expected: {expected}")
     else:
         refuse_budget(choices)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
-from sfumato.models import create, create_for_texts
+from sfumato.models import create_for_texts
 
 MODELS = ("bag", "bilstm,embedding=3,hidden=2", "bilstm,embedding=3,hidden=2,norm=layer,norm_last=1")
 
@@ -133,11 +133,6 @@ def test_padding_gets_no_gradient():
 def test_other_models_are_refused(name, match):
     with pytest.raises(SfumatoError, match=match):
         create_for_texts(name, classes=3, vocabulary=9, length=5)
-
-
-def test_a_model_of_texts_is_refused_for_images():
-    with pytest.raises(SfumatoError, match="is for texts, but these are images"):
-        create("bilstm,norm=layer", classes=3, channels=1, size=8)
 
 
 def test_weights_of_timm_are_refused():

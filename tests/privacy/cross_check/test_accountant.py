@@ -1,6 +1,7 @@
 """The package's epsilon lies between the bounds of a second accountant, which shares no code with it."""
 
 import ast
+import functools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ def sigma(value: float) -> Gaussian:
 
 ORDER = FixedOrder(batch_size=250)
 BANDS = BandedToeplitz(noise_multiplier=3.0, coefficients=(1.0, 0.5, 0.3, 0.1))
-PUBLISHED = {
+PLANS = {
     "De table 13, epsilon 1": (plan(), 0.9028),
     "DP-FedEmb, by 2C": (
         plan(
@@ -41,49 +42,47 @@ PUBLISHED = {
         plan(population=1600, participation=CyclicPoisson(batch_size=1, groups=16), steps=128, mechanism=sigma(1.0)),
         0.35841,
     ),
-}
-"""Plans with the epsilon that dp-accounting has for them, or their papers."""
-OTHERS = {
-    "full batches": plan(participation=FullBatch(), steps=60, mechanism=sigma(15.0)),
-    "a fixed order": plan(population=1000, participation=ORDER, steps=9, mechanism=sigma(3.0)),
-    "a tree": plan(population=1000, participation=ORDER, steps=9, mechanism=Tree(noise_multiplier=3.0)),
-    "completed trees": plan(
-        population=1000,
-        participation=ORDER,
-        steps=23,
-        mechanism=Tree(noise_multiplier=9.0, steps_per_tree=10, completed=True),
+    "full batches": (plan(participation=FullBatch(), steps=60, mechanism=sigma(15.0)), None),
+    "a fixed order": (plan(population=1000, participation=ORDER, steps=9, mechanism=sigma(3.0)), None),
+    "a tree": (plan(population=1000, participation=ORDER, steps=9, mechanism=Tree(noise_multiplier=3.0)), None),
+    "completed trees": (
+        plan(
+            population=1000,
+            participation=ORDER,
+            steps=23,
+            mechanism=Tree(noise_multiplier=9.0, steps_per_tree=10, completed=True),
+        ),
+        None,
     ),
-    "bands": plan(population=1000, participation=ORDER, steps=23, mechanism=BANDS),
-    "bands in turns": plan(
-        population=1000, participation=CyclicPoisson(batch_size=10, groups=8), steps=230, mechanism=BANDS
+    "bands": (plan(population=1000, participation=ORDER, steps=23, mechanism=BANDS), None),
+    "bands in turns": (
+        plan(population=1000, participation=CyclicPoisson(batch_size=10, groups=8), steps=230, mechanism=BANDS),
+        None,
     ),
-    "a quantile": plan(clipping=QuantileClipping(count_noise=7.0)),
-    "zero-out": plan(adjacency="zero-out"),
+    "a quantile": (plan(clipping=QuantileClipping(count_noise=7.0)), None),
+    "zero-out": (plan(steps=20, adjacency="zero-out"), None),
 }
+"""Plans, with the epsilon that dp-accounting or their papers have for them, where it is known."""
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_it_comes_to_the_published_figures(name):
-    one, known = PUBLISHED[name]
-    found = bounds(one.to_dict(), one.delta)
-    assert found is not None
-    assert found.lower < known * 1.001
-    assert found.upper > known * 0.999
-    assert found.upper < found.lower * 1.01
+@functools.cache
+def bounds_of(name):
+    one, _ = PLANS[name]
+    return bounds(one.to_dict(), one.delta)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", PLANS)
 def test_the_first_accountant_lies_within_its_bounds(name):
-    one = OTHERS[name]
-    found = bounds(one.to_dict(), one.delta)
-    assert found is not None
+    one, published = PLANS[name]
+    found = bounds_of(name)
     assert found.lower <= one.epsilon() <= found.upper * 1.001
     assert found.upper <= found.lower * 1.01
+    assert published is None or one.epsilon() == pytest.approx(published, rel=1e-3)
 
 
 def test_two_hundredths_less_would_be_noticed():
-    for one in (PUBLISHED["De table 13, epsilon 1"][0], OTHERS["a tree"], OTHERS["bands in turns"]):
-        assert bounds(one.to_dict(), one.delta).lower > 0.98 * one.epsilon()
+    for name in ("De table 13, epsilon 1", "a tree", "bands in turns"):
+        assert bounds_of(name).lower > 0.98 * PLANS[name][0].epsilon()
 
 
 def test_it_speaks_of_no_plan_that_it_has_not_been_written_for():

@@ -104,13 +104,6 @@ def test_gradients_are_those_of_differences(pieces):
         np.testing.assert_allclose(function(point)[1], moved, rtol=1e-6, atol=1e-6)
 
 
-@given(bands=st.integers(1, 12), momentum=st.floats(0.0, 0.99))
-@settings(max_examples=20)
-def test_the_square_root_is_one(bands, momentum):
-    root = dense(square_root(bands, momentum=momentum), bands)
-    np.testing.assert_allclose(root @ root, by_running(Workload(steps=bands, separation=1, momentum=momentum)))
-
-
 # -- known figures: root mean square error of prefix sums times sensitivity, n = 1024 ----------------------------------
 
 

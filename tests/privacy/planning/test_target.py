@@ -86,7 +86,7 @@ def test_it_finds_the_noise_of_riskcal():
     assert 3.2714 <= plan.noise_multiplier <= 1.001 * 3.2715
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=2, deadline=None)
 @example(sigma=0.5, sampled=0.375, rate=0.375)
 @given(sigma=st.floats(0.5, 4.0), sampled=st.floats(0.02, 0.9), rate=st.floats(1e-4, 0.4))
 def test_it_bounds_the_best_test_of_one_step_for_adding_and_for_removing(sigma, sampled, rate):

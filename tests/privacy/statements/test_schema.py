@@ -171,7 +171,7 @@ def test_a_statement_is_made_again_from_its_fields(name):
     assert plain(Statement.from_dict(data)) == data
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=1, deadline=None)
 @given(
     population=st.integers(20, 10**6),
     share=st.floats(0.01, 1),

@@ -15,6 +15,7 @@ from sfumato.privacy import (
     Circumstances,
     CyclicPoisson,
     FixedOrder,
+    FullBatch,
     NoisyTable,
     Search,
     Tree,
@@ -218,8 +219,8 @@ def test_a_printed_epsilon_is_never_below_the_true_one(value, digits):
 
 def test_bounds_in_words_are_rounded_up():
     shown = []
-    for sigma in (2.0, 0.93, 0.75, 0.2):
-        plan = replace(PLAN, mechanism=Gaussian(noise_multiplier=sigma))
+    for sigma in (50.0, 10.0, 4.7, 1.5):
+        plan = replace(PLAN, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=sigma))
         words = Statement(plan=plan, circumstances=Circumstances()).plain[1]
         shown.append(words.split("factor of ")[1].split(", and")[0])
         factor = float(shown[-1].replace(",", ""))

@@ -6,7 +6,7 @@ import pytest
 
 from sfumato import SfumatoError
 from sfumato.report import sweep_panels
-from sfumato.report.plots.comparisons import _positions, check, frontiers
+from sfumato.report.plots.curves import _positions, check, frontiers
 
 ROWS = [
     {"accuracy": 0.5 + 0.01 * number, "learning_rate": 0.1 * 1.7**number, "model": f"wrn-16-{number % 2}", "flip": True}

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from sfumato.report import Evaluation
-from sfumato.report.sections.classes import ClassScore, class_scores, confused_pairs, wilson, worst
+from sfumato.report.sections.result import ClassScore, class_scores, confused_pairs, wilson, worst
 
 
 def evaluation(confusion: list[list[int]]) -> Evaluation:

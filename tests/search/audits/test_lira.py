@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 
 from sfumato import PrivacyPlan, SfumatoError
-from sfumato.search.audits import lira
-from sfumato.search.audits.lira import attack, fit_gaussians, phi
+from sfumato.search import membership
+from sfumato.search.membership import attack, fit_gaussians, phi
 
 RECORDS, SHADOWS = 2000, 100
 
@@ -27,7 +27,7 @@ def scores(moved, *, shadows=SHADOWS, seed=0):
     return target, found, trained_with, members
 
 
-@pytest.mark.parametrize("variant", lira.VARIANTS)
+@pytest.mark.parametrize("variant", membership.VARIANTS)
 def test_it_is_as_good_as_the_best_test_of_gaussians(promise, variant):
     """Of N(0, 1) against N(3, 1): TPR(a) = Phi(Phi^-1(a) + 3), which Neyman and Pearson's test has."""
     found = attack(*scores(3.0), promise=promise, variant=variant)
@@ -53,7 +53,7 @@ def test_what_moves_no_more_than_the_promise_allows_stays_beneath_it(promise):
 def test_few_shadow_models_share_one_variance():
     _, found, trained_with, _ = scores(3.0, shadows=20)
     assert len(np.unique(fit_gaussians(found, trained_with)[1])) == 1
-    _, found, trained_with, _ = scores(3.0, shadows=lira.OWN_VARIANCE)
+    _, found, trained_with, _ = scores(3.0, shadows=membership.OWN_VARIANCE)
     mean, deviation = fit_gaussians(found, trained_with)
     assert len(np.unique(deviation)) == RECORDS
     own = found[trained_with[:, 7], 7]
@@ -66,7 +66,7 @@ def test_the_bound_of_false_alarms_holds_for_a_threshold_chosen_on_the_same_reco
     rng, missed, repetitions = np.random.default_rng(0), 0, 1000
     for _ in range(repetitions):
         others = np.sort(rng.random(150))[::-1]
-        rate = lira._result_at_rate(0.02, others, others, None)
+        rate = membership._result_at_rate(0.02, others, others, None)
         missed += 1 - others[rate.alarms] > rate.false_positives_at_most
     assert stats.binomtest(missed, repetitions, 0.025).pvalue > 1e-3
 

@@ -19,8 +19,8 @@ from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
 from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import RunDirectory
-from sfumato.search.audits.step import audit_step
-from sfumato.search.audits.subject import Residuals, Subject
+from sfumato.search.audit_subject import Residuals, Subject
+from sfumato.search.step_audit import audit_step
 from sfumato.training.conclusion import run_report
 from sfumato.training.preparation.building import noise_of
 

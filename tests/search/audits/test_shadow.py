@@ -11,7 +11,7 @@ from sfumato.data.features import Cache
 from sfumato.randomness.noise import Noise
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.search.audits import shadow
+from sfumato.search import membership
 from sfumato.training import caching, computing
 
 RECORDS, SIDE, CLASSES, SHADOWS = 120, 16, 4, 16
@@ -42,7 +42,7 @@ def without_noise(monkeypatch):
 def test_a_model_without_its_noise_is_found_out(chance, tmp_path, monkeypatch):
     without_noise(monkeypatch)
     train("scattering", chance, planned(1.0, steps=40), directory=tmp_path / "run", **RECIPE)
-    found = shadow.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
+    found = membership.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
     assert found.rates[1].true_positives > 0.3
     assert found.auc[0] > 0.9
     assert found.exceeds
@@ -52,7 +52,7 @@ def test_a_private_model_stays_beneath_its_promise(chance, tmp_path):
     before = uses.earlier_uses(DataIdentity.from_source(chance)).plans
     train("scattering", chance, planned(1.0, steps=40), directory=tmp_path / "run", **RECIPE)
     files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
-    found = shadow.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
+    found = membership.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
     assert not found.exceeds
     assert found.members == found.others == RECORDS
     assert found.rates[1].true_positives_at_least < found.rates[1].allowed_at_most
@@ -66,13 +66,13 @@ def test_a_private_model_stays_beneath_its_promise(chance, tmp_path):
 def test_any_model_is_attacked(chance, spots, tmp_path):
     recipe = RECIPE | {"views": 2, "shift": 1, "averaging": EMA(0.9)}
     train("lenet-300-100", chance, planned(1.0, steps=2), directory=tmp_path / "run", **recipe)
-    found = shadow.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
+    found = membership.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
     assert found.shadows == 4
     assert not found.exceeds
     with pytest.raises(SfumatoError, match="trained on other records"):
-        shadow.shadow_attack(tmp_path / "run", 4, source=spots)
+        membership.shadow_attack(tmp_path / "run", 4, source=spots)
     with pytest.raises(SfumatoError, match="shadows must be"):
-        shadow.shadow_attack(tmp_path / "run", 0, source=chance)
+        membership.shadow_attack(tmp_path / "run", 0, source=chance)
 
 
 def test_a_head_on_stored_features_is_attacked_by_heads_on_them(chance, tmp_path):
@@ -85,21 +85,21 @@ def test_a_head_on_stored_features_is_attacked_by_heads_on_them(chance, tmp_path
     computing.compute(cache, replace(contents, rows=50), chance, network, owner_key=bytes(32))
     source = open_source(f"features:{cache.path}", owner_key=bytes(32))
     train("head", source, planned(1.0, steps=2), directory=tmp_path / "run", learning_rate=1.0, threads=1)
-    assert shadow.shadow_attack(tmp_path / "run", 4, source=source, seed=0).shadows == 4
+    assert membership.shadow_attack(tmp_path / "run", 4, source=source, seed=0).shadows == 4
 
 
 def test_shadow_models_are_trained_in_the_precision_of_the_run(chance, tmp_path, monkeypatch):
     """On a device whose rule is the other one."""
     train("lenet-300-100", chance, planned(1.0, steps=1), directory=tmp_path / "run", **RECIPE, precision="bfloat16")
-    met, right = [], shadow.prepare
+    met, right = [], membership.prepare
     monkeypatch.setattr(_devices, "has_bfloat16", lambda name: False)
-    monkeypatch.setattr(shadow, "prepare", lambda *given, **named: (met.append(right(*given, **named)), met[-1])[1])
-    shadow.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
+    monkeypatch.setattr(membership, "prepare", lambda *given, **named: (met.append(right(*given, **named)), met[-1])[1])
+    membership.shadow_attack(tmp_path / "run", 4, source=chance, seed=0)
     assert {job.performance.precision for job in met} == {"bfloat16"}
 
 
 def test_each_record_is_in_half_of_the_models_and_each_model_has_half_of_the_records():
-    halves = shadow._halves(6, 10, np.random.default_rng(0))
+    halves = membership._halves(6, 10, np.random.default_rng(0))
     assert (halves.sum(axis=0) == 3).all()
     assert (halves.sum(axis=1) == 5).all()
     assert len(np.unique(halves, axis=0)) == 6

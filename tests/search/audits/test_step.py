@@ -22,8 +22,8 @@ from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
-from sfumato.search.audits.step import WhiteBox, audit_step, composed_epsilon
-from sfumato.search.audits.subject import Subject, from_run
+from sfumato.search.audit_subject import Subject, from_run
+from sfumato.search.step_audit import WhiteBox, audit_step, composed_epsilon
 from sfumato.training.preparation.building import noise_of
 
 FORM = Images(size=6, channels=1)

@@ -21,9 +21,9 @@ from sfumato.runs import aggregated
 from sfumato.runs.aggregated import Recipe
 from sfumato.runs.checkpoint import METADATA, kept_path, load_kept, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures.prediction_intervals import spacing_of
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
+from sfumato.runs.prediction_intervals import spacing_of
 from sfumato.training.conclusion import aggregating
 
 SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)

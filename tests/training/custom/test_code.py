@@ -12,7 +12,7 @@ from sfumato import PrivacyPlan, SfumatoError, open_source, train, verify
 from sfumato.gradients.checks import selfcheck
 from sfumato.privacy import ledger
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.search.audits.subject import from_run
+from sfumato.search.audit_subject import from_run
 from sfumato.training import loop
 from sfumato.training.custom.code import CustomCode
 

@@ -19,8 +19,8 @@ from sfumato.privacy import Gaussian, Ledger, NoisyTable, Poisson, User
 from sfumato.privacy import ledger as ledgers
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
+from sfumato.runs import published as records
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import published as records
 from sfumato.search import Trial
 from sfumato.training.conclusion import finish
 from sfumato.training.conclusion.run_report import report

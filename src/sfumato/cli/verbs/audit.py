@@ -15,7 +15,7 @@ from sfumato.cli.parser import argument, option
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.audit_outcomes import AuditOutcome
-    from sfumato.search.audits.subject import Subject
+    from sfumato.search.audit_subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Audit(EndsWithJson):
         return 1 if found.refuted else 0
 
     def _run_audit(self, progress: Progress) -> AuditOutcome:
-        from sfumato.search.audits.step import audit_run, audit_step
+        from sfumato.search.step_audit import audit_run, audit_step
 
         how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
         if recipe.is_recipe(self.what):
@@ -79,7 +79,7 @@ class Audit(EndsWithJson):
 
     def _attack(self, shadows: int) -> int:
         """Attack the model file like an outsider. The result is for the owner only and is not stored."""
-        from sfumato.search.audits.shadow import shadow_attack
+        from sfumato.search.membership import shadow_attack
 
         others = {"--epsilon": self.epsilon, "--observations": self.observations, "--model": self.model}
         if given := [name for name, value in others.items() if value is not None]:
@@ -96,7 +96,7 @@ class Audit(EndsWithJson):
     def _recipe_subject(self, progress: Progress) -> Subject:
         """The training of a recipe, prepared as for a dry run."""
         from sfumato.cli.verbs.train import Train
-        from sfumato.search.audits.subject import from_job
+        from sfumato.search.audit_subject import from_job
 
         training = Train(what=self.what, epsilon=self.epsilon, trust_code=self.trust_code, model=self.model)
         try:

@@ -118,7 +118,7 @@ def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]
     users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
     pairs = zip(arrays["x"], users, strict=True)
     found = [record_in_test(key, record.tobytes(), user, share) for record, user in pairs]
-    sides = {f"_{side}": np.array([one is is_test for one in found]) for side, is_test in _SIDES}
+    sides = {f"_{side}": np.array([in_test is is_test for in_test in found]) for side, is_test in _SIDES}
     arrays = arrays | {"rows": np.arange(len(found))}
     return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
 
@@ -128,7 +128,7 @@ def _wanted(members: dict[str, str], where: str) -> tuple[tuple[str, ...], dict[
     wanted = next((names for names in (_FOUR, _MEDMNIST) if not members.keys().isdisjoint(names)), _PAIR)
     for name in wanted:
         if name not in members:
-            found = ", ".join(one if one.isprintable() else repr(one) for one in members) or "nothing"
+            found = ", ".join(member if member.isprintable() else repr(member) for member in members) or "nothing"
             raise SfumatoError(
                 f"{where} has no array {name!r}; it holds {found}",
                 "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",

@@ -173,15 +173,15 @@ class _Reader:
             raise SfumatoError(f"`label_columns` names {odd[0]!r}, and {self._where} has no such label", remedy)
         result = np.zeros((len(column), len(wanted)), np.int64)
         for row, labels in enumerate(column.to_pylist()):
-            numbers = all(type(one) is int for one in labels)
+            numbers = all(type(label) is int for label in labels)
             if names is None and numbers and len(labels) == len(wanted) and {*labels} <= {0, 1}:
                 result[row] = labels
                 continue
-            if names is not None and numbers and all(0 <= one < len(names) for one in labels):
-                labels = [names[one] for one in labels]
-            if not all(isinstance(one, str) for one in labels):
+            if names is not None and numbers and all(0 <= label < len(names) for label in labels):
+                labels = [names[label] for label in labels]
+            if not all(isinstance(label, str) for label in labels):
                 self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
-            known = {to_nfc(one) for one in labels}
+            known = {to_nfc(label) for label in labels}
             result[row] = [name in known for name in wanted]
         return result
 

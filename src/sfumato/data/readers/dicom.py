@@ -93,7 +93,7 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
     >>> table([3, 5, 8], bytes([1, 2, 3, 0]), "image", little_endian=True).entries.tolist()
     [1, 2, 3]
     """
-    count, first, bits = (int(one) for one in descriptor)
+    count, first, bits = (int(number) for number in descriptor)
     count = count or MOST_ENTRIES
     if isinstance(data, bytes):
         words = np.frombuffer(data[: len(data) // 2 * 2], "<u2" if little_endian else ">u2")
@@ -228,7 +228,7 @@ def _dataset(content: bytes, name: str) -> FileDataset:
     dataset = _library(name).dcmread(io.BytesIO(content))
     if not any(pixels in dataset for pixels in _PIXELS):
         raise UnreadableError(f"{name} is a DICOM file without an image", "remove it")
-    shared, by_frame = (dataset.get(f"{one}FunctionalGroupsSequence") or [] for one in ("Shared", "PerFrame"))
+    shared, by_frame = (dataset.get(f"{scope}FunctionalGroupsSequence") or [] for scope in ("Shared", "PerFrame"))
     frames = max(int(dataset.get("NumberOfFrames") or 1), len(by_frame))
     if frames != 1:
         raise several_images(name, f"has {frames} frames", "each frame")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._memory import memory_limit
+from sfumato._systems import memory_limit
 from sfumato.data import classes as class_lists
 from sfumato.data import decoding as image_files
 from sfumato.data.classes import to_nfc
@@ -166,7 +166,7 @@ def _load_to_memory(
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
     stored, sides, test = listing.stored, listing.places, listing.test
 
-    def one(row: int) -> tuple[list[np.ndarray], bytes, bool]:
+    def read_image(row: int) -> tuple[list[np.ndarray], bytes, bool]:
         place = int(sides[row])
         content = stored.read(place)
         is_test = record_in_test(key, content, None, share) if test is None else bool(test[row])
@@ -179,7 +179,7 @@ def _load_to_memory(
     codes, tested = np.empty((len(listing), 2 * LENGTH), np.uint8), np.empty(len(listing), bool)
     # Training images fill the array from the start, test images from the end, to avoid a second copy.
     train = 0
-    for row, (found, own, is_test) in enumerate(map_in_threads(one, np.arange(len(listing)), order.progress)):
+    for row, (found, own, is_test) in enumerate(map_in_threads(read_image, np.arange(len(listing)), order.progress)):
         images[train - 1 - row if is_test else train] = found[0]
         if len(found) > 1:
             zoomed[train] = found[1]

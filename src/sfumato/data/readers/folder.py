@@ -71,8 +71,8 @@ def load(path: str, order: Order) -> Parts:
     if not names.deep:
         _refuse_loose_images(root)
         if declared.people.user_from != BY_CLASS and declared.loading.class_from is None:
-            top = [one for part in parts.values() for one in subfolders(part)] or folders
-            if not {to_nfc(one.name) for one in top} <= {*(declared.labels.classes or ())}:
+            top = [inner for part in parts.values() for inner in subfolders(part)] or folders
+            if not {to_nfc(inner.name) for inner in top} <= {*(declared.labels.classes or ())}:
                 refuse_unclear_classes(top, where, by_folder=names.by_folder)
     if parts:
         _check_parts(root, folders, parts, names)
@@ -128,7 +128,7 @@ class _Names:
     def in_classes(self, folder: Path) -> bool:
         """Whether a folder may be a part: it contains class folders, instead of being one."""
         inner = subfolders(folder)
-        return self.deep or (any(subfolders(one) for one in inner) if self.by_folder else bool(inner))
+        return self.deep or (any(subfolders(item) for item in inner) if self.by_folder else bool(inner))
 
     def listing(self, parts: Mapping[str | None, Path]) -> Listing:
         """The images in the folder of each part; the key None means both parts."""

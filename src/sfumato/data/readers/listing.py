@@ -56,7 +56,7 @@ class Listing:
 
     def select(self, which: np.ndarray) -> Self:
         """The records where the mask (N,) is true, or at these positions."""
-        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        known = {column.name: getattr(self, column.name) for column in fields(self)}
         return replace(self, **{name: some[which] for name, some in known.items() if isinstance(some, np.ndarray)})
 
     def with_classes(self, classes: Sequence[str], whose: str) -> Self:

@@ -15,7 +15,7 @@ from numpy.lib import format
 
 from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
-from sfumato._memory import memory_limit
+from sfumato._systems import memory_limit
 from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable, renumber_labels, to_nfc, user_name
 from sfumato.data.declared import Order, check_size
@@ -94,7 +94,7 @@ def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> d
         if held != found[name].nbytes and found[name].nbytes <= memory_limit():
             raise ValueError("the header describes another array")
     if sum(array.nbytes for array in found.values()) > memory_limit():
-        largest, most = max(((name, array.nbytes) for name, array in found.items()), key=lambda one: one[1])
+        largest, most = max(((name, array.nbytes) for name, array in found.items()), key=lambda entry: entry[1])
         raise SfumatoError(
             f"{where} unpacks to more than the available memory, {largest} alone to {most / 1e9:,.1f} GB",
             "save fewer or smaller images, or files, which are read when needed (folder: or csv:)",

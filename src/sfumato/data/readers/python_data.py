@@ -77,7 +77,7 @@ def choose_reader(given: Any) -> ReaderChoice:
             kind="frame", where="the DataFrame", load=lambda order: read_frame(given, order), like="csv"
         )
     named = _by_part(given)
-    if named and all(_is_instance("datasets", "Dataset", one) for one in named.values()):
+    if named and all(_is_instance("datasets", "Dataset", data) for data in named.values()):
         from sfumato.data.readers.arrow import from_sets
 
         where = "the Dataset" if None in named else "the DatasetDict"
@@ -164,7 +164,7 @@ WHERE = "the arrays"
 def is_array(given: Any) -> bool:
     """Whether the object is an array, a tensor, or a list of labels (numbers or names)."""
     if isinstance(given, (list, tuple)):
-        return bool(given) and all(isinstance(one, (str, int, np.integer)) for one in given)
+        return bool(given) and all(isinstance(label, (str, int, np.integer)) for label in given)
     return hasattr(given, "__array__") and hasattr(given, "shape") and hasattr(given, "dtype")
 
 
@@ -174,10 +174,12 @@ def load_arrays(given: Mapping[str, Any], order: Order) -> Parts:
     Tensors of images are (N, C, H, W) if C is 1 or 3, else (N, H, W, C) or (N, H, W). For arrays, (N, H, W, C) takes
     precedence. Labels may be names.
     """
-    arrays = {name: _images(one, name) if name.startswith("x") else array_of(one, name) for name, one in given.items()}
-    spoken = {name: one for name, one in arrays.items() if name.startswith("y") and one.dtype.kind in "UO"}
+    arrays = {
+        name: _images(array, name) if name.startswith("x") else array_of(array, name) for name, array in given.items()
+    }
+    spoken = {name: array for name, array in arrays.items() if name.startswith("y") and array.dtype.kind in "UO"}
     if spoken:
-        texts = {name: _texts(one, name) for name, one in spoken.items()}
+        texts = {name: _texts(array, name) for name, array in spoken.items()}
         found = class_lists.sort_names({text for some in texts.values() for text in some})
         if order.declared.labels.classes is None:
             class_lists.refuse_reordered(found, WHERE)
@@ -233,7 +235,7 @@ _ITEMS = (
 def is_map_style(given: Any) -> bool:
     """Whether the object is a map-style data set, or a list of pairs."""
     if isinstance(given, list):
-        return len(given) > 2 and all(isinstance(one, tuple) and len(one) == 2 for one in given)
+        return len(given) > 2 and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given)
     if isinstance(given, (str, bytes, tuple, Mapping)) or hasattr(given, "__array__") or is_loader(given):
         return False
     try:
@@ -308,7 +310,7 @@ def load_sets(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts
     parts = ["train", test_part(sets)] if len(sets) > 1 else [None]
     read = [sets[part] for part in parts] if len(sets) > 1 else [*sets.values()]
     stored, found = Items(read, where), ListingBuilder()
-    known = [_names_of(one) for one in read]  # per data set: two folders may number the same classes differently
+    known = [_names_of(data) for data in read]  # per data set: two folders may number the same classes differently
     several = order.declared.labels.label_columns
     for place in range(len(stored)):
         _, label, user = stored.item(place)
@@ -374,7 +376,7 @@ def _names_of(data: Any) -> tuple[str, ...] | None:
     if known is None and hasattr(data, "dataset"):
         return _names_of(data.dataset)
     if known is None and hasattr(data, "datasets"):
-        several = {_names_of(one) for one in data.datasets}
+        several = {_names_of(member) for member in data.datasets}
         return several.pop() if len(several) == 1 else None
     if not isinstance(known, (list, tuple)) or len(known) < 2:
         return None

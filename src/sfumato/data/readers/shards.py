@@ -232,7 +232,7 @@ class ParquetRows:
             column = self.table(group, [path])[self.image].combine_chunks()
             images = column.field("bytes") if path != self.image else column
             self._cache[group] = images
-            while len(self._cache) > 1 and sum(one.nbytes for one in self._cache.values()) > CACHED:
+            while len(self._cache) > 1 and sum(cached.nbytes for cached in self._cache.values()) > CACHED:
                 self._cache.popitem(last=False)
             return images
 
@@ -241,7 +241,7 @@ class ParquetRows:
         for group in range(metadata.num_row_groups):
             known = metadata.row_group(group)
             sizes = (known.column(number) for number in range(known.num_columns))
-            size = sum(one.total_uncompressed_size for one in sizes if one.path_in_schema == place)
+            size = sum(chunk.total_uncompressed_size for chunk in sizes if chunk.path_in_schema == place)
             if size > LARGEST_GROUP:
                 raise SfumatoError(
                     f"a row group of {str(shard)!r} holds {size / 1e9:,.1f} GB of images, and must be read as a whole",
@@ -298,8 +298,10 @@ def bytes_in(schema: pa.Schema, image: str) -> str:
 
 def check_same(first: pa.Schema, schema: pa.Schema, image: str, shard: str) -> None:
     """Refuses a shard whose columns or class names differ from those of the first one."""
-    one, other = features_of(first), features_of(schema)
-    same = all(known.get("names") == other.get(name, {}).get("names") for name, known in one.items() if name != image)
+    features, others = features_of(first), features_of(schema)
+    same = all(
+        known.get("names") == others.get(name, {}).get("names") for name, known in features.items() if name != image
+    )
     if not schema.equals(first) or not same:
         raise SfumatoError(
             f"shard {shard!r} has other columns or class names than the first one", "give shards of one data set"

@@ -26,11 +26,10 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ProcessCounts
 from sfumato.report import DocumentFacts, assessment, model_card
 from sfumato.report.document import GUESSES
-from sfumato.runs import Loaded
+from sfumato.runs import Loaded, published
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import Heading, RunDirectory, file_hash
-from sfumato.runs.figures import published
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public

@@ -25,11 +25,10 @@ from sfumato.report import (
     WordEvaluation,
     page,
 )
-from sfumato.runs import audit_outcomes
+from sfumato.runs import audit_outcomes, published
 from sfumato.runs import directory as names
 from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
-from sfumato.runs.figures import published
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.job import UNTRAINED, lengths

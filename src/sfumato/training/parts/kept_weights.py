@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sfumato.averaging import aggregates, kept_count_by_rule, kept_steps, uncertainty
+from sfumato import averaging
+from sfumato.averaging import kept_count_by_rule, kept_steps, uncertainty
 from sfumato.models import ensemble
 from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.report import StepSpread
 from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
+from sfumato.runs.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
 from sfumato.training.parts.options import check_kept
 from sfumato.training.parts.part import Measure
 from sfumato.training.scorers import Scorer
@@ -112,7 +113,7 @@ def evaluate_averages(
     windows = [last[end - width : end] for end in range(width, len(last) + 1)]
     accuracies = {
         "last": [accuracy(logits[step]) for step in last],
-        "upa": [accuracy(outputs_with(aggregates.mean([kept[step] for step in window]))) for window in windows],
+        "upa": [accuracy(outputs_with(averaging.mean([kept[step] for step in window]))) for window in windows],
         **{
             method: [accuracy(ensemble.METHODS[method](likely[step] for step in window)) for window in windows]
             for method in ("opa", "omv")

@@ -16,8 +16,8 @@ from sfumato.privacy import Ledger, NoisyTable
 from sfumato.randomness import RunKey, noisy_counts, owner_key
 from sfumato.report import NoisyFigures
 from sfumato.runs import directory as names
+from sfumato.runs import published
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import published
 from sfumato.training.parts.part import Measure
 from sfumato.training.scorers import Scorer
 

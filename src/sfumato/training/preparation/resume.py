@@ -14,10 +14,9 @@ from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import Record, openings
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
-from sfumato.runs import pins, releases
+from sfumato.runs import pins, published, releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures import published
 from sfumato.runs.openings import open_run
 from sfumato.runs.owner import codes, uses
 from sfumato.runs.owner.lines import DataIdentity

@@ -32,7 +32,7 @@ from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
 from sfumato.runs.audit_outcomes import SURE, AuditOutcome
 from sfumato.runs.directory import RunDirectory
-from sfumato.search.audits.subject import Residuals, Subject, from_run, with_noise
+from sfumato.search.audit_subject import Residuals, Subject, from_run, with_noise
 from sfumato.training.conclusion import run_report
 from sfumato.training.step import PrivateStep
 

@@ -1,1 +1,0 @@
-"""Published figures of a run, and the uncertainty of its predictions."""

@@ -1,1 +1,0 @@
-"""Drivers of audits: they run the software as in training, and pass the observations to `sfumato.audit`."""
