@@ -134,6 +134,7 @@ class PrivateSteps:
             return
         device, recorded = next(iter(model.parameters())).device, start.unfinished.recorded
         _, threads = configure_torch(start)
+        machine: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
         own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
         gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
         tried = model, *(template or _synthetic(records))
@@ -145,13 +146,7 @@ class PrivateSteps:
             steps=plan.steps,
             plan=plan,
             gradient=gradient,
-            performance=Performance(
-                device=str(device),
-                threads=threads,
-                micro_batch=micro_batch,
-                precision=precision_of(start),
-                methods=gradient.methods,
-            ),
+            performance=Performance(micro_batch=micro_batch, methods=gradient.methods, **machine),
             circumstances=with_noise(facts, noise, plan, gradient.zeros(), alone=micro_batch == 1),
             noise=noise,
             with_state=with_state,
@@ -161,14 +156,19 @@ class PrivateSteps:
             key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.from_seed(0, "not yet drawn"),
         )
         self._begun = run.exists
-        if run.exists:
-            resume.compare(job, run)
-        else:
-            run.require_free()
-            refuse_unfit(optimizer)
-            job = job.keyed(seed)
-        LoopSteps(job, job.key)  # raises the errors of the first step
-        self._job = job
+        self._job = self._compared(job) if run.exists else self._keyed(job, seed)
+        LoopSteps(self._job, self._job.key)  # raises the errors of the first step
+
+    def _compared(self, job: LoopJob) -> LoopJob:
+        """The job of a run that is resumed."""
+        resume.compare(job, self._run)
+        return job
+
+    def _keyed(self, job: LoopJob, seed: int | None) -> LoopJob:
+        """The job of a new run, with its key."""
+        self._run.require_free()
+        refuse_unfit(job.given)
+        return job.keyed(seed)
 
     def __len__(self) -> int:
         """The number of steps of the plan."""
