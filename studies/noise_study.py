@@ -18,9 +18,11 @@ from typing import Any
 
 sys.path.insert(0, str(FilePath(__file__).parents[1]))  # the repository root, for `studies`
 
-from sfumato.cli.options.choices import TextChoices, stem_of
+from sfumato._choices import all_optional
+from sfumato.cli.options.choices import NewRunChoices, stem_of
 from sfumato.cli.output import console
 from sfumato.cli.parser import UsageError, argument, option
+from sfumato.data.declared import Texts
 from sfumato.observers.progress import ProgressBars, open_with_progress
 from studies import command
 from studies.weight_noise import results
@@ -35,7 +37,7 @@ CHOICES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseStudy(TextChoices):
+class NoiseStudy(NewRunChoices, all_optional(Texts)):
     """What is compared, and how it is trained. Options of sources are as in sfumato train."""
 
     what: str = argument("SOURCE|RECIPE")

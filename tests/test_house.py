@@ -16,7 +16,7 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE, STUDIES = ROOT / "src" / "sfumato", ROOT / "studies"
 FLOORS = [
-    {"_cards", "_checks", "_choices", "_devices", "_files", "_memory", "_systems"},
+    {"_cards", "_checks", "_choices", "_devices", "_files", "_systems"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
     {"randomness"},
     {"report"},
@@ -63,8 +63,7 @@ def files() -> list[Path]:
     return sorted(
         path
         for path in PACKAGE.rglob("*.py")
-        if path.parent != PACKAGE
-        or path.name in ("_checks.py", "_devices.py", "_files.py", "_memory.py", "_systems.py")
+        if path.parent != PACKAGE or path.name in ("_checks.py", "_devices.py", "_files.py", "_systems.py")
     )
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfumato import Ledger, SfumatoError, _systems
+from sfumato._systems import memory_limit
 from sfumato.data.kinds import parse
 from sfumato.data.paths import without_pattern
 from sfumato.privacy.ledger import read
@@ -185,3 +186,53 @@ def test_workers_are_spawned_and_never_forked():
     assert contexts
     assert all('get_context("spawn")' in path.read_text("utf-8") for path in contexts)
     assert not [path for path in package.rglob("*.py") if "os.fork(" in path.read_text("utf-8")]
+
+
+def tree(root, files):
+    """A made-up /proc and /sys."""
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{content}\n")
+    return root
+
+
+GROUPS = {
+    "a container with groups of its own": ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": 7 << 20}, 7 << 20),
+    "the least along the hierarchy": (
+        {
+            "proc/self/cgroup": "0::/user.slice/job/inner",
+            "sys/fs/cgroup/user.slice/memory.max": 9 << 20,
+            "sys/fs/cgroup/user.slice/job/memory.max": 5 << 20,
+            "sys/fs/cgroup/user.slice/job/inner/memory.max": "max",
+        },
+        5 << 20,
+    ),
+    "the first version, with the machine's path in a container": (
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/docker/0123\n3:memory:/docker/0123\n0::/",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": 6 << 20,
+        },
+        6 << 20,
+    ),
+    "the first version without a limit": (
+        {"proc/self/cgroup": "3:memory:/", "sys/fs/cgroup/memory/memory.limit_in_bytes": 2**63 - 4096},
+        None,
+    ),
+    "nothing that can be read": ({"proc/self/cgroup": "nonsense"}, None),
+    "nothing at all": ({}, None),
+}
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_container_has_less_memory_than_its_machine(kind, tmp_path):
+    files, limit = GROUPS[kind]
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    alone = memory_limit(tmp_path / "nothing")
+    assert alone <= machine
+    assert memory_limit(tree(tmp_path, files)) == (alone if limit is None else limit)
+
+
+def test_a_limit_on_addresses_is_one_on_memory(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (3 << 20, resource.RLIM_INFINITY))
+    assert memory_limit(tmp_path) == 3 << 20

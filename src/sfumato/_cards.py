@@ -31,7 +31,7 @@ def card(
 
     Args:
         figures: pairs (name, value).
-        sentence: the promise, or a statement that there is none.
+        sentence: the guarantee, or a statement that there is none.
         note: a warning to read before showing the figures to others.
         more: the title and the lines of a collapsed section.
 

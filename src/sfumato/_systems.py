@@ -1,4 +1,4 @@
-"""Differences between Linux, macOS and Windows: binary files, locks, durability, file modes, file names, renames.
+"""Differences between systems: binary files, locks, durability, file modes, file names, and the memory of a process.
 
 No other file checks the operating system. Replacements for missing modules and flags are here too.
 """
@@ -10,6 +10,8 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -144,3 +146,43 @@ def read_at(descriptor: int, memory: memoryview, offset: int) -> int:
     content = os.read(descriptor, min(len(memory), 1 << 24))
     memory[: len(content)] = content
     return len(content)
+
+
+def memory_limit(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may use: the machine's, or the limit of its control groups and RLIMIT_AS.
+
+    The limit of a container is the smallest limit along its control group's hierarchy, of version 1 or 2.
+
+    Args:
+        root: the directory that contains `proc` and `sys`.
+
+    Returns:
+        A practically unlimited number if the system reports no limit.
+    """
+    limits = [1 << 62]
+    with suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(ImportError, OSError):
+        import resource
+
+        limits += [one for one in resource.getrlimit(resource.RLIMIT_AS) if one != resource.RLIM_INFINITY]
+    groups = root / "sys/fs/cgroup"
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                limits += _limits(groups, path, "memory.max")
+            elif "memory" in controllers.split(","):
+                limits += _limits(groups / "memory", path, "memory.limit_in_bytes")
+    return min(limits)
+
+
+def _limits(mounted: Path, path: str, name: str) -> Iterator[int]:
+    """The limits of a control group and of its parents, as far as they are visible.
+
+    Inside a container, the path from the machine may not exist. The first visible group is then the container's own.
+    """
+    group = mounted / path.strip("/")
+    for place in [group, *group.parents[: len(group.parents) - len(mounted.parents)]]:
+        with suppress(OSError, ValueError):  # "max", or no such file
+            yield int((place / name).read_text("ascii"))

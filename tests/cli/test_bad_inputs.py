@@ -91,8 +91,6 @@ REFUSED = {
     "so it cannot vary; search each row",
     "pretrain recipe:de2022/table13": "recipe:de2022/table13 is for sfumato train; run sfumato train "
     "recipe:de2022/table13",
-    "train recipes/de2022/table20-eps0.5-pld.toml": "the recipe recipes/de2022/table20-eps0.5-pld.toml does not exist; "
-    "run sfumato train recipe:de2022/table20-pld --epsilon 0.5",
     "train recipes/de2022/table13-eps1-other.toml": "the recipe recipes/de2022/table13-eps1-other.toml does not exist; "
     "check the path",
     # where the run goes

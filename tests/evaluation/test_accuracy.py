@@ -169,14 +169,14 @@ def test_figures_of_classes_are_not_taken_of_labels():
 
 def test_the_rule_is_the_loss_of_the_source(source):
     """No private label decides a default."""
-    from sfumato.experiment.experiment import Experiment
+    from sfumato.experiment.experiment import Experiment, forecast
 
     turned = replace(source.train, labels=1 - source.train.labels)
     decided = Experiment(epsilon=3.0).decide(source)
     assert decided.settings.objective.loss == "multilabel"
     assert Experiment(epsilon=3.0).decide(replace(source, train=turned)) == decided
     assert "multilabel" in " ".join(decided.reasons)
-    assert Experiment(epsilon=3.0).forecast(decided.plan, source) is None
+    assert forecast(decided.plan, decided.settings, source) is None
     assert Settings.from_dict(decided.settings.to_dict()) == decided.settings
 
 

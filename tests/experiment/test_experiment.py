@@ -10,7 +10,7 @@ from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato._choices import choices_of
 from sfumato.cli.options.choices import PrivateChoices
 from sfumato.experiment import Settings
-from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.experiment import Experiment, forecast
 from sfumato.experiment.from_keywords import experiment_of, from_choices, settings_of
 
 
@@ -31,7 +31,7 @@ def test_what_is_said_before_training_depends_on_public_facts_alone(spots, epsil
     one, other = (asked.decide(each) for each in sources)
     assert any("are few for this noise" in line for line in one.reasons) == (epsilon < 1)
     assert one == other
-    expected = {asked.forecast(one.plan, each) for each in sources}
+    expected = {forecast(one.plan, one.settings, each) for each in sources}
     assert len(expected) == 1
     assert None not in expected
 

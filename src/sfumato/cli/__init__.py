@@ -21,16 +21,12 @@ DESCRIPTION = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be parsed."""
-    from sfumato.cli.output import processes
-
-    with processes.silence_followers():
-        return _main(arguments)
-
-
-def _main(arguments: Sequence[str] | None) -> int:
     from sfumato._checks import SfumatoError
-    from sfumato.cli.output import processes
 
+    if "RANK" in os.environ:  # torchrun started this process
+        from sfumato.cli.output.processes import silence_followers
+
+        silence_followers()
     if "torch" not in sys.modules:
         # On a busy machine, threads that spin while they wait take CPU time from the threads that they wait for.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -51,6 +47,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         verb = parse(given)
         if isinstance(verb, int):
             return verb
+        from sfumato.cli.output import processes
         from sfumato.cli.output.refusals import refuse_absent
 
         refuse_absent(verb)

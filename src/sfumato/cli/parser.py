@@ -157,18 +157,18 @@ def parse(verb: type, words: Sequence[str], *, program: str = "", description: s
         else:
             given.append(word)
     try:
-        found, odd = parser.parse_known_intermixed_args(given)
+        values, odd = parser.parse_known_intermixed_args(given)
     except argparse.ArgumentError as error:
         parser.error(" ".join(filter(None, (error.argument_name, error.message))))
     for word in sorted(odd, key=lambda word: not word.startswith("-")):
         name = word.partition("=")[0]
         if not name.startswith("-"):
             parser.error(f"one argument too many: {word}")
-        flags = {one.name: one.flag for one in _options(verb) if not one.positional}
+        flags = {option.name: option.flag for option in _options(verb) if not option.positional}
         near = nearest(name.strip("-").replace("-", "_"), flags)
         few = f"; the options are {', '.join(flags.values())}" if len(flags) <= FEW else ""
         parser.error(f"unknown option {name}{f'; perhaps you meant {flags[near]}' if near else few}")
-    return verb(**{name: _tuples(value) for name, value in vars(found).items()})
+    return verb(**{name: _tuples(value) for name, value in vars(values).items()})
 
 
 def _tuples(value: Any) -> Any:
@@ -191,7 +191,7 @@ def parser_of(
     paragraphs = [" ".join(part.split()) for part in (description or verb.__doc__ or "").split("\n\n")]
     parser = _Parser(
         prog=program,
-        usage=" ".join(["%(prog)s [OPTIONS]", *(one.metavar for one in positional)]),
+        usage=" ".join(["%(prog)s [OPTIONS]", *(option.metavar for option in positional)]),
         description="\n\n".join(textwrap.fill(text, width) for text in paragraphs),
         epilog=f"{program} --help-all shows every option." if common else None,
         formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=INDENT, width=width),
@@ -201,14 +201,18 @@ def parser_of(
         exit_on_error=False,
     )
     arguments = parser.add_argument_group()
-    for one in positional:
-        arguments.add_argument(one.name, metavar=one.metavar, help=one.text().replace("%", "%%"), **one.reads)
+    for option in positional:
+        arguments.add_argument(
+            option.name, metavar=option.metavar, help=option.text().replace("%", "%%"), **option.reads
+        )
     for title, listed in groups.items():
         group = parser.add_argument_group(title)
-        for one in listed:
-            shown = one.text(short=bool(common)).replace("%", "%%")
-            hidden = common is not None and one.name not in common
-            group.add_argument(one.flag, dest=one.name, help=argparse.SUPPRESS if hidden else shown, **one.reads)
+        for option in listed:
+            shown = option.text(short=bool(common)).replace("%", "%%")
+            hidden = common is not None and option.name not in common
+            group.add_argument(
+                option.flag, dest=option.name, help=argparse.SUPPRESS if hidden else shown, **option.reads
+            )
         if title == RUN:
             shows = "Show the common options, or every one." if name in COMMON else "Show this page."
             names = ("-h", "--help", "--help-all") if name in COMMON else ("-h", "--help")
@@ -219,10 +223,10 @@ def parser_of(
 def page_of(verb: type) -> tuple[list[Option], dict[str, list[Option]]]:
     """The positional arguments of a verb, and its options by group."""
     options = _options(verb)
-    left = {one.name: one for one in options if not one.positional}
-    grouped = {group: [left.pop(name) for name in names if name in left] for group, names in GROUPS.items()}
-    grouped[RUN] = sorted(left.values(), key=lambda one: one.name == "json")
-    positional = [one for one in options if one.positional]
+    ungrouped = {option.name: option for option in options if not option.positional}
+    grouped = {group: [ungrouped.pop(name) for name in names if name in ungrouped] for group, names in GROUPS.items()}
+    grouped[RUN] = sorted(ungrouped.values(), key=lambda option: option.name == "json")
+    positional = [option for option in options if option.positional]
     return positional, {group: listed for group, listed in grouped.items() if listed or group == RUN}
 
 
@@ -290,10 +294,10 @@ def _converted(read: Callable[[str], Any], expected: str = "") -> Callable[[str]
 
 def _documented(verb: type) -> dict[str, str]:
     """The text below each field, from the most derived class that declares the field."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for kind in reversed(verb.__mro__):
-        found |= _field_texts(kind.__module__).get(kind.__name__, {})
-    return found
+        texts |= _field_texts(kind.__module__).get(kind.__name__, {})
+    return texts
 
 
 @functools.cache
@@ -306,7 +310,7 @@ def _field_texts(name: str) -> dict[str, dict[str, str]]:
 
 
 def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for one, below in zip(node.body, node.body[1:], strict=False):
-        match one, below:
+    for declaration, below in zip(node.body, node.body[1:], strict=False):
+        match declaration, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 yield name, " ".join(text.split())

@@ -40,12 +40,12 @@ def pixel_vectors(records: Part, rows: np.ndarray) -> Tensor:
 
     Images larger than `MOST_PIXELS` per side are averaged down to about that size.
     """
-    found = []
+    vectors = []
     for piece in np.array_split(rows, max(1, -(-len(rows) // BATCH))):
         images = torch.from_numpy(records.take(piece)).permute(0, 3, 1, 2).float() / 127.5 - 1  # of 8 bits, never 0
         shrink = max(1, round(min(images.shape[2:]) / MOST_PIXELS))
-        found.append((functional.avg_pool2d(images, shrink) if shrink > 1 else images).flatten(1))
-    return torch.cat(found)
+        vectors.append((functional.avg_pool2d(images, shrink) if shrink > 1 else images).flatten(1))
+    return torch.cat(vectors)
 
 
 def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[st
         "images": whole.images,
         "pairs_of_one_class": whole.same,
         "pairs_of_two_classes": whole.different,
-        "curve": [[one.at_far, one.recall] for one in curve.points],
+        "curve": [[point.at_far, point.recall] for point in curve.points],
         "retrieval": {str(k): share for k, share in recall_at_k(embeddings, labels, (1, 5)).items()},
     }
 
@@ -73,7 +73,7 @@ def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[st
 def neighbours(embeddings: Tensor, records: Part, classes: tuple[str, ...]) -> list[dict[str, Any]]:
     """Some images with their nearest neighbours, as PNG files in base64."""
     count = min(NEIGHBOURS, len(embeddings) - 1)
-    asked = np.linspace(0, len(embeddings) - 1, min(QUERIES, len(embeddings))).astype(int)
+    queries = np.linspace(0, len(embeddings) - 1, min(QUERIES, len(embeddings))).astype(int)
     places, similar = nearest(embeddings, k=count)
 
     def shown(place: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def neighbours(embeddings: Tensor, records: Part, classes: tuple[str, ...]) -> l
                 for place, value in zip(places[query], similar[query], strict=True)
             ],
         }
-        for query in asked
+        for query in queries
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato._cards import Detail
@@ -84,12 +85,17 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         users.check_choices(self.unit, self.per_user, self.per_step)
         if self.class_prevalence is not None and self.unit == "user":
             refuse_for_users()
-        Settings.provisional(vars(self)).check_steps(self.steps)
+        self._provisional.check_steps(self.steps)
         self._check_plan(MOST_EXAMPLES)
+
+    @cached_property
+    def _provisional(self) -> Settings:
+        """The settings, with placeholders for defaults that depend on the data."""
+        return Settings.provisional(vars(self))
 
     def check_source(self, spec: SourceSpec) -> None:
         """Refuses what is impossible for this source, as far as its spelling and declarations show."""
-        Settings.provisional(vars(self)).check_source(spec, self.model)
+        self._provisional.check_source(spec, self.model)
         if self.unit == "user":
             spec.refuse_without_users("train --unit user")
         elif spec.declared.examples is not None:
@@ -230,17 +236,6 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         per_step, why = users.records_of_a_step(self.per_step, source.at_most, fixed=fixed)
         return User(at_most=source.at_most, per_step=per_step), why
 
-    def forecast(self, plan: PrivacyPlan, source: Source) -> str | None:
-        """The accuracy to expect of a linear head on fixed features of images; None for other models and records."""
-        from sfumato.models.losses import parse_shares
-        from sfumato.privacy.planning import remarks
-
-        images = source.cache is None and source.tokens is None
-        if self._features(source) is None or not images or source.multilabel:
-            return None
-        rarest = None if self.class_prevalence is None else min(parse_shares(self.class_prevalence).values())
-        return remarks.forecast(plan, len(source.classes), rarest)
-
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """Notes on the plan for the user, before any privacy is spent."""
         from sfumato.experiment import defaults, drift, users
@@ -284,3 +279,16 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 )
             )
         return lines
+
+
+def forecast(plan: PrivacyPlan, settings: Settings, source: Source) -> str | None:
+    """The accuracy to expect of a linear head on fixed features of images; None for other models and records."""
+    from sfumato.experiment import defaults
+    from sfumato.privacy.planning import remarks
+
+    if source.cache is not None or source.tokens is not None or source.multilabel:
+        return None
+    if defaults.fixed_features(settings.model, source.channels) is None:
+        return None
+    shares = settings.objective.class_prevalence
+    return remarks.forecast(plan, len(source.classes), None if shares is None else min(shares.values()))

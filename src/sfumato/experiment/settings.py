@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
@@ -38,8 +39,9 @@ class Augmentation:
     """Random crops as in Inception: smallest share of the image's area that a view shows. 1 means no crops."""
 
     def __post_init__(self) -> None:
-        self.rule()  # validates
+        _ = self.rule  # validates
 
+    @cached_property
     def rule(self) -> Views:
         """The views of an example."""
         from sfumato.data.views import Views
@@ -315,7 +317,7 @@ class Settings(NestedChoices):
     @property
     def views(self) -> Views:
         """The views of an example."""
-        return self.augmentation.rule()
+        return self.augmentation.rule
 
 
 @dataclass(frozen=True, kw_only=True)

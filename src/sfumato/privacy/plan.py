@@ -162,7 +162,9 @@ class PrivacyPlan:
 
         Errors: `SfumatoError` if the steps depend on each other: no theorem here covers two copies of them.
         """
-        if steps and not (self.participation.alike and self.mechanism.independent):
+        if not steps:
+            return self
+        if not (self.participation.alike and self.mechanism.independent):
             kinds = f"{self.participation.name} participation and {self.mechanism.name} noise"
             raise SfumatoError(
                 f"steps of a copy cannot be counted with {kinds}, where steps depend on each other",

@@ -434,7 +434,7 @@ def _concatenate(first: Part, second: Part) -> Part:
 def train_in_memory(job: PrivateJob) -> nn.Module:
     """The model after a job's steps, for an attack. Nothing is kept, listed or released."""
     with TemporaryDirectory() as place:
-        how = job.kind.steps(job, job.key, NoProgress()), job.checkpoint("shadow")
+        how = job.kind.steps(job, job.key, NoProgress()), job.first_checkpoint("shadow")
         outcome = take_steps(job, RunDirectory(place), *how)
     job.module.load_state_dict(outcome.weights)
     return job.module

@@ -48,7 +48,7 @@ def runs(workplace, wrn):
 
 def test_from_images_to_a_private_model_that_takes_images(call, spots_folder):
     told = call(f"features folder:{spots_folder} {BACKBONE} --output cache")
-    assert "D = 64" in told
+    assert "\nwidth       64\n" in told
     assert "keep the cache as private as the images" not in told, "talk goes to standard error"
     call(f"train features:cache {QUICK} --output run")
     call("verify run")

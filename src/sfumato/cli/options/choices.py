@@ -43,16 +43,6 @@ class SourceChoices(Labels, Pixels, Loading, People):
     """The data are public. digits and torchvision sources are public unless --private is given."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunChoices(DeviceOptions):
-    """Where the run is kept, and how it is computed."""
-
-    output: str | None = option("PATH")
-    """Run directory. (default: runs/ and the source's name)"""
-    seed: int | None = None
-    """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
-
-
 class SharedWork:
     """A verb whose work the processes of torchrun share."""
 
@@ -61,9 +51,13 @@ class SharedWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
+class NewRunChoices(EndsWithJson, DeviceOptions, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
+    output: str | None = option("PATH")
+    """Run directory. (default: runs/ and the source's name)"""
+    seed: int | None = None
+    """For experiments: derive all randomness from this number. Such a run has no privacy guarantee."""
     source: str | None = None
     """Source to use instead of the recipe's."""
     trust_code: bool = False
@@ -110,9 +104,9 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
                 )
             refuse_absent(what)
             return replace(self, source=what)
-        known = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
+        names = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
         given = self.given
-        options = recipe.read(what, given, known, verb=name_of(type(self)))
+        options = recipe.read(what, given, names, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
                 recipe.check_trusted(model, recipe.title(what), trust_code=self.trust_code)
@@ -179,11 +173,6 @@ class NewRunChoices(EndsWithJson, RunChoices, SourceChoices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextChoices(NewRunChoices, all_optional(Texts)):
-    """Options of a verb that trains on texts too."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
     """Options of a verb that trains privately, and the course of its run."""
 
@@ -193,7 +182,7 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
     budget: str | None = option("NAME", "no budget")
     """Reserve the whole plan in this budget, and refuse to start if it does not fit."""
     keep: int | None = option("NUMBER", "by rule")
-    """Number of checkpoints kept beside the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
+    """Number of checkpoints kept with the model, for sfumato aggregate and intervals. 0 keeps none. (default: 20, or
     as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     seeds: int | None = None
     """Train this many runs, into OUTPUT/1, OUTPUT/2, ..., and print their figures, the spread, and their joint
@@ -232,8 +221,8 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
                 for name, line in ({} if run.exists else self.summary(job)).items():
                     progress.report(f"{name}: {line}")
                 observers = self.observers(run, progress, public=job.source.public)
-                how = {"progress": progress, "observers": observers, "copy": self.copy}
-                finished = execute(job, run, heading=Heading(title=self.title), **how)
+                keywords = {"progress": progress, "observers": observers, "copy": self.copy}
+                finished = execute(job, run, heading=Heading(title=self.title), **keywords)
         training_output.show(finished, json=self.json)
 
     def summary(self, job: Any) -> dict[str, str]:
@@ -312,7 +301,7 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingChoices(TextChoices, Choices):
+class TrainingChoices(NewRunChoices, all_optional(Texts), Choices):
     """Options of a verb that trains a classifier."""
 
     def with_pretrained(self) -> tuple[Self, list[str]]:
@@ -363,7 +352,7 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
             raise SfumatoError(
                 f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one, or use sfumato train"
             )
-        return Experiment(**{one.name: getattr(self, one.name) for one in fields(Experiment)})
+        return Experiment(**{field.name: getattr(self, field.name) for field in fields(Experiment)})
 
     def trial(self) -> Trial:
         """The requested training, with values taken over from pre-trained weights."""
@@ -386,7 +375,9 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     """The source with this name, as the options declare it; `by_rule` replaces missing declarations."""
     from sfumato.data import SourceSpec
 
-    declared = {one.name: getattr(options, one.name) for one in fields(options) if one.name in choices_of(Declared)}
+    declared = {
+        field.name: getattr(options, field.name) for field in fields(options) if field.name in choices_of(Declared)
+    }
     given = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
     private = getattr(options, "private", False)
     if options.public and private:

@@ -30,12 +30,12 @@ class EndsWithJson:
     json: bool = False
     """End with one JSON object on standard output."""
 
-    def progress_bars(self, **how: Any) -> ProgressBars:
+    def progress_bars(self, **keywords: Any) -> ProgressBars:
         """Progress on standard error, in which options replace the names of arguments."""
         from sfumato.cli.output.refusals import with_option_names
         from sfumato.observers.progress import ProgressBars
 
-        return ProgressBars(spelt=partial(with_option_names, verb=self), **how)
+        return ProgressBars(spelt=partial(with_option_names, verb=self), **keywords)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +103,15 @@ class ObserverOptions:
 
     def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
         """The requested observers, in addition to the progress bar."""
-        found: list[Observer] = []
+        observers: list[Observer] = []
         if self.tensorboard:
             from sfumato.observers.observer import TensorBoard
 
             if not public:
                 progress.report("note: --tensorboard writes exact figures of private data, which are for you alone")
-            found.append(TensorBoard(run.path / "tensorboard"))
+            observers.append(TensorBoard(run.path / "tensorboard"))
         if self.track is not None:
             from sfumato.observers.trackers import TRACKERS
 
-            found.append(TRACKERS[self.track](run.path, public=public, report=progress.report))
-        return tuple(found)
+            observers.append(TRACKERS[self.track](run.path, public=public, report=progress.report))
+        return tuple(observers)

@@ -17,7 +17,7 @@ TABLE = "sweep"
 LISTS = ("trainable",)
 
 
-def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: bool) -> dict[str, Dimension]:
+def read(given: Iterable[str], what: str, names: Iterable[str], *, trust_code: bool) -> dict[str, Dimension]:
     """The search space {option: rule}, from the recipe's table if `what` is a recipe, then from the command line.
 
     `NAME=A,B,C` lists values. `NAME=LOW..HIGH` is a uniform range, `NAME=log:LOW..HIGH` a log-uniform one.
@@ -47,7 +47,7 @@ def read(given: Iterable[str], what: str, known: Iterable[str], *, trust_code: b
         raise SfumatoError(f"--{option} selects the row of {recipe.title(what)}, so it cannot vary", "search each row")
     if not space:
         raise UsageError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
-    check(space, known)
+    check(space, names)
     space = {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
     for name, rule in space.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
@@ -91,7 +91,7 @@ def _listed(rule: Dimension) -> Dimension:
 
     if not isinstance(rule, Choice):
         return rule
-    return Choice(values=tuple(tuple(one.split("+")) if isinstance(one, str) else one for one in rule.values))
+    return Choice(values=tuple(tuple(value.split("+")) if isinstance(value, str) else value for value in rule.values))
 
 
 def _is_number(text: str) -> bool:

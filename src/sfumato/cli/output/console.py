@@ -62,7 +62,11 @@ def show(data: Mapping[str, Any], *parts: str | Facts | Table | None, json: bool
                 heads, templates = zip(
                     *(part.columns.items() if isinstance(part.columns, Mapping) else part.columns), strict=True
                 )
-                table(heads, [[fill(one, row) or "" for one in templates] for row in part.rows], texts=part.texts)
+                table(
+                    heads,
+                    [[fill(template, row) or "" for template in templates] for row in part.rows],
+                    texts=part.texts,
+                )
 
 
 def fill(template: str, data: Mapping[str, Any]) -> str | None:
@@ -133,9 +137,9 @@ class _MissingError(Exception):
 class _Format(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         root = field_name.partition(".")[0].partition("[")[0]
-        if kwargs.get(root) is None or (found := super().get_field(field_name, args, kwargs))[0] is None:
+        if kwargs.get(root) is None or (field := super().get_field(field_name, args, kwargs))[0] is None:
             raise _MissingError
-        return found
+        return field
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         return _rounded_up(value) if format_spec == "up" else super().format_field(value, format_spec)

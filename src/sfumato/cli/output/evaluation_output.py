@@ -12,33 +12,35 @@ PARTS = ("test", "train", "all")
 """Values of `part`."""
 
 
-def class_figures(found: Evaluation, classes: Sequence[str]) -> dict[str, Any]:
+def class_figures(measured: Evaluation, classes: Sequence[str]) -> dict[str, Any]:
     """The figures of a classifier with one class for each record."""
     from sfumato.evaluation.accuracy import finite_or_none
 
-    rows = zip(classes, range(len(classes)), found.confusion, strict=True)
+    rows = zip(classes, range(len(classes)), measured.confusion, strict=True)
     figures = {
-        "accuracy": found.accuracy,
-        "top5": found.top5,
-        "weighted_auc": found.weighted_auc and list(found.weighted_auc),
-        "loss": finite_or_none(found.loss),
-        "images": found.examples,
+        "accuracy": measured.accuracy,
+        "top5": measured.top5,
+        "weighted_auc": measured.weighted_auc and list(measured.weighted_auc),
+        "loss": finite_or_none(measured.loss),
+        "images": measured.examples,
         "accuracy_per_class": {name: row[place] / sum(row) for name, place, row in rows if sum(row)},
+        "accuracy_of_label_sets": None,
+        "images_with_label_sets": None,
     }
-    shift = largest_shift(found.confusion, classes)
+    shift = largest_shift(measured.confusion, classes)
     return figures if shift is None else figures | {"shift": shift.data}
 
 
-def label_figures(found: MultilabelEvaluation) -> dict[str, Any]:
+def label_figures(measured: MultilabelEvaluation) -> dict[str, Any]:
     """The figures of a classifier with several labels for each record."""
-    return found.to_dict() | {"baseline": found.baseline, "images": found.examples}
+    return measured.to_dict() | {"baseline": measured.baseline, "images": measured.examples}
 
 
-def word_figures(found: WordEvaluation) -> dict[str, Any]:
+def word_figures(measured: WordEvaluation) -> dict[str, Any]:
     """The figures of next-word prediction."""
     from sfumato.evaluation.accuracy import finite_or_none
 
-    return found.to_dict() | {"perplexity": finite_or_none(found.perplexity), "images": found.texts}
+    return measured.to_dict() | {"perplexity": finite_or_none(measured.perplexity), "images": measured.texts}
 
 
 def notes(figures: Mapping[str, Any], *, weighted: bool) -> Iterator[str]:

@@ -18,8 +18,7 @@ _errors: int | None = None
 """Descriptor of the standard error of a follower, for its own errors."""
 
 
-@contextlib.contextmanager
-def silence_followers() -> Iterator[None]:
+def silence_followers() -> None:
     """Silence this process if it is a follower."""
     global _errors
     if is_follower():
@@ -27,7 +26,6 @@ def silence_followers() -> Iterator[None]:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):  # includes what torch prints from C++
             os.dup2(nowhere, descriptor)
-    yield
 
 
 def run(verb: Any) -> int:
@@ -58,8 +56,8 @@ def _own_errors(lost: type[Exception]) -> Iterator[None]:
         yield
     except Exception as error:
         if _errors is not None and not isinstance(error, lost):
-            known = isinstance(error, SfumatoError)
-            words = f"{error.problem}; {error.remedy}" if known else traceback.format_exc()
+            refused = isinstance(error, SfumatoError)
+            words = f"{error.problem}; {error.remedy}" if refused else traceback.format_exc()
             os.write(_errors, f"worker {os.environ['RANK']}: error: {words}\n".encode())
         raise
 

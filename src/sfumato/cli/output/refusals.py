@@ -8,14 +8,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato._files import regular_file
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 OPTIONS = {"directory": "output"}
 """Arguments of the library that have another name on the command line."""
@@ -70,33 +65,3 @@ def refuse_absent(verb: Any) -> None:
         path = getattr(verb, name, None)
         if path is not None and not os.path.exists(os.path.expanduser(path)):
             raise SfumatoError(f"`{name}={path}` does not exist", "correct the path")
-
-
-def refuse_absent_images(run: str, paths: Sequence[str]) -> None:
-    """Refuse images that do not exist, unless the run's model takes texts."""
-    from pathlib import Path
-
-    from sfumato.data.kinds import KINDS
-    from sfumato.runs.directory import MODEL
-
-    absent = [path for path in paths if not os.path.lexists(path)]
-    file = Path(run) / MODEL if os.path.isdir(run) else Path(run)
-    if absent and _takes_images(file):
-        remedy = "correct the path, or leave it out"
-        if absent[0].partition(":")[0] in KINDS:
-            remedy = "name image files, or folders of them; sfumato evaluate takes a source"
-        raise SfumatoError(f"image {absent[0]!r} does not exist", remedy)
-
-
-def _takes_images(file: Path) -> bool:
-    """Whether the model takes images, according to its file. Defects of the file are reported when it is loaded."""
-    from safetensors import SafetensorError, safe_open
-
-    from sfumato.models.description import parse_description
-
-    try:
-        with safe_open(regular_file(file), framework="numpy") as opened:
-            about = parse_description(opened.metadata(), file)
-    except (OSError, SafetensorError, SfumatoError):
-        return False
-    return about is not None and "tokenizer" not in about["transform"]

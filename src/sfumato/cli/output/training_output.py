@@ -177,7 +177,7 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
         yield ""
     if not run.statement.circumstances.data_public:
         record = names.RunDirectory(run.directory).read_json(names.SETTINGS)
-        for line in joint_cost_lines(record, run.statement.plan):
+        for line in joint_cost_lines(record, run.statement.plan) if run.costs is None else run.costs:
             yield from (line, "")
 
 
@@ -197,8 +197,9 @@ def seconds_of(job: PrivateJob) -> float | None:
         return None
 
 
-def summary(job: PrivateJob, forecast: str | None, seconds: float | None) -> dict[str, str]:
+def summary(job: PrivateJob, seconds: float | None) -> dict[str, str]:
     """What is about to be trained: data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
+    from sfumato.experiment.experiment import forecast
     from sfumato.training.preparation import sources
 
     source, plan, texts = job.source, job.plan, job.source.tokens is not None
@@ -207,18 +208,18 @@ def summary(job: PrivateJob, forecast: str | None, seconds: float | None) -> dic
         size = f", {source.size} x {source.size} pixels, {'grey' if source.channels == 1 else 'colour'}"
     labels = "labels" if source.multilabel else "words" if source.next_words else "classes"
     parameters = sum(weights.numel() for weights in job.module.parameters() if weights.requires_grad)
-    no_promise = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
+    seeded = "no guarantee, because of --seed; planned: " * job.circumstances.seeded
     lines = {
         "data": f"{records}, {len(source.classes):,} {labels}{size}",
         "model": f"{job.settings.model}, {parameters:,} trained weights",
-        "epsilon": f"{no_promise}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
+        "epsilon": f"{seeded}{rounded_up(plan.epsilon())} at delta {plan.delta!r} for each single "
         f"{wording(plan).single.rstrip(',')}",
         "time": f"not known: {job.performance.micro_batch} examples at once need more memory than there is"
         if seconds is None
         else f"about {duration(max(1.0, seconds))} on {job.performance.device}",
     }
-    if forecast is not None:
-        lines["expected"] = forecast
+    if (expected := forecast(plan, job.settings, source)) is not None:
+        lines["expected"] = expected
     if few := sources.unlearnt(source, plan):
         private = "" if source.public else " (private figures)"
         named = f"each of the {len(few):,} classes"

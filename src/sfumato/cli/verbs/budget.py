@@ -78,11 +78,11 @@ class Budget(PrintsJson):
             raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
         if self.plot is not None:
             curves.check(self.plot)
-        found = budgets.read_budget(self.what) if self.epsilon is None else budgets.set_budget(self.what, **setting)
+        account = budgets.read_budget(self.what) if self.epsilon is None else budgets.set_budget(self.what, **setting)
         if self.plot is not None:
-            write(Path(self.plot), curves.spending(found.history(), total_text(found)).encode())
+            write(Path(self.plot), curves.spending(account.history(), total_text(account)).encode())
         plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
-        console.show(found.to_dict(), *_parts_of_account(found), plot, json=self.json)
+        console.show(account.to_dict(), *_parts_of_account(account), plot, json=self.json)
 
     def list_all(self, source: str | None = None) -> None:
         """Print all budgets, one line each, or those that count runs on this source."""
@@ -90,12 +90,12 @@ class Budget(PrintsJson):
         from sfumato.runs.owner import budgets
 
         rows = [] if source is None else uses_of(SourceSpec(spec=source), self)[0]["uses"]
-        counting = dict.fromkeys(name for one in rows for name in one["budgets"])
-        found = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
+        counting = dict.fromkeys(name for account in rows for name in account["budgets"])
+        accounts = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
         none = "no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one"
         none = Note(none if source is None else f"no budget counts a run on {source}; --budget NAME counts one")
-        data = {"budgets": [one.to_dict() for one in found]}
-        console.show(data, *(one.description for one in found), None if found else none, json=self.json)
+        data = {"budgets": [account.to_dict() for account in accounts]}
+        console.show(data, *(account.description for account in accounts), None if accounts else none, json=self.json)
 
 
 def total_text(account: Account) -> str:
@@ -108,10 +108,10 @@ def _parts_of_account(account: Account) -> Iterator[str | Table]:
     from sfumato.runs.owner.budgets import percent
     from sfumato.runs.owner.sentences import disagreements
 
-    own = account.filter
+    total = account.filter
     yield from map(Note, disagreements())
     yield account.description
-    yield f"adjacency {own.adjacency}; plans add up by {own.rule}"
+    yield f"adjacency {total.adjacency}; plans add up by {total.rule}"
     for before, after in zip(account.totals, account.totals[1:], strict=False):
         yield f"{after.date}  total changed from epsilon {before.epsilon:g} to {after.epsilon:g}"
     if not account.reservations:
@@ -168,12 +168,12 @@ class Spent(PrintsJson, SourceChoices):
         from sfumato.runs.owner.budgets import runs_text
         from sfumato.runs.owner.lines import BY_NUMBERS
 
-        found, apart = uses_of(source_spec(self, self.what), self)
-        if found["by_numbers"]:
+        report, apart = uses_of(source_spec(self, self.what), self)
+        if report["by_numbers"]:
             apart.append(
-                f"note: {runs_text(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}"
+                f"note: {runs_text(report['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}"
             )
-        console.show({"source": self.what, **found}, *_parts_of_uses(self.what, found), json=self.json)
+        console.show({"source": self.what, **report}, *_parts_of_uses(self.what, report), json=self.json)
         for note in apart if self.json else (*apart, NOT_KNOWN):
             console.note(note)
 
@@ -194,46 +194,46 @@ def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
         data = DataIdentity.from_source(source)
         return uses.uses_report(data), [] if source.public else [*sentences.overlap_notes(uses.earlier_uses(data))]
     except SfumatoError as error:
-        found = uses.uses_report(DataIdentity((), tuple(paths.places_of(spec.spec))))
-        if not found["uses"]:
+        report = uses.uses_report(DataIdentity((), tuple(paths.places_of(spec.spec))))
+        if not report["uses"]:
             raise
         why = with_option_names(f"{error.problem}; {error.remedy}", verb)
         console.note(f"note: {why}; only runs on data at this path are listed")
-        return found, [*sentences.disagreements()]
+        return report, [*sentences.disagreements()]
 
 
-def _parts_of_uses(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
+def _parts_of_uses(source: str, report: dict[str, Any]) -> Iterator[str | Table]:
     """The uses as a table, and their totals in words."""
     from sfumato.runs.owner.budgets import runs_text
     from sfumato.runs.owner.sentences import other_assignments, seeded_suffix
 
-    if not found["uses"]:
-        yield f"no known run of yours used {what} as private data"
+    if not report["uses"]:
+        yield f"no known run of yours used {source} as private data"
         return
     rows = [
-        one
+        use
         | {
-            "called": one["name"] or one["run"][:12],
+            "called": use["name"] or use["run"][:12],
             "marks": "; ".join(
                 [
-                    *(["seeded: no guarantee"] if one["seeded"] else []),
-                    *([] if one["figures"] is None else [f"figures of test images at {one['figures']:g}"]),
-                    *(f"budget {name}" for name in one["budgets"]),
+                    *(["seeded: no guarantee"] if use["seeded"] else []),
+                    *([] if use["figures"] is None else [f"figures of test images at {use['figures']:g}"]),
+                    *(f"budget {name}" for name in use["budgets"]),
                 ]
             ),
         }
-        for one in found["uses"]
+        for use in report["uses"]
     ]
     yield from ("", Table(rows, _OF_USE, texts=4), "")
-    for one in found["together"]:
+    for use in report["together"]:
         yield (
-            f"for each single {one['unit']}: {runs_text(one['runs'])}, {'together ' * (one['runs'] > 1)}epsilon "
-            f"{rounded_up(one['epsilon'])} at delta {one['delta']!r}"
-            f"{', if all were planned in advance' * (one['runs'] > 1)}{seeded_suffix(one['seeded'])}"
+            f"for each single {use['unit']}: {runs_text(use['runs'])}, {'together ' * (use['runs'] > 1)}epsilon "
+            f"{rounded_up(use['epsilon'])} at delta {use['delta']!r}"
+            f"{', if all were planned in advance' * (use['runs'] > 1)}{seeded_suffix(use['seeded'])}"
         )
-    if found["other_assignments"]:
-        yield Note(f"note: {other_assignments(found['other_assignments'], 'of these')}")
-    for name in dict.fromkeys(name for one in found["uses"] for name in one["budgets"]):
+    if report["other_assignments"]:
+        yield Note(f"note: {other_assignments(report['other_assignments'], 'of these')}")
+    for name in dict.fromkeys(name for use in report["uses"] for name in use["budgets"]):
         yield Note(f"sfumato budget {name} shows what is left")
 
 
@@ -242,7 +242,7 @@ _OF_RUN = {
     "date (UTC)": "{date}",
     "data": "{data}",
     "accuracy": "{value:.1%}{suffix}",
-    "epsilon": "{promise}",
+    "epsilon": "{stated}",
     "state": "{state}",
 }
 SHOWN = 24
@@ -272,13 +272,13 @@ class Runs(PrintsJson):
         """Find the runs and print them."""
         from sfumato.runs import summaries
 
-        found = summaries.find_runs(self.what)
-        broken = [one for one in found if " (" in one.state]
-        private = any(one.value is not None and not one.public for one in found)
+        runs = summaries.find_runs(self.what)
+        broken = [run for run in runs if " (" in run.state]
+        private = any(run.value is not None and not run.public for run in runs)
         console.show(
-            {"runs": [one.to_dict() for one in found]},
-            Table(map(_row, found), _OF_RUN, texts=3) if found else Note(f"no runs below {self.what}"),
-            *(Note(f"note: {one.run} {one.state}") for one in broken),
+            {"runs": [run.to_dict() for run in runs]},
+            Table(map(_row, runs), _OF_RUN, texts=3) if runs else Note(f"no runs below {self.what}"),
+            *(Note(f"note: {run.run} {run.state}") for run in broken),
             Note("note: some of these figures were measured on private data, and are for the owner only")
             if private
             else None,
@@ -286,10 +286,10 @@ class Runs(PrintsJson):
         )
 
 
-def _row(one: RunSummary) -> dict[str, Any]:
+def _row(run: RunSummary) -> dict[str, Any]:
     """A run as a row of the table."""
-    figure = "" if one.figure in (None, "accuracy") else f" {one.figure}"
-    state = "broken" if " (" in one.state else one.state
-    promise = "none" if one.epsilon is None else rounded_up(one.epsilon)
-    words = {"data": shortened(one.data), "date": (one.date or "")[:10], "suffix": figure}
-    return one.to_dict() | words | {"promise": promise, "state": state}
+    figure = "" if run.figure in (None, "accuracy") else f" {run.figure}"
+    state = "broken" if " (" in run.state else run.state
+    epsilon = "none" if run.epsilon is None else rounded_up(run.epsilon)
+    words = {"data": shortened(run.data), "date": (run.date or "")[:10], "suffix": figure}
+    return run.to_dict() | words | {"stated": epsilon, "state": state}

@@ -77,16 +77,16 @@ class Dedup(EndsWithJson, ThreadsOption):
         self.set_threads()
         place, network = self._place(), self._network()
         with self.progress_bars() as progress:
-            found = self._compared(network, progress)
-        found.write(place)
+            compared = self._compared(network, progress)
+        compared.write(place)
         # Filtering by a set that was itself filtered by private data is not stable either.
-        marked = self.drop == "public" or found.public.filtered or found.private.filtered
-        written = self._write(found, place, marked=marked)
+        marked = self.drop == "public" or compared.public.filtered or compared.private.filtered
+        written = self._write(compared, place, marked=marked)
         empty = written is None and self.drop != "none"
         console.show(
-            {**found.figures(), "page": str(place / PAGE), "written": written},
-            found.summary(),
-            *map(Note, self._notes(found, place, written, marked=marked)),
+            {**compared.figures(), "page": str(place / PAGE), "written": written},
+            compared.summary(),
+            *map(Note, self._notes(compared, place, written, marked=marked)),
             "No images are left, so no set was written." if empty else None,
             json=self.json,
         )
@@ -139,12 +139,12 @@ class Dedup(EndsWithJson, ThreadsOption):
             pairs = [replace(pair, private=pair.public, public=pair.private) for pair in pairs]
         return Compared(public, private, images[0], images[1], pairs)
 
-    def _notes(self, found: Compared, place: Path, written: str | None, *, marked: bool) -> Iterator[str]:
+    def _notes(self, compared: Compared, place: Path, written: str | None, *, marked: bool) -> Iterator[str]:
         """Notes on the page, on the consequences of the choice, and on the next command."""
         yield f"{place / PAGE}   the pairs side by side; it shows private images"
         if written is None:
             return
-        if any(pair.difference > COPIES for pair in found.pairs):
+        if any(pair.difference > COPIES for pair in compared.pairs):
             yield "note: near copies may be different images that look alike; they are left out too. Check the page;"
             yield f"   with --limit {COPIES} and another --output, only exact copies are left out, mirrored or not"
         if marked:
@@ -175,8 +175,8 @@ class Dedup(EndsWithJson, ThreadsOption):
         )
         progress.begin("comparing features", len(searched) + len(wanted))
         alike = find_alike(searched, wanted, on_progress=lambda done, _: progress.advance(done))
-        found = {pair.private for pair in pairs}
-        return sorted([*pairs, *(pair for pair in alike if pair.private not in found)], key=lambda pair: pair.private)
+        paired = {pair.private for pair in pairs}
+        return sorted([*pairs, *(pair for pair in alike if pair.private not in paired)], key=lambda pair: pair.private)
 
     def _open(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
         from sfumato.data import BY_CLASS, open_source
@@ -195,14 +195,14 @@ class Dedup(EndsWithJson, ThreadsOption):
             label_columns=self.label_columns if spec == self.private else None,
         )
 
-    def _write(self, found: Compared, place: Path, *, marked: bool) -> str | None:
+    def _write(self, compared: Compared, place: Path, *, marked: bool) -> str | None:
         """Write the set without its duplicates. Returns the new source; None if none is written, or nothing is left."""
         from sfumato.data import write_without
 
         if self.drop == "none":
             return None
-        source = found.public if self.drop == "public" else found.private
-        left_out = {getattr(pair, self.drop) for pair in found.pairs}
+        source = compared.public if self.drop == "public" else compared.private
+        left_out = {getattr(pair, self.drop) for pair in compared.pairs}
         if len(left_out) == len(source.train) + len(source.test):
             return None
         if source.train.files is None:  # files need no pixels; arrays are written at their original size
@@ -248,41 +248,26 @@ class Compared(NamedTuple):
 
         with write_errors(place):
             place.mkdir(parents=True, mode=0o700, exist_ok=True)
-        places = {"public": _places(self.public), "private": _places(self.private)}
-        listed = [
-            asdict(pair) | {side: found[getattr(pair, side)] for side, found in places.items()} for pair in self.pairs
-        ]
+        listed, shown = [], []
+        for pair in self.pairs:
+            places = {"public": _place(self.public, pair.public), "private": _place(self.private, pair.private)}
+            names = {f"{side}_name": at.get("file") or f"{at['array']}[{at['row']}]" for side, at in places.items()}
+            images = {"private": self.private_images[pair.private], "public": self.public_images[pair.public]}
+            listed.append(asdict(pair) | places)
+            shown.append({**images, **names, "note": _note(pair), "difference": pair.difference})
         write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
-        pairs = [
-            {
-                "private": self.private_images[pair.private],
-                "public": self.public_images[pair.public],
-                **{f"{side}_name": _name(found[getattr(pair, side)]) for side, found in places.items()},
-                "note": _note(pair),
-                "difference": pair.difference,
-            }
-            for pair in self.pairs
-        ]
-        write(place / PAGE, duplicates_page("Alike in both sets", self.summary(), pairs).encode(), private=True)
+        write(place / PAGE, duplicates_page("Alike in both sets", self.summary(), shown).encode(), private=True)
 
 
-def _places(source: Source) -> list[dict[str, Any]]:
-    """The location of each record of both parts: a file, or an array and a row of it, counted from 0."""
-    from sfumato.data import Records
-
-    found: list[dict[str, Any]] = []
-    for name, part in (("train", source.train), ("test", source.test)):
-        if part.files is not None:
-            found += [{"file": str(file)} for file in part.files]
-            continue
-        array = {"digits": "images", "npz": f"x_{name}" if source.has_own_split else "x"}.get(source.kind, name)
-        rows = part.rows if isinstance(part, Records) and part.rows is not None else range(len(part))
-        found += [{"array": array, "row": int(row)} for row in rows]
-    return found
-
-
-def _name(place: dict[str, Any]) -> str:
-    return place.get("file") or f"{place['array']}[{place['row']}]"
+def _place(source: Source, number: int) -> dict[str, Any]:
+    """The location of a record, counted over both parts: a file, or an array and a row of it, counted from 0."""
+    name, part = ("train", source.train) if number < len(source.train) else ("test", source.test)
+    row = number if name == "train" else number - len(source.train)
+    if part.files is not None:
+        return {"file": str(part.files[row])}
+    array = {"digits": "images", "npz": f"x_{name}" if source.has_own_split else "x"}.get(source.kind, name)
+    rows = getattr(part, "rows", None)
+    return {"array": array, "row": int(row if rows is None else rows[row])}
 
 
 def _note(pair: Pair) -> str:

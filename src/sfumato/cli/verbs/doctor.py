@@ -52,11 +52,11 @@ class Doctor(PrintsJson):
 
             console.note(f"made a new owner's key; the lists of the lost one are in {new_key()}")
         findings = [*_versions(), *_machine(), *_places()]
-        wrong = [one for one in findings if one.remedy is not None]
+        wrong = [finding for finding in findings if finding.remedy is not None]
         console.show(
-            {"healthy": not wrong, "findings": [one._asdict() for one in findings]},
+            {"healthy": not wrong, "findings": [finding._asdict() for finding in findings]},
             Facts([finding[:2] for finding in findings]),
-            *(Note(f"wrong: {one.what} ({one.found}); {one.remedy}") for one in wrong),
+            *(Note(f"wrong: {finding.what} ({finding.found}); {finding.remedy}") for finding in wrong),
             None if wrong else Note("nothing is wrong; start with: sfumato train digits"),
             json=self.json,
         )
@@ -78,7 +78,7 @@ def _versions() -> Iterator[Finding]:
 
 def _machine() -> Iterator[Finding]:
     """The device, the threads and the memory of a run."""
-    from sfumato._memory import memory_limit
+    from sfumato._systems import memory_limit
 
     try:
         from sfumato.training.preparation.prepare import default_threads
@@ -96,20 +96,20 @@ def _places() -> Iterator[Finding]:
     """The folders for runs and for the owner's key and lists."""
     from sfumato.randomness.keys import home
 
-    here, own = Path.cwd(), home()
+    here, owners = Path.cwd(), home()
     yield _space("disk for runs", here)
-    yield _writable("SFUMATO_HOME" if "SFUMATO_HOME" in os.environ else "owner's folder", own)
-    if os.path.lexists(own / "owner.key"):
+    yield _writable("SFUMATO_HOME" if "SFUMATO_HOME" in os.environ else "owner's folder", owners)
+    if os.path.lexists(owners / "owner.key"):
         yield _lists()
-    yield _key(own / "owner.key")
+    yield _key(owners / "owner.key")
 
 
 def _space(what: str, place: Path) -> Finding:
     free = shutil.disk_usage(place).free
-    found = f"{free / GIBIBYTE:.1f} GiB free in {place}"
+    text = f"{free / GIBIBYTE:.1f} GiB free in {place}"
     if not os.access(place, os.W_OK | os.X_OK):
         return Finding(what, f"{place} cannot be written", remedy="go to another folder, or give --output")
-    return Finding(what, found, remedy="make room" if free < LEAST_SPACE else None)
+    return Finding(what, text, remedy="make room" if free < LEAST_SPACE else None)
 
 
 def _writable(what: str, place: Path) -> Finding:
@@ -140,7 +140,7 @@ def _lists() -> Finding:
 
     what = "owner's lists"
     try:
-        found = [*disagreements()]
+        problems = [*disagreements()]
     except SfumatoError as error:
         return Finding(what, error.problem, remedy=error.remedy)
-    return Finding(what, "; ".join(found) or "they agree", remedy="restore them from a copy" if found else None)
+    return Finding(what, "; ".join(problems) or "they agree", remedy="restore them from a copy" if problems else None)

@@ -132,11 +132,11 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
         labels, notes = torch.from_numpy(np.concatenate([part.labels for part in parts])), list(reading.notes)
         if not exclusive:
             threshold = accuracy.LABEL_THRESHOLD if self.threshold is None else self.threshold
-            found = accuracy.label_evaluation(outputs, labels, loaded.classes, threshold=threshold)
-            figures = evaluation_output.label_figures(found)
+            measured = accuracy.label_evaluation(outputs, labels, loaded.classes, threshold=threshold)
+            figures = evaluation_output.label_figures(measured)
         else:
-            found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
-            figures = evaluation_output.class_figures(found, loaded.classes)
+            measured = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
+            figures = evaluation_output.class_figures(measured, loaded.classes)
             if sets is not None:
                 names = "accuracy_of_label_sets", "images_with_label_sets"
                 figures |= dict(zip(names, label_sets.accuracy(outputs, sets), strict=True))
@@ -223,12 +223,12 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
         true = labels == place if is_exclusive(loaded.loss) else labels[:, place] == 1
-        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=share)
+        result = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=share)
         if self.plot is not None and not is_follower():
-            point = 1 - found.specificity.value, found.sensitivity.value
-            drawn = roc_file(positive, found.curve, found.auc.value, point)
+            point = 1 - result.specificity.value, result.sensitivity.value
+            drawn = roc_file(positive, result.curve, result.auc.value, point)
             write(Path(self.plot), drawn.encode(), private=True)
-        return found
+        return result
 
     def _open(self, loaded: Loaded) -> tuple[Source, nn.Module, Preparation]:
         """The source, and the network with the transform for the records of this source."""
@@ -238,8 +238,8 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
 
         if parse(self.source)[0] == "features" or isinstance(loaded.transform, FeatureTransform):
             names = ("bit_depth", "window", "root", "test_fraction", "user_from", "groups_from")
-            how = {name: getattr(self, name) for name in names}
-            source = open_source(self.source, owner_key=owner_key(), **how)
+            declared = {name: getattr(self, name) for name in names}
+            source = open_source(self.source, owner_key=owner_key(), **declared)
         else:
             try:
                 source = self._images(loaded, loaded.transform)
@@ -312,8 +312,8 @@ def compute_distributed(
     from sfumato.training import launch
 
     workers = launch.current_workers()
-    found = [
-        workers.compute_rows(pieces, lambda own, part=part: (compute(part, piece) for piece in own))
+    rows = [
+        workers.compute_rows(pieces, lambda batches, part=part: (compute(part, piece) for piece in batches))
         for part, pieces in zip(parts, batches, strict=True)
     ]
-    return torch.cat(found)
+    return torch.cat(rows)

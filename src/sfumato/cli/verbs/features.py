@@ -120,8 +120,8 @@ class Features(SharedWork, EndsWithJson, DeviceOptions, SourceChoices):
         )
         contents = caching.contents_for(source, backbone, expects, showing, dtype=self.dtype, **seen)
         missing = caching.begin(cache, contents, progress)
-        how = {"owner_key": owner_key(), "device": device, "batch": self.batch, "progress": progress}
-        together = computing.compute(cache, contents, source, backbone, **how)
+        keywords = {"owner_key": owner_key(), "device": device, "batch": self.batch, "progress": progress}
+        together = computing.compute(cache, contents, source, backbone, **keywords)
         return missing, together, time.monotonic() - began
 
     def _report(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:

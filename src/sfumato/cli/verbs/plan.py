@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         data = remarks.costs(plan) | target_figures(plan, self.target) | remarks.figures(plan)
         if self.per_step is None:  # then a rule of train's decides, which moves no figure here
             data.pop("per_step", None)
-        console.show(data, Facts(data), Note(self._train_command(plan)), json=self.json)
+        console.show(data, Facts(data), Note(f"next: {_command(plan, **self._further_options(plan))}"), json=self.json)
 
     @property
     def target(self) -> Target | None:
@@ -133,22 +134,18 @@ class Plan(PrintsJson, Units, PairOfRecords):
                 "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
             )
 
-    def _train_command(self, plan: PrivacyPlan) -> str:
-        """The command that trains with this plan."""
-        names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
-        given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
-        given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
+    def _further_options(self, plan: PrivacyPlan) -> dict[str, Any]:
+        """The options of sfumato train, besides the plan's numbers, that make the same plan."""
+        names = [*(field.name for field in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in given.items()}
         if self.drift is not None:
-            given.setdefault("drift-groups", "NAME")
+            given.setdefault("drift_groups", "NAME")
         if plan.max_norm != 1:
-            given["max-norm"] = f"{plan.max_norm:g}"
+            given["max_norm"] = f"{plan.max_norm:g}"
         if plan.users is not None and self.examples is not None:
             given["examples"] = self.examples
-        return (
-            f"next: sfumato train SOURCE --{'users' if plan.users else 'examples'} {plan.population} --batch-size "
-            f"{plan.expected_batch_size} --steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta "
-            f"{plan.delta!r}" + "".join(f" --{name} {value}" for name, value in given.items())
-        )
+        return given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +174,7 @@ class Tradeoff(PrintsJson):
         """Solve, draw and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
-        from sfumato.privacy.planning.tradeoff import FLAT, frontier, recommended_point
+        from sfumato.privacy.planning.tradeoff import frontier, recommended_point
         from sfumato.report.plots import curves
 
         if self.examples is None or self.epsilon is None:
@@ -192,7 +189,7 @@ class Tradeoff(PrintsJson):
         delta, frontiers = default_delta(self.examples) if self.delta is None else self.delta, []
         for size in sizes:
             with console.bar(f"batch size {size}") as on_progress:
-                found = frontier(
+                points = frontier(
                     examples=self.examples,
                     batch_size=size,
                     epsilon=self.epsilon,
@@ -201,37 +198,35 @@ class Tradeoff(PrintsJson):
                     epochs=self.epochs,
                     on_progress=on_progress,
                 )
-            frontiers.append(found)
+            frontiers.append(points)
         best = recommended_point(frontiers, self.epochs)
-        share = next(found.share(best) for found in frontiers if best in found.points)
-        rows = [found.to_dict() for found in frontiers]
+        share = next(points.share(best) for points in frontiers if best in points.points)
+        rows = [points.to_dict() for points in frontiers]
         if self.plot is not None:
             write(Path(self.plot), curves.frontiers(rows, self.epochs).encode())
         data = {"examples": self.examples, "epsilon": self.epsilon, "delta": delta, "epochs": self.epochs}
-        data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best)}
-        console.show(
-            data,
-            *(part for row in rows for part in self._parts(row, data)),
-            *map(Note, NOTES),
-            Note(f"recommended: batch size {best.plan.expected_batch_size:,}, {self._batch_size_reason(best)}")
-            if len(sizes) > 1
-            else None,
-            Note(
-                f"note: the recommended point reaches {share:.0%} of the limit; more steps with more noise would raise "
-                "it"
-            )
-            if share < FLAT
-            else None,
-            self.plot and Note(f"{self.plot}   the frontiers as a plot"),
-            Note(f"next: {data['next']}"),
-            json=self.json,
-        )
+        data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best.plan)}
+        console.show(data, *self._parts(rows, data), *map(Note, self._notes(data, best, share)), json=self.json)
 
-    def _parts(self, found: dict[str, Any], data: dict[str, Any]) -> tuple[str, Table, str]:
-        """The table of one batch size."""
-        head = "batch size {batch_size:,} of {examples:,}, epsilon {epsilon:g}, delta {delta:g}"
-        rows = [point | {"remark": self._remark(point)} for point in found["points"]]
-        return head.format(**data | found), Table(rows, FRONTIER_COLUMNS), ""
+    def _parts(self, rows: list[dict[str, Any]], data: dict[str, Any]) -> Iterator[str | Table]:
+        """A heading and a table for each batch size."""
+        for row in rows:
+            yield "batch size {batch_size:,} of {examples:,}, epsilon {epsilon:g}, delta {delta:g}".format(**data | row)
+            yield Table([point | {"remark": self._remark(point)} for point in row["points"]], FRONTIER_COLUMNS)
+            yield ""
+
+    def _notes(self, data: dict[str, Any], best: Point, share: float) -> Iterator[str]:
+        """What the figures mean, and which point to take."""
+        from sfumato.privacy.planning.tradeoff import FLAT
+
+        yield from NOTES
+        if len(data["frontiers"]) > 1:
+            yield f"recommended: batch size {best.plan.expected_batch_size:,}, {self._batch_size_reason(best)}"
+        if share < FLAT:
+            yield f"note: the recommended point reaches {share:.0%} of the limit; more steps with more noise raise it"
+        if self.plot:
+            yield f"{self.plot}   the frontiers as a plot"
+        yield f"next: {data['next']}"
 
     def _remark(self, point: dict[str, Any]) -> str:
         """The remark on a row. An arrow marks the row to take."""
@@ -252,10 +247,14 @@ class Tradeoff(PrintsJson):
         return f"the nearest to {ideal:,.0f}, the rule's suggestion for {self.epochs:g} epochs"
 
 
-def _command(best: Point) -> str:
-    """The command that trains at this point, with all digits: a rounded noise multiplier could exceed the budget."""
-    plan = best.plan
-    return (
-        f"sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "
-        f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}"
-    )
+def _command(plan: PrivacyPlan, **further: Any) -> str:
+    """The command that trains by this plan, with all digits: a rounded noise multiplier could exceed the budget."""
+    options = {
+        "users" if plan.users else "examples": plan.population,
+        "batch_size": plan.expected_batch_size,
+        "steps": plan.steps,
+        "noise_multiplier": repr(plan.noise_multiplier),
+        "delta": repr(plan.delta),
+        **further,
+    }
+    return "sfumato train SOURCE" + "".join(f" --{name.replace('_', '-')} {value}" for name, value in options.items())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
@@ -37,9 +41,7 @@ class Predict(ModelOptions):
 
     def run(self) -> int:
         """Predict the labels and print them."""
-        from sfumato.cli.output.refusals import refuse_absent_images
-
-        refuse_absent_images(self.run_directory, self.images)
+        _refuse_absent([path for path in self.images if Path(path).suffix.lower() in (".png", ".jpg", ".jpeg")])
         from sfumato.data import Tokens
         from sfumato.models.losses import is_exclusive
         from sfumato.runs import load
@@ -77,8 +79,8 @@ class Predict(ModelOptions):
         notes = (Note(f"note: {note}") for note in (*loaded.reading.notes, *data.get("notes", ())))
         lines = Facts(list(zip(names, map(_line, rows), strict=True)))
         console.show(data, lines, *notes, json=self.json)
-        for one in unreadable:
-            console.note(f"left out: {one['reason']}")
+        for image in unreadable:
+            console.note(f"left out: {image['reason']}")
         return 1 if unreadable else 0  # although the other images have labels
 
     def _refuse_others(self, *, several: bool) -> None:
@@ -136,17 +138,27 @@ def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, lis
 
 def _texts(given: tuple[str, ...]) -> list[str]:
     """The given texts. `-` stands for the lines of standard input."""
-    import sys
+    texts = [sys.stdin.read().splitlines() if argument == "-" else [argument] for argument in given]
+    return [text for text in itertools.chain(*texts) if text.strip()]
 
-    return [text for one in given for text in (sys.stdin.read().splitlines() if one == "-" else [one]) if text.strip()]
+
+def _refuse_absent(paths: Iterable[str]) -> None:
+    """Refuse images that do not exist."""
+    from sfumato.data.kinds import KINDS
+
+    for path in paths:
+        if not os.path.lexists(path):
+            remedy = "correct the path, or leave it out"
+            if path.partition(":")[0] in KINDS:
+                remedy = "name image files, or folders of them; sfumato evaluate takes a source"
+            raise SfumatoError(f"image {path!r} does not exist", remedy)
 
 
 def _expanded(images: tuple[str, ...]) -> list[str]:
     """The given files, and the images in the given folders at any depth."""
-    import os
-
     from sfumato.data.classes import refuse_unwritable
 
+    _refuse_absent(images)
     paths: list[str] = []
     for name in images:
         paths += sorted(_find_images(name)) if os.path.isdir(name) else [name]
@@ -157,9 +169,6 @@ def _expanded(images: tuple[str, ...]) -> list[str]:
 
 def _find_images(folder: str) -> Iterator[str]:
     """The images in a folder. Refuses a link to a folder that has been read, since links may form cycles."""
-    import os
-    import pathlib
-
     from sfumato.data.decoding import is_image_file
 
     def refuse(problem: OSError) -> None:
@@ -170,9 +179,9 @@ def _find_images(folder: str) -> Iterator[str]:
 
     entered: dict[tuple[int, int], str] = {}
     for place, _, files in os.walk(folder, onerror=refuse, followlinks=True):
-        known = os.stat(place)
-        first = entered.setdefault((known.st_dev, known.st_ino), place)
+        status = os.stat(place)
+        first = entered.setdefault((status.st_dev, status.st_ino), place)
         if first != place:
             raise SfumatoError(f"folder {place!r} is a link to {first!r}, which was already read", "take the link out")
-        found = (os.path.join(place, file) for file in files)
-        yield from (file for file in found if is_image_file(pathlib.Path(file)))
+        paths = (os.path.join(place, file) for file in files)
+        yield from (file for file in paths if is_image_file(Path(file)))

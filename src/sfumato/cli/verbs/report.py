@@ -62,7 +62,7 @@ class Report(RunArgument):
         given = [f"--{name.replace('_', '-')}" for name in documents if getattr(self, name)]
         if len(given) > 1:
             raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
-        heads = {one.name: getattr(self, one.name) for one in fields(Heading) if one.name != "published"}
+        heads = {field.name: getattr(self, field.name) for field in fields(Heading) if field.name != "published"}
         heading = Heading(**heads)
         shown = heading.private if self.model_card or self.registry else {}
         if shown:

@@ -49,33 +49,29 @@ class Train(PrivateRun, PrivateChoices):
             raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
         super().run_repeated()
 
-    def progress_bars(self, **how: Any) -> ProgressBars:
+    def progress_bars(self, **keywords: Any) -> ProgressBars:
         """Progress on standard error, with the choices by rule if `verbose`."""
-        return super().progress_bars(verbose=self.verbose, **how)
+        return super().progress_bars(verbose=self.verbose, **keywords)
 
     def summary(self, job: PrivateJob) -> dict[str, str]:
         """Data, model, epsilon, time, the accuracy to expect, and what will not be learnt."""
         from sfumato.cli.output import training_output
 
-        return training_output.summary(job, self._forecast(job), training_output.seconds_of(job))
-
-    def _forecast(self, job: PrivateJob) -> str | None:
-        """The accuracy to expect, from public facts alone; None for models without a forecast."""
-        return self.resolved().trial().experiment.forecast(job.plan, job.source)
+        return training_output.summary(job, training_output.seconds_of(job))
 
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Print the dry run."""
         from sfumato.cli.output import training_output
-        from sfumato.training.preparation import sources
-        from sfumato.training.run import earlier_use_notes, option_notes, refuse_finished
+        from sfumato.training.preparation import resume, sources
+        from sfumato.training.run import option_notes, refuse_finished
 
         refuse_finished(run)
         notes = (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes), *option_notes(job))
-        for note in (*(() if run.exists else earlier_use_notes(job)), *notes):
+        for note in (*(() if run.exists else resume.earlier_use_notes(job, resume.owner_history(job))), *notes):
             progress.report(note)
         data = training_output.dry_run_data(job, run)
         if not run.exists:
-            data["summary"] = training_output.summary(job, self._forecast(job), data["estimate"]["seconds"])
+            data["summary"] = training_output.summary(job, data["estimate"]["seconds"])
         training_output.show_dry_run(data, every=self.verbose or run.exists, json=self.json)
 
     @property

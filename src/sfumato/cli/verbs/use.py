@@ -33,11 +33,18 @@ class Export(ModelOptions):
         refuse_missing(self.to)  # before slow imports
         from sfumato.exporting import export
 
-        made = export(self.run_directory, self.to, output=self.output, model=self.model)
+        written = export(self.run_directory, self.to, output=self.output, model=self.model)
         console.show(
-            {"to": self.to, "export": str(made.path), "files": list(made.files), "difference": made.difference},
-            f"{made.path}   {', '.join(made.files)}",
-            Note(f"outputs agree with the run's to {made.difference:.0e} on synthetic records; see {made.files[-1]}"),
+            {
+                "to": self.to,
+                "export": str(written.path),
+                "files": list(written.files),
+                "difference": written.difference,
+            },
+            f"{written.path}   {', '.join(written.files)}",
+            Note(
+                f"outputs differ from the run's by {written.difference:.0e} on synthetic records: {written.files[-1]}"
+            ),
             json=self.json,
         )
 

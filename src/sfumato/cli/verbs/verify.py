@@ -106,14 +106,14 @@ class Federation(PrintsJson):
     """Write a page into this .html file."""
 
     def run(self) -> int:
-        """Read the runs and print what they promise."""
+        """Read the runs and print their guarantees."""
         from sfumato.runs.federation import read_federation
         from sfumato.runs.verdict import LIMITS
 
         if self.page is not None and not self.page.endswith(".html"):
             raise SfumatoError(f"page must end with .html, got {self.page!r}", "give a file such as a.html")
-        found = read_federation(self.what, overlap=self.overlap)
-        data = found.to_dict()
+        federation = read_federation(self.what, overlap=self.overlap)
+        data = federation.to_dict()
         if self.page is not None:
             from sfumato._files import write
             from sfumato.report import federation_page
@@ -125,11 +125,11 @@ class Federation(PrintsJson):
             "",
             *data["sentences"],
             *(
-                Note(f"{one['verification']}  {one['run']}: {one['verdict']}")
-                for one in data["sites"]
-                if not one["holds"]
+                Note(f"{site['verification']}  {site['run']}: {site['verdict']}")
+                for site in data["sites"]
+                if not site["holds"]
             ),
             None if self.page is None else Note(f"{self.page}   the page"),
             json=self.json,
         )
-        return 0 if found.holds else 1
+        return 0 if federation.holds else 1

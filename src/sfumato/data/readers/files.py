@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._memory import memory_limit
+from sfumato._systems import memory_limit
 from sfumato.data import classes as class_lists
 from sfumato.data import decoding as image_files
 from sfumato.data.classes import to_nfc

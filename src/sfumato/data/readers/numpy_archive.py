@@ -15,7 +15,7 @@ from numpy.lib import format
 
 from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
-from sfumato._memory import memory_limit
+from sfumato._systems import memory_limit
 from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable, renumber_labels, to_nfc, user_name
 from sfumato.data.declared import Order, check_size

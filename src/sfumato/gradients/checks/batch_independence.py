@@ -22,12 +22,13 @@ _FEWEST = 4
 _UNUSUAL = (float("nan"), float("inf"), 1e30)
 
 
-def per_example_outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+def per_example_outputs(model: nn.Module, inputs: Tensor, *, at_once: int | None = None) -> Tensor:
     """Runs the model on one example at a time; the implementation vectorises over examples if vmap can run the model.
 
     Args:
         model: any module with one tensor as input, in the mode in which it is to run; it is left unchanged.
         inputs: (N, ...).
+        at_once: the most examples that are vectorised together; None for all.
 
     Returns:
         (N, ...) without gradient: row i is `model(inputs[i : i + 1])[0]`.
@@ -36,6 +37,8 @@ def per_example_outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     adjacency no example changes another one's row. A model that stores something of an example, or has layers that mix
     a batch, is refused. Assumption, as for `ClippedGradient`: the model has no channel that `isolation` cannot see.
     """
+    if at_once is not None and len(inputs) > at_once:
+        return torch.cat([per_example_outputs(model, piece) for piece in inputs.split(at_once)])
     refuse_mixing_layers(model)
     with torch.no_grad():
         if not len(inputs):
