@@ -82,7 +82,7 @@ def taken(job: Job, place: Path, monkeypatch: pytest.MonkeyPatch, kind: Any = Pr
     watched = Watched(kind(job, KEY), job.module)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "descend", descending)
-        outcome = loop.take_steps(job, RunDirectory(place), watched, job.checkpoint("r"))
+        outcome = loop.take_steps(job, RunDirectory(place), watched, job.first_checkpoint("r"))
     return outcome.weights, thetas, watched
 
 

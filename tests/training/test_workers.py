@@ -5,7 +5,6 @@ import re
 import socket
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import psutil
@@ -149,8 +148,7 @@ class TestTakingPart:
     def test_it_takes_all_steps_and_writes_nothing(self, unfinished):
         job, run = unfinished
         before = {path.name: path.read_bytes() for path in run.path.iterdir()}
-        with mock.patch.object(Workers, "is_leader", False):
-            take_part(job, run, Workers())
+        take_part(job, run, Workers(rank=1))
         assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
 
     def test_with_another_key_it_is_refused(self, unfinished):
@@ -158,11 +156,11 @@ class TestTakingPart:
         (run / names.RUN_KEY).unlink()
         RunKey.fresh().save(run / names.RUN_KEY)
         with pytest.raises(SfumatoError, match="was replaced in the meantime"):
-            take_part(job, run, Workers())
+            take_part(job, run, Workers(rank=1))
 
     def test_with_another_run_s_checkpoint_it_is_refused(self, unfinished):
         job, run = unfinished
         checkpoint = Checkpoint.load(run / names.CHECKPOINT)
         replace(checkpoint, run="0" * 64).save(run / names.CHECKPOINT)
         with pytest.raises(SfumatoError, match="another run"):
-            take_part(job, run, Workers())
+            take_part(job, run, Workers(rank=1))

@@ -175,7 +175,7 @@ def require_named(label: int, classes: int, where: str, *, first: int) -> None:
         )
 
 
-def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAME) -> None:
+def refuse_unwritable(text: str, title: str, *, longest: int | None = LONGEST_NAME) -> None:
     """Refuses a name that tables, pages or terminals cannot show, or that is too long.
 
     Args:
@@ -185,13 +185,13 @@ def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAM
     """
     if longest is not None and len(text) > longest:
         raise SfumatoError(
-            f"{what} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
+            f"{title} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
         )
     if (why := unwritable_reason(text)) is not None:
-        raise SfumatoError(f"{what} {text!r} {why}", "rename it")
+        raise SfumatoError(f"{title} {text!r} {why}", "rename it")
 
 
-def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tuple[str, ...] | None:
+def declared_names(classes: Sequence[str] | None, option: str = "classes") -> tuple[str, ...] | None:
     """The declared class list as a tuple, in composed form; None if not declared.
 
     Args:
@@ -202,20 +202,20 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
     """
     if classes is None:
         return None
-    of = " class" if what == "classes" else ""
+    of = " class" if option == "classes" else ""
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
-        raise SfumatoError(f"{what} must be a list of names, got {classes!r}", f"give one name for each{of}")
+        raise SfumatoError(f"{option} must be a list of names, got {classes!r}", f"give one name for each{of}")
     names = tuple(map(to_nfc, classes))
     for name in names:
-        refuse_unwritable(name, "class name" if what == "classes" else f"name in {what}")
+        refuse_unwritable(name, "class name" if option == "classes" else f"name in {option}")
         if names.count(name) > 1:
-            raise SfumatoError(f"{what} names {name!r} twice", f"name each{of} once")
+            raise SfumatoError(f"{option} names {name!r} twice", f"name each{of} once")
     if len(names) < 2:
-        if what == "classes":
+        if option == "classes":
             problem, remedy = "at least two classes", "name every class once"
         else:
             problem, remedy = "at least two", "name every label; a single one is two classes, in a column called label"
-        raise SfumatoError(f"{what} must name {problem}, got {list(names)!r}", remedy)
+        raise SfumatoError(f"{option} must name {problem}, got {list(names)!r}", remedy)
     return names
 
 
@@ -232,27 +232,27 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def renumber_labels(
-    labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, ...] | None, where: str
+    labels: np.ndarray, names: tuple[str, ...], declared: tuple[str, ...] | None, where: str
 ) -> np.ndarray:
-    """Labels renumbered from positions in `found` to positions in the declared class list.
+    """Labels renumbered from positions in `names` to positions in the declared class list.
 
     Args:
-        labels: int64 (N,), positions in `found`.
+        labels: int64 (N,), positions in `names`.
         found: class names in the data set.
-        declared: class names that the owner declared, or None to keep `found`.
+        declared: class names that the owner declared, or None to keep `names`.
         where: name of the data set in errors.
 
     >>> import numpy as np
     >>> renumber_labels(np.array([0, 1]), ("a", "b"), ("b", "a"), "x.npz").tolist()
     [1, 0]
     """
-    if declared is None or declared == found:
+    if declared is None or declared == names:
         return labels
     import numpy as np  # imported late: the command line loads this module for its options
 
     for label in np.unique(labels):
-        require_declared(found[label], declared, f"{where} holds", "its images")
-    table = np.array([declared.index(name) if name in declared else -1 for name in found])
+        require_declared(names[label], declared, f"{where} holds", "its images")
+    table = np.array([declared.index(name) if name in declared else -1 for name in names])
     return table[labels]
 
 
@@ -342,17 +342,17 @@ TASKS = (NEXT_WORD,)
 """Values of the declared `task`."""
 
 
-def check_task(task: str, given: Collection[str]) -> None:
+def check_task(task: str, declared: Collection[str]) -> None:
     """Refuses an unknown task, labels next to it, and next-word prediction without a declared list of words.
 
     Args:
-        given: the names of all declared facts.
+        declared: the names of all declared facts.
     """
     one_of("task", task, TASKS)
-    if labels := [name for name in ("classes", "label_columns", "label_column") if name in given]:
+    if labels := [name for name in ("classes", "label_columns", "label_column") if name in declared]:
         raise SfumatoError(f"`{labels[0]}` is given, and task {task} predicts words instead of labels", "leave it out")
-    if "words" not in given:
-        hashed = ", and `vocabulary` would hash them" if "vocabulary" in given else ""
+    if "words" not in declared:
+        hashed = ", and `vocabulary` would hash them" if "vocabulary" in declared else ""
         raise SfumatoError(
             f"task {task} predicts the words of a declared list, and none is given{hashed}",
             "give `words`, a file with one per line, such as the most frequent words of a public text: a list counted "

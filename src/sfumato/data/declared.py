@@ -28,19 +28,19 @@ OnProgress = Callable[[int, int], None]
 """Called with (files read, files in all) while images are decoded."""
 
 
-def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None, **known: Any) -> Any:
+def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None, **details: Any) -> Any:
     """A field that is one fact. The words below it are its help.
 
     Args:
         metavar: how the command line spells its value.
         by_default: what stands in for it where it is left out, in words.
         otherwise: its value where it is left out.
-        known: `only`, the kinds of sources that can use it, with the values that each can use, where not all; and
+        details: `only`, the kinds of sources that can use it, with the values that each can use, where not all; and
             `remedy` for all others; `of`, "images" or "texts", where it says something of these alone, and `called`,
             its name in that refusal; `neutral`, a value that says nothing; `given_as`, as for `choice`.
     """
     about = {"metavar": metavar, "default": by_default, "given_as": None}
-    return field(default=otherwise, metadata=about | known)
+    return field(default=otherwise, metadata=about | details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +129,10 @@ class Loading:
     def checked(self) -> Loading:
         """With the share of the test part, and columns' names in their composed form."""
         share = self.test_fraction
-        given = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
+        fraction = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
         columns = (self.path_column, self.label_column, self.user_column)
         path, label, user = (None if name is None else to_nfc(name) for name in columns)
-        return replace(self, test_fraction=given, path_column=path, label_column=label, user_column=user)
+        return replace(self, test_fraction=fraction, path_column=path, label_column=label, user_column=user)
 
     @property
     def share(self) -> float:
@@ -215,7 +215,7 @@ class Texts:
     @property
     def declares_numbers(self) -> bool:
         """Whether anything is said of texts as numbers."""
-        return any(known is not None for known in (self.length, self.vocabulary, self.words))
+        return any(value is not None for value in (self.length, self.vocabulary, self.words))
 
 
 @dataclass(frozen=True, init=False)
@@ -243,9 +243,11 @@ class Declared(NestedChoices):
     @property
     def given(self) -> dict[str, Any]:
         """What is declared, by name."""
-        known = choices_of(Declared)
+        options = choices_of(Declared)
         return {
-            name: value for name, value in self.flat().items() if value is not None and value is not known[name].default
+            name: value
+            for name, value in self.flat().items()
+            if value is not None and value is not options[name].default
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -222,10 +222,10 @@ class Cache:
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
             )
-        known = {"labels": labels, "codes": codes}
+        arrays = {"labels": labels, "codes": codes}
         if "users" in contents.source:  # as declared in the contents
-            known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
-        write_piece(self.path / name, stored, known, cache=contents.identity)
+            arrays |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
+        write_piece(self.path / name, stored, arrays, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
         """A part of a complete cache. All files are read once and checked against their SHA-256.

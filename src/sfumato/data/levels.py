@@ -62,15 +62,15 @@ def _bytes(content: bytes) -> Iterator[int]:
 
 def _unpacked(content: bytes, most: int) -> int:
     """Number of bytes in the compressed stream, counted up to `most`."""
-    unpacker, place, found = zlib.decompressobj(), 8, 0
-    while place + 8 <= len(content) and found < most:
+    unpacker, place, count = zlib.decompressobj(), 8, 0
+    while place + 8 <= len(content) and count < most:
         length, kind = int.from_bytes(content[place : place + 4], "big"), content[place + 4 : place + 8]
-        given = content[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
-        while given and found < most:
-            found += len(unpacker.decompress(given, _AT_ONCE))
-            given = unpacker.unconsumed_tail
+        compressed = content[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
+        while compressed and count < most:
+            count += len(unpacker.decompress(compressed, _AT_ONCE))
+            compressed = unpacker.unconsumed_tail
         place += length + 12
-    return found
+    return count
 
 
 MOST_BITS = 16

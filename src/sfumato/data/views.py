@@ -143,7 +143,8 @@ class InceptionCrops:
                 "give images (n, C, H, W) and a generator for each",
             )
         views = [
-            [self._view(image, own) for _ in range(self.count)] for image, own in zip(pixels, generators, strict=True)
+            [self._view(image, generator) for _ in range(self.count)]
+            for image, generator in zip(pixels, generators, strict=True)
         ]
         return torch.stack([torch.stack(row) for row in views]).clamp_(0, 255)
 
@@ -211,8 +212,8 @@ class ViewDraws:
 
     def followed_by(self, *others: ViewDraws) -> ViewDraws:
         """The draws of these examples followed by those of the others."""
-        known = {name: [moves, *(getattr(other, name) for other in others)] for name, moves in vars(self).items()}
-        return ViewDraws(**{name: np.concatenate(some) for name, some in known.items() if some[0] is not None})
+        draws = {name: [moves, *(getattr(other, name) for other in others)] for name, moves in vars(self).items()}
+        return ViewDraws(**{name: np.concatenate(some) for name, some in draws.items() if some[0] is not None})
 
 
 @dataclass(frozen=True, kw_only=True)

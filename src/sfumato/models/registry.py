@@ -55,11 +55,11 @@ def parse(spelling: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def refuse_unknown(name: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse_unknown(name: str, options: Mapping[str, Any], accepted: Sequence[str]) -> None:
     """Refuses options that a model does not take."""
-    unknown = sorted(set(options) - set(known))
+    unknown = sorted(set(options) - set(accepted))
     if unknown:
-        remedy = f"it takes {', '.join(known)}" if known else "it takes none"
+        remedy = f"it takes {', '.join(accepted)}" if accepted else "it takes none"
         raise SfumatoError(f"model {name!r} has no option {', '.join(unknown)}", remedy)
 
 
@@ -367,10 +367,10 @@ def build_untrained(
 def _build(make: Callable[..., nn.Module], name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
     """Calls `make` with facts and options; refuses options that are not among its other keywords."""
     parameters = inspect.signature(make).parameters.values()
-    known = [
+    accepted = [
         parameter.name
         for parameter in parameters
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in facts
     ]
-    refuse_unknown(name, options, known)
+    refuse_unknown(name, options, accepted)
     return make(**facts, **options)

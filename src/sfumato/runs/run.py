@@ -70,6 +70,7 @@ class Run(Measured):
         publishing: for each of the uses with the same unit that publishes figures, epsilon for each test image or user.
         other_units: the joint cost of runs with another unit, which does not add up with `together`.
         adjacency: the adjacency for which `together` holds.
+        costs: the same in sentences; None if the owner's list was not read.
     """
 
     directory: Path
@@ -83,6 +84,7 @@ class Run(Measured):
     adjacency: Adjacency | None = None
     other_units: tuple[JointCost, ...] = ()
     publishing: tuple[float, ...] = ()
+    costs: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         measured = "".join(f"{name} {value}, " for name, value in self.main_figures if self.is_public)

@@ -437,6 +437,6 @@ def train_in_memory(job: PrivateJob) -> nn.Module:
     """The model after a job's steps, for an attack. Nothing is kept, listed or released."""
     with TemporaryDirectory() as place:
         steps = job.kind.steps(job, job.key, NoProgress())
-        outcome = take_steps(job, RunDirectory(place), steps, job.checkpoint("shadow"))
+        outcome = take_steps(job, RunDirectory(place), steps, job.first_checkpoint("shadow"))
     job.module.load_state_dict(outcome.weights)
     return job.module

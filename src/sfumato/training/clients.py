@@ -32,7 +32,7 @@ from sfumato.gradients.clipping import accumulation_dtype, clip_factors, exact_s
 from sfumato.observers.progress import Progress
 from sfumato.privacy import QuantileClipping
 from sfumato.randomness import NoiseState, RunKey
-from sfumato.training.job import Job, PublicJob
+from sfumato.training.job import PublicJob, SourceJob
 from sfumato.training.local import LocalTraining
 from sfumato.training.step import FARTHEST, NORM
 from sfumato.training.user_records import UserRecords
@@ -221,7 +221,7 @@ class Rounds:
     groups: np.ndarray | None = None
 
     @classmethod
-    def from_job(cls, job: Job, progress: Progress | None = None) -> Rounds:
+    def from_job(cls, job: SourceJob, progress: Progress | None = None) -> Rounds:
         """The rounds of a job with virtual clients.
 
         **Guarantee.** A user's client is a function of the run key and of that user alone. With fixed groups it is the

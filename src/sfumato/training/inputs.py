@@ -25,7 +25,7 @@ from sfumato.training import launch
 from sfumato.training.workers import ALONE, Workers
 
 if TYPE_CHECKING:
-    from sfumato.training.job import Job, PrivateJob
+    from sfumato.training.job import PrivateJob, SourceJob
 
 BATCH = 128
 """Images per batch when computing features: larger batches do not fit into a CPU's caches."""
@@ -211,7 +211,7 @@ class Inputs:
         return torch.where(mirrored.unsqueeze(-1), turned.unsqueeze(1), straight.unsqueeze(1))
 
 
-def load_to_device(job: Job, progress: Progress | None = None) -> DeviceRecords | None:
+def load_to_device(job: SourceJob, progress: Progress | None = None) -> DeviceRecords | None:
     """The training records on the job's device; None on the CPU, or if they do not fit."""
     records = job.source.images_for(job.views)
     if not fits_on_device(records, job.device):
@@ -245,12 +245,12 @@ def read_ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) ->
             yield found.result()
 
 
-def _views(job: Job, stored: np.ndarray) -> Tensor:
+def _views(job: SourceJob, stored: np.ndarray) -> Tensor:
     """The views (n, K, D) for training, without the centre crops that are used for evaluation."""
     return _devices.to_device(np.ascontiguousarray(stored[:, -job.views.count :]), job.device)
 
 
-def _kept_features(job: Job) -> Tensor:
+def _kept_features(job: SourceJob) -> Tensor:
     """The views (N, K, D) of all training records of a cache, on the device."""
     records = job.source.train
     blocks = [slice(start, start + BATCH) for start in range(0, len(records), BATCH)]
@@ -260,7 +260,7 @@ def _kept_features(job: Job) -> Tensor:
     return kept
 
 
-def _fits(job: Job) -> bool:
+def _fits(job: SourceJob) -> bool:
     """Whether all features of a cache fit into the device's memory, leaving enough for a step."""
     assert job.source.cache is not None
     contents = job.source.cache.contents
@@ -279,7 +279,7 @@ def kept_bytes(views: Views, records: int, trunk: Trunk) -> int:
 
 
 def features(
-    job: Job,
+    job: SourceJob,
     records: Part,
     progress: Progress,
     *,

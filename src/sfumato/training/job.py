@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import optim
+from sfumato import models, optim
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
 from sfumato.experiment.client_choices import UNTRAINED, Clients, NoiselessRounds
-from sfumato.experiment.settings import STANDARD, Performance, Settings
+from sfumato.experiment.settings import STANDARD, Settings
 from sfumato.models import Trunk
-from sfumato.privacy import Circumstances, ClippedWithoutNoise, NoGuarantee, NoPrivateData, PrivacyPlan, User
-from sfumato.randomness import RunKey
+from sfumato.privacy import ClippedWithoutNoise, NoGuarantee, NoPrivateData, User
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom.code import CustomCode
-from sfumato.training.parts.part import RunKind
 from sfumato.training.parts.public_examples import PublicNormalisation
-from sfumato.training.weights import average_for, optimizer_for, set_rate, trained_parameters, training_over
+from sfumato.training.planned import Job, PlannedJob
+from sfumato.training.weights import average_for, optimizer_for, set_rate, training_over
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
@@ -81,86 +81,73 @@ class Embedding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """A run before it begins: everything decided and checked, nothing spent.
+class SourceJob(Job):
+    """A run on a source, by settings.
 
     Args:
-        module: the model with its initial weights, on the device. The run trains this object.
-        source, settings, performance: as given.
-        steps: number of steps of the whole run.
+        source, settings: as given.
         transform: maps stored images to the model's inputs.
-        key: the run key; replaced by the recorded one when a run is resumed.
-        kind: how steps are taken and scored.
         own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
         request: the user's request as plain data (source and its options).
         embedding: the facts of a training of embeddings; else None.
     """
 
-    module: nn.Module
     source: Source
     settings: Settings
-    steps: int
-    performance: Performance
     transform: Preparation
-    key: RunKey
-    kind: RunKind
     own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     embedding: Embedding | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """The model's device."""
-        return torch.device(self.performance.device)
+    pinned: ClassVar[Mapping[str, str]] = {
+        "data": "give the original data of the run, unchanged, or another `directory`",
+        "settings": "",
+        "transform": "",
+        "performance": "",
+        "circumstances": "",
+        "origin": "",
+    }
 
     @property
     def views(self) -> Views:
         """How the views of an example are made."""
         return self.settings.views
 
+    @property
+    def averaging(self) -> Average | None:  # type: ignore[override]
+        """As the settings name it."""
+        return average_for(self.settings.averages)
+
+    @property
+    def training_over(self) -> TrainingOverAggregates | None:  # type: ignore[override]
+        """As the settings name it."""
+        return training_over(self.settings.averages)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A new optimizer, as the settings name it."""
+        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
+
     def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the learning rate of a step."""
+        """Set the learning rate of a step, by the schedule."""
         descent = self.settings.descent
         rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
         set_rate(optimizer, descent.learning_rate * rate(step))
 
     @property
-    def averaging(self) -> Average | None:
-        """The average of the weights that is released; None without averaging."""
-        return average_for(self.settings.averages)
+    def step_facts(self) -> dict[str, Any]:
+        """The clients."""
+        return super().step_facts | ({} if self.embedding is None else self.embedding.record)
 
-    @property
-    def training_over(self) -> TrainingOverAggregates | None:
-        """The aggregate at which gradients are computed; None for the last weights."""
-        return training_over(self.settings.averages)
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        """A new optimizer over the trained parameters."""
-        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
-
-    def checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
-        """The state before the first step.
-
-        Args:
-            identity: of the run.
-            ledger: the hash of the ledger's first entry.
-        """
-        averaging = self.averaging
-        average = {} if averaging is None else averaging.begin(trained_parameters(self.module))
-        return Checkpoint.of(0, self.module, average, self.optimizer(), run=identity, ledger=ledger)
+    def refresh(self) -> None:
+        """Recompute the moments of public examples."""
+        models.refresh(self.module)
 
     def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
-        """Restores module and optimizer from the checkpoint. Returns the average's state."""
-        if self.own.optimizer is None:  # a custom optimizer's initial state is part of the run's digests
-            checkpoint.require_optimizer(optimizer, where=where)
-        return checkpoint.restore(self.module, optimizer, self.device)
-
-    @property
-    def step_facts(self) -> dict[str, Any]:
-        """Plain data besides the settings that determine the steps: recorded, and pinned like the settings."""
-        return {} if self.embedding is None else self.embedding.record
+        """As of `Job`."""
+        if self.own.optimizer is not None:  # its initial state is part of the run's digests
+            return checkpoint.restore(self.module, optimizer, self.device)
+        return super().restore(checkpoint, optimizer, where=where)
 
     @property
     def model_facts(self) -> dict[str, Any]:
@@ -195,35 +182,49 @@ def synthetic_targets(source: Source, device: torch.device | str) -> Tensor | No
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateJob(Job):
-    """A private run before it begins.
+class PrivateJob(SourceJob, PlannedJob):
+    """A private run on a source.
 
     Args:
         gradient: the clipped sum that noise is added to, over the units that the plan draws: of gradients of `module`,
             or of its head where there is a trunk; or of the updates of virtual clients.
-        plan: the plan of all releases.
-        circumstances: facts for the statement besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
         notes: messages about defaults chosen for this machine, reported before the run begins.
-        budget: name of the owner's budget in which the whole plan is reserved.
         public_examples: the public examples of the model's normalisation.
         groups: whether each training record is in the second group of a plan with a drift, bool (N,).
     """
 
-    gradient: Any
-    plan: PrivacyPlan
-    circumstances: Circumstances
     input_shape: Shape
     notes: tuple[str, ...] = ()
-    budget: str | None = None
     public_examples: PublicNormalisation | None = None
     groups: np.ndarray | None = field(default=None, repr=False)
 
     @property
-    def step_facts(self) -> dict[str, Any]:
+    def step_facts(self) -> dict[str, Any]:  # type: ignore[override]
         """The clients, the digest of the public examples, and the budget's name."""
         public = {} if self.public_examples is None else self.public_examples.pin
-        return super().step_facts | public | ({} if self.budget is None else {"budget": {"name": self.budget}})
+        return super().step_facts | public | self.budget_fact
+
+    @property
+    def noise(self) -> str:  # type: ignore[override]
+        """As the settings name it."""
+        return self.settings.noise
+
+    @property
+    def identity(self) -> DataIdentity:  # type: ignore[override]
+        """By what the owner's list recognises the source."""
+        return DataIdentity.from_source(self.source)
+
+    @property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """The source's."""
+        return self.source.fingerprint
+
+    @property
+    def decided(self) -> Any:  # type: ignore[override]
+        """As of `PlannedJob`."""
+        named = self.settings.to_dict(), self.transform.to_dict(), self.source.features
+        return *named, self.step_facts, self.performance.precision
 
     @property
     def synthetic_targets(self) -> Tensor | None:
@@ -255,9 +256,8 @@ class PrivateJob(Job):
         return -(-self.records_of_a_step[0] // self.performance.micro_batch)
 
     @property
-    def sampler_inputs(self) -> dict[str, np.ndarray]:
-        """Further inputs of the sampler, with one entry for each training record of the original source: "groups"
-        (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
+    def sampler_inputs(self) -> dict[str, np.ndarray]:  # type: ignore[override]
+        """As of `PlannedJob`."""
         excluded = None if self.public_examples is None else self.public_examples.excluded
         inputs = {"groups": self.groups, "excluded": excluded}
         return {name: entries for name, entries in inputs.items() if entries is not None}
@@ -336,7 +336,7 @@ class PublicTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicJob(Job):
+class PublicJob(SourceJob):
     """A run without privacy before it begins, on public data. It has no plan and no guarantee.
 
     **Guarantee.** An untrained embedding (`uses_data` is False) is a function of public constants and of declared

@@ -165,57 +165,57 @@ class LocalTraining:
             examples=settings.examples,
             shuffle_buffer=settings.shuffle_buffer,
         )
-        own = copy.deepcopy(self.module)
+        model = copy.deepcopy(self.module)
         with fork_rng(inputs.device), torch.enable_grad():
             torch.manual_seed(int(generator.integers(1 << 63)))
             if settings.has_local_head:
-                self._with_local_head(own, inputs, labels, order, generator)
+                self._with_local_head(model, inputs, labels, order, generator)
             else:
-                self._train_plain(own, inputs, labels, order)
-        return trained_parameters(own)
+                self._train_plain(model, inputs, labels, order)
+        return trained_parameters(model)
 
     def _with_local_head(
-        self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
     ) -> None:
         settings = self.settings
-        targets, head = self._first_head(own, inputs, labels, order, generator)
-        of_backbone = self._optimizer(own.parameters())
-        of_head = self._optimizer([head], settings.head_scale)
-        later = [of_backbone] if settings.reconstruction_steps else [of_backbone, of_head]
+        targets, head = self._first_head(model, inputs, labels, order, generator)
+        backbone_optimizer = self._optimizer(model.parameters())
+        head_optimizer = self._optimizer([head], settings.head_scale)
+        later = [backbone_optimizer] if settings.reconstruction_steps else [backbone_optimizer, head_optimizer]
         for step, rows in enumerate(map(torch.from_numpy, order)):
             head_alone = step < settings.reconstruction_steps
             with torch.set_grad_enabled(not head_alone):
-                embeddings = own(inputs[rows])
+                embeddings = model(inputs[rows])
             plain, temperature = embeddings @ head.T, settings.temperature
             logits = plain if temperature is None else cosine_logits(embeddings, head, temperature)
             functional.cross_entropy(logits, targets[rows]).backward()
-            for optimizer in [of_head] if head_alone else later:
+            for optimizer in [head_optimizer] if head_alone else later:
                 optimizer.step()
-            of_backbone.zero_grad()
-            of_head.zero_grad()
+            backbone_optimizer.zero_grad()
+            head_optimizer.zero_grad()
 
     def _first_head(
-        self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
         """The row of the client's head for each record, (n,), and the initial head (K, D)."""
         if self.settings.first_head == "random":
             classes, targets = labels.unique(return_inverse=True)
             with torch.no_grad():
-                some = own(inputs[:1])
-            return targets, initial_head(len(classes), some.shape[1], generator).to(some).requires_grad_()
+                first = model(inputs[:1])
+            return targets, initial_head(len(classes), first.shape[1], generator).to(first).requires_grad_()
         seen = torch.from_numpy(np.unique(np.concatenate(order)))  # records beyond the cap must not enter the head
         classes, rows = labels[seen].unique(return_inverse=True)
         with torch.no_grad():
-            found = torch.cat([own(inputs[some]) for some in seen.split(self.settings.batch_size)])
+            embeddings = torch.cat([model(inputs[batch]) for batch in seen.split(self.settings.batch_size)])
         targets = torch.full_like(labels, -1)
         targets[seen] = rows
-        return targets, prototypes(found, rows, len(classes)).requires_grad_()
+        return targets, prototypes(embeddings, rows, len(classes)).requires_grad_()
 
-    def _train_plain(self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray]) -> None:
-        optimizer = self._optimizer(own.parameters())
+    def _train_plain(self, model: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray]) -> None:
+        optimizer = self._optimizer(model.parameters())
         loss = functional.cross_entropy if self.settings.head == "global" else PAIRED[self.settings.loss]
         for rows in map(torch.from_numpy, order):
-            loss(own(inputs[rows]), labels[rows]).backward()
+            loss(model(inputs[rows]), labels[rows]).backward()
             optimizer.step()
             optimizer.zero_grad()
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import _devices, models
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
@@ -52,6 +52,7 @@ class State:
         step: number of steps taken.
         optimizer, average, noise: their states after these steps.
         identity: of the run.
+        skips: as of `steps`.
         begins: whether this is the checkpoint that the steps start from.
         lost: whether the last step was lost, so that it changed no weights.
         stop: set it to end the run here.
@@ -66,6 +67,7 @@ class State:
     average: dict[str, Tensor]
     noise: NoiseState
     identity: str
+    skips: bool
     begins: bool = True
     lost: bool = False
     stop: bool = False
@@ -80,8 +82,10 @@ class State:
         noise = self.workers.gather_state(self.noise)
         if self.workers.is_leader:
             head = "" if self.ledger is None else self.ledger.step_entry(self.step).hash
-            state = self.step, self.job.module, self.average, self.optimizer
-            Checkpoint.of(*state, run=self.identity, noise=noise, ledger=head).save(self.run / names.CHECKPOINT)
+            state = self.job.checkpoint(
+                self.step, self.average, self.optimizer, run=self.identity, noise=noise, ledger=head
+            )
+            state.save(self.run / names.CHECKPOINT)
 
 
 def steps(
@@ -94,6 +98,7 @@ def steps(
     kept: Collection[int] = (),
     workers: Workers = ALONE,
     until: int | None = None,
+    skips: bool = True,
 ) -> Iterator[State]:
     """Takes the steps from a checkpoint on, and yields the state before the first one and after each.
 
@@ -106,9 +111,8 @@ def steps(
         kept: steps after which the trained parameters are saved permanently.
         workers: the processes that take the steps together. Only the leader has the ledger.
         until: the number of steps after which to end; by default all of the job.
-
-    If a repeated step would release something else, all steps paid for since the checkpoint are lost: training
-    restarts from the checkpoint and skips them (`releases`).
+        skips: if a repeated step would release something else, all steps paid for since the checkpoint are lost:
+            training restarts from the checkpoint and skips them (`releases`). Without it, the run is refused.
     """
     until = job.steps if until is None else until
     while True:
@@ -125,6 +129,7 @@ def steps(
             average=average,
             noise=checkpoint.noise,
             identity=checkpoint.run,
+            skips=skips,
         )
         yield state
         if (yield from _steps_from(state, take, kept, until)):
@@ -184,7 +189,7 @@ def _take_step(take: Steps, state: State, trained: Mapping[str, Tensor]) -> tupl
         may_repeat = state.workers.count == 1 and not state.noise.tensors
         try:
             with nullcontext() if over is None else over.at_average(trained, state.average, step):
-                models.refresh(state.job.module)
+                state.job.refresh()
                 return take(step, state.noise)
         except (MemoryError, RuntimeError) as error:
             if not _devices.is_out_of_memory(error):
@@ -219,6 +224,8 @@ def _is_committed(state: State, release: Gradient, following: NoiseState) -> boo
         try:
             releases.commit(state.ledger, state.step, release, following)
         except releases.OtherReleaseError:
+            if not state.skips:
+                raise
             same = False
             releases.lose(state.ledger, Checkpoint.load(state.run / names.CHECKPOINT).step)
     return state.workers.broadcast_bool(same)

@@ -29,9 +29,10 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import Heading, RunDirectory, remove_temporary
 from sfumato.runs.owner import budgets, codes, sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
+from sfumato.runs.owner.store import History
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import launch
-from sfumato.training.conclusion import finish
+from sfumato.training.conclusion import finish, run_report
 from sfumato.training.custom.code import CustomCode
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
@@ -212,15 +213,16 @@ def execute(
         notify(observers, "on_finish")
         return read(run)
     refuse_finished(run)
+    history = resume.owner_history(job)
     if run.exists:
         resume.compare(job, run)
         if isinstance(job, PrivateJob):
-            resume.record_use(job, run, run.identity)  # in case its line was lost
+            history = resume.record_use(job, run, run.identity, history)  # in case its line was lost
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        for note in _notes(job):
+        for note in _notes(job, history):
             progress.report(note)
-        resume.begin(job, run)
+        history = resume.begin(job, run, history)
     heading.add_to(run)
     with _ledger(job, run, progress) as ledger:
         refuse_finished(run)  # another process may have finished it meanwhile
@@ -233,9 +235,9 @@ def execute(
             promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating; writing the model and its report")
-        statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
+        statement = finish.conclude(job, run, ledger, outcome, history, scorer=scorer)
     notify(observers, "on_finish")
-    return result_of(job, run, statement, outcome)
+    return result_of(job, run, statement, outcome, history)
 
 
 def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how: Any) -> Any:
@@ -252,24 +254,10 @@ def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirect
             return read(run)
         outcome = take_part(own := job(), run, workers)
         workers.broadcast_bool(True)
-        return read(run) if isinstance(own, PrivateJob) else result_of(own, run, own.statement, outcome)
+        return read(run) if isinstance(own, PrivateJob) else result_of(own, run, own.statement, outcome, None)
 
 
-def earlier_use_notes(job: PrivateJob) -> Iterator[str]:
-    """Messages about the owner's other runs on these records; none for public records."""
-    if job.source.public:
-        return
-    figures = job.circumstances.figures
-    yield from sentences.notes_before(
-        DataIdentity.from_source(job.source),
-        job.plan,
-        seeded=job.circumstances.seeded,
-        budget=job.step_facts.get("budget", {}).get("name"),
-        figures=None if figures is None else figures.epsilon,
-    )
-
-
-def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
+def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str]:
     """Messages for the owner before the run begins."""
     if (warning := sentences.declared_public_note(job.source)) is not None:
         yield warning
@@ -278,7 +266,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     source = job.source
     yield from sources.notes(source, job.plan)
     yield from (f"note: {note}" for note in job.notes)
-    yield from earlier_use_notes(job)
+    yield from resume.earlier_use_notes(job, history)
     yield from option_notes(job)
     yield from codes.unlisted_notes(source, pretraining_digests(source, job.settings))
 
@@ -307,37 +295,17 @@ def take_remaining_steps(
     copy: bool = False,
 ) -> tuple[Outcome, Measure]:
     """Takes all remaining steps with the run's own key, ledger and checkpoint. Returns the outcome and the scorer."""
-    progress, paid, kept = progress or NoProgress(), 0, ()
+    progress, workers, kept = progress or NoProgress(), launch.current_workers(), ()
     if isinstance(job, PrivateJob):
-        if ledger is None:
-            raise TypeError("a private run needs a ledger")
-        paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
-        resume.refuse_ended(run, ledger, job.plan)
-    key, checkpoint = resume.verified_key(run, ledger), resume.verified_checkpoint(run, ledger, paid)
-    if paid:
-        progress.report(
-            f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "
-            "the same numbers and cost nothing more"
-        )
-    workers = launch.current_workers()
-    if ledger is not None and checkpoint.step < job.steps:
-        workers.record_in(ledger)
-    if isinstance(job, PrivateJob) and (idle := idle_warning(job, workers.count)) is not None:
-        progress.report(f"note: {idle}")
-    salted = isinstance(job, PrivateJob) and not job.circumstances.seeded and checkpoint.step < job.steps
-    key = resume.open_key(key, ledger, run, salted=salted, copy=copy, workers=workers)
-    steps = job.kind.steps(job, key, progress)
+        kept = job.circumstances.kept
+        if (idle := idle_warning(job, workers.count)) is not None:
+            progress.report(f"note: {idle}")
+    take, checkpoint = resume.resumed(job, run, ledger, progress=progress, copy=copy, workers=workers)
     scorer = job.kind.scorer(job, progress)
     shown = ProgressObserver(progress, "training without privacy" if ledger is None else "training")
-    looking_on = (MetricsFile(run), shown, *observers)
-    known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
-    return take_steps(job, run, steps, checkpoint, **known, workers=workers), scorer
-
-
-def uses_so_far(job: PrivateJob) -> uses.EarlierUses:
-    """The owner's uses of the same private data so far; none for public data."""
-    data = DataIdentity.from_source(job.source)
-    return uses.EarlierUses(data=data) if job.source.public else uses.earlier_uses(data)
+    known: dict[str, Any] = {"ledger": ledger, "kept": kept, "workers": workers}
+    known |= {"scorer": scorer, "observers": (MetricsFile(run), shown, *observers)}
+    return take_steps(job, run, take, checkpoint, **known), scorer
 
 
 def refuse_finished(run: RunDirectory) -> None:
@@ -349,13 +317,16 @@ def refuse_finished(run: RunDirectory) -> None:
         raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train again{words}")
 
 
-def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, outcome: Outcome) -> Any:
+def result_of(
+    job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, outcome: Outcome, history: History | None
+) -> Any:
     """The result object of a concluded run."""
     known: dict[str, Any] = {"directory": run.path, "statement": statement, "seconds": outcome.seconds}
     known |= {"figures": run.read_json(names.EVALUATION), "steps": outcome.step}
     if isinstance(job, PublicJob):
         return PublicRun(**known)
-    found = uses_so_far(job)
+    data = DataIdentity.from_source(job.source)
+    found = uses.EarlierUses(data=data) if history is None else uses.earlier_uses(data, history)
     used = found.plans
     known |= {"kind": job.source.kind, "uses": len(used), "seeded": found.seeded}
     own = [use for use in used if use.unit.name == job.plan.unit.name]
@@ -365,5 +336,6 @@ def result_of(job: PrivateJob | PublicJob, run: RunDirectory, statement: Any, ou
         joint_cost=budgets.joint_cost(own) if len(own) > 1 else None,
         adjacency=budgets.adjacency_of(own) if len(own) > 1 else None,
         other_units=tuple(budgets.joint_costs(others)),
+        costs=tuple(run_report.joint_cost_lines(run.read_json(names.SETTINGS), statement.spent, history)),
         publishing=tuple(epsilon for unit, epsilon in found.figures if unit == job.plan.unit.name),
     )

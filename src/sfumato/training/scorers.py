@@ -15,7 +15,7 @@ from sfumato.evaluation import accuracy, embeddings, next_words, recall
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.training.inputs import OnFeatures, features
-from sfumato.training.job import Embedding, Job
+from sfumato.training.job import Embedding, SourceJob
 from sfumato.training.local import BackboneWithHead
 from sfumato.training.parts.part import Measure
 
@@ -25,7 +25,7 @@ class Scorer:
 
     figure = "accuracy"
 
-    def __init__(self, job: Job, progress: Progress | None = None):
+    def __init__(self, job: SourceJob, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
         self._features = None if job.trunk is None else features(job, job.source.test, progress or NoProgress())
         self._labels = torch.from_numpy(job.source.test.labels)
@@ -141,7 +141,7 @@ class EmbeddingScorer:
 
     figure = "recall"
 
-    def __init__(self, job: Job, embedding: Embedding):
+    def __init__(self, job: SourceJob, embedding: Embedding):
         self._job, self._embedding, self._shown = job, embedding, copy.deepcopy(job.module)
         self._rows = embeddings.sample_rows(job.source.test.users, job.source.test.labels)
 
@@ -176,7 +176,7 @@ class EmbeddingScorer:
         return embeddings.embed_records(backbone, self._job.source.test, self._job.transform, self._job.device, rows)
 
 
-def scorer_of(job: Job, progress: Progress | None = None) -> Measure:
+def scorer_of(job: SourceJob, progress: Progress | None = None) -> Measure:
     """The scorer for the run: of embeddings, or for its loss, of exclusive classes, several labels, or next words."""
     if job.embedding is not None:
         return EmbeddingScorer(job, job.embedding)

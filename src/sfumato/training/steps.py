@@ -25,7 +25,8 @@ from sfumato.training.clients import NoiselessSteps, Rounds
 from sfumato.training.inputs import Inputs, dropout_keys, load_to_device, make_views
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.parts.part import RunKind, Steps
-from sfumato.training.preparation.building import noise_of
+from sfumato.training.planned import PlannedJob
+from sfumato.training.preparation.building import noise_named
 from sfumato.training.scorers import scorer_of
 from sfumato.training.step import AdaptiveStep, PrivateStep
 from sfumato.training.user_records import UserRecords, record_shares
@@ -94,16 +95,17 @@ class PrivateTrainingSteps:
     assignment of users to virtual clients see `Rounds`.
     """
 
-    def __init__(self, job: PrivateJob, key: RunKey, progress: Progress | None = None):
+    def __init__(self, job: PlannedJob, key: RunKey, progress: Progress | None = None, *, inputs: Any = None):
         plan, drawn = job.plan, job.plan.unit.drawn
         adaptive = isinstance(plan.clipping, QuantileClipping)
-        noise = noise_of(job.settings, plan, key, max_norm=1.0 if adaptive else None)
+        noise = noise_named(job.noise, plan, key, max_norm=1.0 if adaptive else None)
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = launch.current_workers()
         self._step = (AdaptiveStep if adaptive else PrivateStep)(
             plan=plan, gradient=job.gradient, noise=noise, divisor=job.client_count, workers=self._workers
         )
-        self._inputs = {"users": UserInputs, "clients": Rounds.from_job}.get(drawn, Inputs)(job, progress)
+        of_drawn: Any = {"users": UserInputs, "clients": Rounds.from_job}.get(drawn, Inputs)
+        self._inputs = inputs or of_drawn(job, progress)
         draws = job.sampler_inputs
         self._excluded = draws.get("excluded") if drawn == "examples" else None
         records = self._inputs.units if self._excluded is None else len(self._excluded)

@@ -13,7 +13,7 @@ from torch import nn
 
 from sfumato import PrivacyPlan, SfumatoError, private_steps
 from sfumato.privacy.planning.by_name import request_by_names
-from sfumato.training.custom import steps
+from sfumato.training import loop
 
 STEPS = 4
 KNOWN = {"noise_multiplier": 2.0, "steps": STEPS}
@@ -58,7 +58,7 @@ def main(place: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    steps.CHECKPOINT_SECONDS = 0.0
+    loop.CHECKPOINT_SECONDS = -1.0
     try:
         main(Path(sys.argv[1]))
     except SfumatoError as error:

@@ -16,7 +16,7 @@ from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import Sampler
 from sfumato.randomness.noise.secure import SecureNoise, grid_of
 from sfumato.runs import directory as names
-from sfumato.training.custom import steps as custom_steps
+from sfumato.training import loop
 from tests.recorders import recording
 from tests.training.custom.conftest import network
 
@@ -36,7 +36,7 @@ def test_secure_noise_is_that_of_the_grid_and_the_statement_says_so(data, tmp_pa
     run, model = begun(data, tmp_path / "a", noise="secure", seed=None)
     list(run)
     reference, (inputs, targets) = network(), data
-    key = run._key.with_salts(openings(read(tmp_path / "a" / "ledger.jsonl")))
+    key = run._job.key.with_salts(openings(read(tmp_path / "a" / "ledger.jsonl")))
     noise = SecureNoise(run.plan.mechanism, max_norm=1.0, key=key)
     gradient = sfumato.ClippedGradient(reference, functional.cross_entropy)
     private = sfumato.PrivateStep(plan=run.plan, gradient=gradient, noise=noise)
@@ -60,7 +60,7 @@ def test_secure_noise_is_that_of_the_grid_and_the_statement_says_so(data, tmp_pa
 def test_a_run_with_secure_noise_goes_on_with_it_alone(data, tmp_path, monkeypatch):
     whole, model = begun(data, tmp_path / "whole", noise="secure")
     assert len(list(whole)) == 3
-    monkeypatch.setattr(custom_steps, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     next(iter(begun(data, tmp_path / "cut", noise="secure")[0]))
     with pytest.raises(SfumatoError, match="circumstances"):
         begun(data, tmp_path / "cut")
@@ -83,9 +83,9 @@ def test_what_cannot_have_secure_noise_is_refused_before_there_is_a_run(data, tm
 def test_half_precision_is_recorded_and_has_a_key_of_its_own_under_one_seed(data, tmp_path):
     plain, exact = begun(data, tmp_path / "a")
     half, coarse = begun(data, tmp_path / "b", precision="bfloat16")
-    assert bytes(plain._key.uint64_words("noise", 0)) != bytes(half._key.uint64_words("noise", 0))
+    assert bytes(plain._job.key.uint64_words("noise", 0)) != bytes(half._job.key.uint64_words("noise", 0))
     assert len(list(half)) == 3
-    assert half.performance.precision == "bfloat16"
+    assert half._job.performance.precision == "bfloat16"
     assert half.statement.sentence == (list(plain), plain.statement)[1].sentence
     assert not torch.equal(weights(exact), weights(coarse))
     with pytest.raises(SfumatoError, match="precision must be one of"):
@@ -119,7 +119,8 @@ def test_a_models_own_loss_is_taken_where_labels_are_among_its_inputs(data, tmp_
     given = {"plan": plan, "noise_multiplier": None, "batch_size": None, "steps": None}
     for one, records, place in ((model, named, "a"), (plain, data, "b")):
         run, _ = begun(records, tmp_path / place, model=one, **given)
-        run._key = sfumato.RunKey.from_seed(7, "the same participants and noise")
+        key = sfumato.RunKey.from_seed(7, "the same participants and noise")
+        run._job = replace(run._job, key=key)
         list(run)
     torch.testing.assert_close(weights(model), weights(plain))
 
@@ -129,7 +130,7 @@ def test_of_a_frozen_backbone_nothing_moves_and_nothing_is_paid_for(data, tmp_pa
     model[0].requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run, _ = begun(data, tmp_path / "a", model=model)
-    assert list(run._gradient.zeros()) == ["2.weight", "2.bias"]
+    assert list(run._job.gradient.zeros()) == ["2.weight", "2.bias"]
     list(run)
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {"2.weight", "2.bias"}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_a_round_is_the_steps_of_private_steps_from_the_weights_that_came_in(dat
         seed=1,
         threads=1,
     )
-    steps._key = run._steps._key
+    steps._job = replace(steps._job, key=run._steps._job.key)
     for _ in steps:
         pass
     sent = run.train(weights_of(2))
@@ -302,7 +303,7 @@ def test_what_came_in_or_went_out_may_be_changed(data, tmp_path):
 def test_with_secure_noise_weights_may_be_chosen_to_make_rounding_large(data, tmp_path):
     run = begun(data, tmp_path, seed=None, noise="secure", rounds=1, steps=2)
     run.train(weights_of(0))
-    assert run._steps.performance.micro_batch == 1
+    assert run._steps._job.performance.micro_batch == 1
     assert not any("artefacts" in line for line in run.statement.not_covered)
 
 

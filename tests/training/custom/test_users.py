@@ -16,7 +16,6 @@ from sfumato.data import cap_per_user, open_source
 from sfumato.gradients import ClippedSum, UserGradient
 from sfumato.privacy.unit import User
 from sfumato.runs.owner.uses import earlier_uses, uses_report
-from sfumato.training.custom.bookkeeping import _data
 from sfumato.training.custom.records import own_records
 from sfumato.training.custom.users import gradient_of, group_by_user
 from sfumato.training.preparation.building import noise_named
@@ -350,15 +349,15 @@ def test_runs_with_other_users_are_named(tmp_path):
     """What one run calls a user may be several users to another: said beside the total."""
     one, other = np.arange(60) // 5, np.arange(60) % 12
     list(steps(tmp_path / "one", one, per_user=5))
-    identity = _data(steps(tmp_path / "same", one, per_user=5)._records)
+    identity = steps(tmp_path / "same", one, per_user=5)._job.identity
     assert (len(earlier_uses(identity).runs), earlier_uses(identity).other_assignments) == (1, 0)
-    identity = _data(steps(tmp_path / "other", other, per_user=5)._records)
+    identity = steps(tmp_path / "other", other, per_user=5)._job.identity
     assert (len(earlier_uses(identity).runs), earlier_uses(identity).other_assignments) == (1, 1)
     (alone,) = uses_report(identity)["together"]
     list(steps(tmp_path / "other", other, per_user=5))
     (both,) = uses_report(identity)["together"]
     assert (both["runs"], both["epsilon"] > alone["epsilon"]) == (2, True)
-    named = _data(steps(tmp_path / "named", [f"patient {number}" for number in one], per_user=5)._records)
+    named = steps(tmp_path / "named", [f"patient {number}" for number in one], per_user=5)._job.identity
     assert earlier_uses(named).other_assignments == 1, "the first one is known by its records"
 
 

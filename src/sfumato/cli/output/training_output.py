@@ -177,7 +177,7 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
         yield ""
     if not run.statement.circumstances.data_public:
         record = names.RunDirectory(run.directory).read_json(names.SETTINGS)
-        for line in joint_cost_lines(record, run.statement.plan):
+        for line in joint_cost_lines(record, run.statement.plan) if run.costs is None else run.costs:
             yield from (line, "")
 
 

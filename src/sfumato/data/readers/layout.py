@@ -67,13 +67,13 @@ def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
     >>> parts_of([Path("p/train"), Path("p/cat")]), parts_of([Path("p/test"), Path("p/tests")])
     ({}, {})
     """
-    found: dict[str, Path] = {}
+    parts: dict[str, Path] = {}
     for folder in folders:
         part = part_by_name(folder.name)
-        if part is None or part in found:
+        if part is None or part in parts:
             return {}
-        found[part] = folder
-    return found if len(found) > 1 and "train" in found else {}
+        parts[part] = folder
+    return parts if len(parts) > 1 and "train" in parts else {}
 
 
 def refuse_unclear_classes(folders: Sequence[Path], where: str, *, by_folder: bool) -> None:
@@ -172,8 +172,8 @@ def listing(folder: Path) -> list[Path]:
 def entries(folder: Path) -> list[os.DirEntry[str]]:
     """The contents of a folder as directory entries."""
     try:
-        with os.scandir(folder) as found:
-            items = [item for item in found if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
+        with os.scandir(folder) as scan:
+            items = [item for item in scan if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
     except OSError as problem:
         reason = problem.strerror or problem
         raise SfumatoError(f"folder {str(folder)!r} cannot be listed ({reason})", "check its permissions") from None

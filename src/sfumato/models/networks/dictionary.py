@@ -252,6 +252,6 @@ class Dictionary(nn.Module):
         if self.working is not None:
             images = F.adaptive_avg_pool2d(images, self.working)
         prior = Prior.from_constants({name: self.get_buffer(name) for name in self.names})
-        found = responses(images, prior.scales, prior.second, mirrored=self.mirrored)
+        maps = responses(images, prior.scales, prior.second, mirrored=self.mirrored)
         whitenings = (prior.whitening, prior.second_whitening)
-        return [whiten(some) for whiten, some in zip(whitenings, found, strict=False) if whiten is not None]
+        return [whiten(some) for whiten, some in zip(whitenings, maps, strict=False) if whiten is not None]

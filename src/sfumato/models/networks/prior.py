@@ -222,8 +222,8 @@ def pooled(maps: Tensor) -> Tensor:
 
 def map_patches(maps: Tensor) -> Tensor:
     """Patches of maps (N, h, w, d), scaled to variance 1: (N, h - SIDE + 1, w - SIDE + 1, SIDE^2 d)."""
-    found = maps.unfold(1, SIDE, 1).unfold(2, SIDE, 1).flatten(3)
-    return F.normalize(found, dim=3) * found.shape[3] ** 0.5
+    patches = maps.unfold(1, SIDE, 1).unfold(2, SIDE, 1).flatten(3)
+    return F.normalize(patches, dim=3) * patches.shape[3] ** 0.5
 
 
 def _second_layer(maps: Tensor, second: SecondLayer) -> Tensor:

@@ -163,6 +163,7 @@ def locked() -> Iterator[History]:
                 history.write_count()  # before the first line, so that a kill never leaves a line without a count
             history._file = file
             yield history
+            history._file = None
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be locked and extended ({error.strerror or error})",

@@ -30,9 +30,10 @@ from sfumato.runs import Loaded, published
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import Heading, RunDirectory, file_hash
+from sfumato.runs.owner.store import History
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
-from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
+from sfumato.training.job import Job, PlannedJob, PrivateJob, PublicJob, SourceJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
 from sfumato.training.parts import kept_weights
 from sfumato.training.parts.part import Measure
@@ -46,10 +47,11 @@ LAST = "last"
 
 
 def conclude(
-    job: PrivateJob | PublicJob,
+    job: Job,
     run: RunDirectory,
     ledger: Ledger | None,
     outcome: Outcome,
+    history: History | None,
     *,
     scorer: Measure | None = None,
 ) -> Statement | NoGuarantee:
@@ -57,36 +59,32 @@ def conclude(
 
     Args:
         ledger: of a private run.
+        history: the owner's list, with this run on it; None for public data.
         scorer: evaluates the run; by default the scorer of its kind.
     """
     released = models.refreshed_weights(job.module, outcome.weights)
     scorer = scorer or job.kind.scorer(job, NoProgress())
-    outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
-    further, bound = dict[str, Any](), dict[str, Any]()
+    bound, private = dict[str, Any](), True
     if isinstance(job, PublicJob):
-        statement = job.statement
-        carried: Statement | NoGuarantee = statement
-    elif ledger is None:
+        statement = carried = job.statement
+        private = not (job.uses_data or job.source.public)
+    elif ledger is None or not isinstance(job, PlannedJob):
         raise TypeError("a private run cannot be concluded without a ledger")
     else:
         facts, bound = _release_others(job, run, ledger, outcome.step, scorer, released)
         carried = Statement(plan=job.plan, circumstances=facts)
         statement = replace(carried, computed=ProcessCounts.from_entries(ledger.entries))
-        further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
-    if isinstance(job, PrivateJob) and job.embedding is None and (few := unlearnt(job.source, job.plan)):
-        further |= {"unlearnt": few}
-    result = scorer.evaluation(released, outputs)
-    private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
-    run.write_json(names.EVALUATION, result | further, private=private)
+    if scorer is not None:
+        outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
+        further = dict[str, Any]()
+        if isinstance(job, PrivateJob):
+            further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
+            if job.embedding is None and (few := unlearnt(job.source, job.plan)):
+                further |= {"unlearnt": few}
+        run.write_json(names.EVALUATION, scorer.evaluation(released, outputs) | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
-    said = {}
-    if isinstance(job, PublicJob):  # fine-tuning can start from either weights
-        averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
-        said = {"weights": averaged or LAST}
-        if averaged is not None:
-            _write_weights(job, run / names.LAST_WEIGHTS, weights_to_release(job.module), carried, weights=LAST)
-    _write_weights(job, run / names.MODEL, released, carried, **said)
-    write(run / names.REPORT, report(run).encode(), private=private)
+    _write_models(job, run, released, carried)
+    write(run / names.REPORT, report(run, history=history).encode(), private=private)
     if ledger is not None:
         close(ledger, run, outcome.step, bound)
     write(run / names.DONE, b"")
@@ -96,7 +94,7 @@ def conclude(
 
 
 def _release_others(
-    job: PrivateJob, run: RunDirectory, ledger: Ledger, step: int, scorer: Measure, weights: Mapping[str, Tensor]
+    job: PlannedJob, run: RunDirectory, ledger: Ledger, step: int, scorer: Any, weights: Mapping[str, Tensor]
 ) -> tuple[Circumstances, dict[str, Any]]:
     """Releases what a private run releases besides its model: published figures and kept weights. If it is killed and
     called again, it has the same result.
@@ -108,7 +106,7 @@ def _release_others(
         The facts for the statement, and what the ledger's last line binds.
     """
     early, figures = step < job.plan.steps, None
-    if (table := job.circumstances.figures) is not None:
+    if (table := job.circumstances.figures) is not None and isinstance(job, PrivateJob):
         key = resume.key_if_any(run, ledger)
         figures = publish(job, run, ledger, key, table, scorer=scorer, weights=weights, step=step)
     kept, hashes = kept_weights.settle(run, job.circumstances.kept, step)
@@ -123,8 +121,24 @@ def _release_others(
     return facts, (figures or {}) | hashes
 
 
+def _write_models(job: Job, run: RunDirectory, released: dict[str, Tensor], carried: Statement | NoGuarantee) -> None:
+    """Writes the model file; of a run without privacy also its last weights, since fine-tuning can start from
+    either."""
+    if not isinstance(job, SourceJob):
+        about = {"format": models.FORMAT, "kind": OWN_LOOP, "statement": carried.to_dict()}
+        write(run / names.MODEL, to_bytes(released, {METADATA: json.dumps(about, sort_keys=True)}))
+        return
+    facts = {}
+    if isinstance(job, PublicJob):
+        averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
+        facts = {"weights": averaged or LAST}
+        if averaged is not None:
+            _write_weights(job, run / names.LAST_WEIGHTS, weights_to_release(job.module), carried, weights=LAST)
+    _write_weights(job, run / names.MODEL, released, carried, **facts)
+
+
 def _write_weights(
-    job: Job, path: Path, tensors: dict[str, Tensor], statement: Statement | NoGuarantee, **said: Any
+    job: SourceJob, path: Path, tensors: dict[str, Tensor], statement: Statement | NoGuarantee, **said: Any
 ) -> None:
     """Writes a model file: weights and metadata. A head that was trained on a cache is saved with its backbone."""
     about = model_metadata(job, statement.to_dict(), **said)
@@ -155,7 +169,7 @@ def close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any
         ledger.sync()
 
 
-def model_metadata(job: Job, statement: Mapping[str, Any], **further: Any) -> dict[str, str]:
+def model_metadata(job: SourceJob, statement: Mapping[str, Any], **further: Any) -> dict[str, str]:
     """The metadata of a model file: how to build and feed the model, its statement, and keyed digests of the data that
     it or its origins were trained on without privacy.
 

@@ -31,6 +31,7 @@ from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.lines import DataIdentity
+from sfumato.runs.owner.store import History
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts.options import budget_lines
 
@@ -43,17 +44,19 @@ CLASSIFIER_OPTIONS = (
 """Settings that only classifiers use."""
 
 
-def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> str:
+def report(run: RunDirectory, *, public: bool = False, total: bool = False, history: History | None = None) -> str:
     """The run's report, from its files.
 
     Args:
         public: the version that may be published.
         total: include the total cost of the owner's runs on these data in the public version.
+        history: the owner's list; without it, the list is read now.
     """
     record, statement, heading = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT), Heading.read(run)
     title = heading.title or title_of(record)
     if "circumstances" in record:
-        facts = {"title": title, **_guarantee_facts(run, record, statement, public=public, total=total)}
+        guarantee = _guarantee_facts(run, record, statement, public=public, total=total, history=history)
+        facts = {"title": title, **guarantee}
     else:
         untrained = record.get("kind") == UNTRAINED
         plan = {"privacy": "no private data used"} if untrained else {"privacy": "none", **lengths(record)}
@@ -88,13 +91,19 @@ def data_name(record: Mapping[str, Any]) -> str:
 
 
 def _guarantee_facts(
-    run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any], *, public: bool, total: bool
+    run: RunDirectory,
+    record: Mapping[str, Any],
+    statement: Mapping[str, Any],
+    *,
+    public: bool,
+    total: bool,
+    history: History | None,
 ) -> dict[str, Any]:
     """The facts about the guarantee in the report of a private run."""
     facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
     plan = promised.spent
     single = plan.unit.name == "example"
-    used = [] if facts.data_public or (public and not total) else joint_cost_lines(record, plan, public=public)
+    used = [] if facts.data_public or (public and not total) else joint_cost_lines(record, plan, history, public=public)
     return {
         # The report shows the attacker's curve in place of the same bound in words.
         "statement": {**statement, "plain": promised.remarks},
@@ -120,14 +129,17 @@ def _attack(promised: Statement) -> Attack:
     )
 
 
-def joint_cost_lines(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bool = False) -> list[str]:
+def joint_cost_lines(
+    record: Mapping[str, Any], plan: PrivacyPlan, history: History | None = None, *, public: bool = False
+) -> list[str]:
     """The total cost of the owner's runs on these data so far. Private, since their number is.
 
     Args:
+        history: the owner's list; without it, the list is read now.
         public: leave out names of other runs and of files.
     """
     try:
-        found = uses.earlier_uses(DataIdentity.from_record(record))
+        found = uses.earlier_uses(DataIdentity.from_record(record), history)
     except SfumatoError as error:
         why = "" if public else f": {error.problem}"  # the error names a local file
         return [f"What your runs on these data cost together is not known{why}."]
@@ -137,7 +149,7 @@ def joint_cost_lines(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bo
         *apart,
         *sentences.figures_sentences(found.figures),
     ]
-    return [*budget_lines(record, public=public), *total]
+    return [*budget_lines(record, found.history, public=public), *total]
 
 
 def settings_facts(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
-"""Checks of the user's own optimizers, and of the body of a loop over `private_steps`.
+"""Checks of the user's own optimizers, and of what the body of a loop over `private_steps` has changed.
 
-Optimizers are tried on synthetic numbers before anything is spent. The body of the loop must not change weights,
-gradients or buffers: the optimizer has taken its private step before the body runs, and any other update has neither
-clipping nor noise. So the model is compared with its state after the step.
+Optimizers are tried on synthetic numbers before anything is spent.
 """
 
 from __future__ import annotations
@@ -10,10 +8,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -178,70 +175,31 @@ def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
     return [float(one) for one in found]
 
 
-@contextmanager
-def guard_loop_body(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> Iterator[None]:
-    """Refuses `backward()` on trained parameters and optimizer steps with gradients or a closure.
-
-    Errors: `SfumatoError`, within the body, naming the closure or `backward()`.
-    """
-
-    def refuse_step(_: torch.optim.Optimizer, given: tuple[Any, ...], more: dict[str, Any]) -> None:
-        if any(one is not None for one in (*given[1:], *more.values())):
-            _refuse("optimizer.step(closure) was called", "take the closure and optimizer.step() out of the body")
-        if any(one.grad is not None for group in optimizer.param_groups for one in group["params"]):
-            _refuse("optimizer.step() was called", "take backward() and optimizer.step() out of the body")
-
-    def refuse_gradient(parameter: Tensor) -> NoReturn:
-        parameter.grad = None
-        _refuse(
-            "backward() was called", "remove it from the body; to measure a loss there, use `with torch.no_grad():`"
-        )
-
-    hooks: list[Any] = [optimizer.register_step_pre_hook(refuse_step)]
-    hooks += [one.register_post_accumulate_grad_hook(refuse_gradient) for one in trained.values()]  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _refuse(what: str, remedy: str) -> NoReturn:
-    raise SfumatoError(
-        f"{what} in the body of the loop over private_steps, where gradients have neither clipping nor noise; the "
-        "optimizer has already taken its private step",
-        remedy,
-    )
-
-
-def weight_digests(model: nn.Module) -> dict[str, bytes]:
-    """SHA-256 of each parameter and buffer, by name."""
-    found = {}
+def contents(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """What the body of a loop must leave as it is: SHA-256 of each parameter and buffer, and the optimizer's state."""
+    found: dict[str, object] = {}
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-        found[name] = hashlib.sha256(content).digest()
+        found[name] = value.requires_grad and id(value), hashlib.sha256(content).digest()
+    for place, state in enumerate(optimizer.state.values()):
+        for name, value in state.items():  # torch counts the changes of a tensor
+            now = (id(value), value._version) if isinstance(value, Tensor) else repr(value)
+            found[f"{name} of the optimizer's parameter {place}"] = now
     return found
 
 
-def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], digests: Mapping[str, bytes]) -> None:
-    """Refuse a model that the loop's body has changed since the step.
+def refuse_changed(before: Mapping[str, object], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what the body of a loop has changed since the step.
 
     Args:
-        trained: the parameters that the run trains, by name.
-        digests: the digests of the model after the step (`weight_digests`).
+        before: the `contents` after the step.
     """
-    now = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    if changed := sorted(name for name in now.keys() | trained.keys() if now.get(name) is not trained.get(name)):
+    after = contents(model, optimizer)
+    if changed := sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name)):
         raise SfumatoError(
-            f"the body of the loop over private_steps has replaced {len(changed)} parameters, such as {changed[0]}, or "
-            "changed their requires_grad",
-            "do so before calling private_steps; to change that later, make another call with its own budget",
-        )
-    after = weight_digests(model)
-    if moved := sorted(name for name in after.keys() | digests.keys() if after.get(name) != digests.get(name)):
-        raise SfumatoError(
-            f"the body of the loop over private_steps has changed {len(moved)} parameters or buffers of the model, "
-            f"such as {moved[0]}, without clipping and noise",
-            "leave updates to the optimizer; run the model in evaluation mode, where batch norm keeps its statistics "
-            "(model.eval()), or work on a copy",
+            f"the body of the loop over private_steps has changed {len(changed)} parameters, buffers or states of the "
+            f"optimizer, such as {changed[0]}, without clipping and noise",
+            "leave backward() and optimizer.step() out: the optimizer has already taken its private step; freeze "
+            "parameters before calling private_steps; run the model in evaluation mode, where batch norm keeps its "
+            "statistics (model.eval()), or work on a copy",
         )

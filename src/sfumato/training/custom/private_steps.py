@@ -19,14 +19,13 @@ from sfumato._choices import nearest
 from sfumato.experiment.settings import SECURE, STANDARD, refuse_noise
 from sfumato.gradients.checks.external_models import loss_of_model, storable, unwrap
 from sfumato.gradients.examples import Tree
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.unit import ALL, Example, User
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import lines
 from sfumato.training import launch
-from sfumato.training.custom.bookkeeping import circumstances_of
 from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
@@ -146,7 +145,7 @@ def private_steps(
     asked = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
     plan = _choose_plan(plan, examples or records.examples, asked, epochs, delta, max_norm, unit)
     _refuse_plan(plan, noise, rounds)
-    facts = circumstances_of(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
+    facts = _circumstances(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
     check_budget(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
@@ -163,6 +162,18 @@ def private_steps(
     )
     own._announce()
     return own
+
+
+def _circumstances(records: LoopRecords, *, counted: bool, public: bool, **facts: Any) -> Circumstances:
+    """The circumstances of the run, without those of its noise.
+
+    Args:
+        counted: whether the number of examples was read from the data, not declared.
+    """
+    of_data = records.facts
+    read = tuple(fact for fact in of_data.read if counted or fact != "examples")
+    facts |= {"data_public": public or of_data.data_public, "origins": ("own model",), "own_loop": True}
+    return replace(of_data, read=read, **facts)
 
 
 def _join(rounds: int) -> dict[str, Any]:

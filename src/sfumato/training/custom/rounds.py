@@ -7,6 +7,7 @@ out are a function of the site's private steps and of what came in.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -152,8 +153,8 @@ class PrivateRounds:
         """
         until = (number + 1) * self._each
         with self._steps._open_ledger() as ledger:
-            while (yield from self._steps._steps(ledger, self._begin(ledger, number, weights, digest), until)):
-                pass  # a repeated step would have released something else: continue without it
+            start = self._begin(ledger, number, weights, digest)
+            yield from self._steps._steps(ledger, replace(self._steps._job, received=(start, weights)), until)
             sent = {name: value.detach().cpu().clone() for name, value in self._steps.model.state_dict().items()}
             self._end(ledger, number, sent)
             self._unsent = number, sent
@@ -166,9 +167,9 @@ class PrivateRounds:
         if number + 1 == self.rounds:
             self._steps._conclude(ledger, self.plan.steps)
 
-    def _begin(self, ledger: Ledger, number: int, weights: dict[str, Tensor], digest: str) -> Checkpoint:
-        """Restores the checkpoint of a round, with the weights that came in where its steps start from them."""
-        checkpoint = self._steps._restore(ledger)
+    def _begin(self, ledger: Ledger, number: int, weights: dict[str, Tensor], digest: str) -> int:
+        """The step that starts from the weights that came in, as the ledger names it."""
+        checkpoint = self._steps._checkpoint(ledger)
         if checkpoint.step > (number + 1) * self._each:
             raise SfumatoError(
                 f"another process went on after round {number + 1} of {self.directory}", "give its requests to one"
@@ -187,9 +188,7 @@ class PrivateRounds:
                 releases.lose(ledger, checkpoint.step)
             before = ledger.append(RECEIVED, {"round": number, "step": checkpoint.step, "sha256": digest})
             ledger.sync()
-        if before.body["step"] == checkpoint.step:
-            self._steps.model.load_state_dict(weights)
-        return checkpoint
+        return before.body["step"]
 
     def _repeats(self, digest: str, done: int) -> bool:
         """Whether the weights with this digest are those that the last of `done` rounds began with, and changed."""

@@ -1,20 +1,17 @@
 """The private steps of a custom training loop (`private_steps`).
 
-Sampling, clipped gradient, noise, ledger, checkpoints and statement are those of `sfumato.train`. Model, loss,
-optimizer and the code between two steps are the user's.
+Begin, loop, ledger, checkpoints and end are those of `sfumato.train`. Model, loss, optimizer and the code between two
+steps are the user's.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -25,33 +22,31 @@ from sfumato.experiment.settings import Performance
 from sfumato.gradients.checks import losses
 from sfumato.gradients.checks.discovery import own_errors
 from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
+from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
-from sfumato.privacy.ledger import copied_steps, lost_steps, moved
-from sfumato.privacy.statements.wording import ProcessCounts
-from sfumato.randomness import NoiseState, RunKey, Sampler
+from sfumato.privacy.ledger import moved
+from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
-from sfumato.runs import releases
-from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs import pins
+from sfumato.runs.checkpoint import Checkpoint, read_safetensors
 from sfumato.runs.directory import RunDirectory, remove_temporary
-from sfumato.training.custom import bookkeeping, optimizers
-from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
+from sfumato.runs.owner.lines import BY_NUMBERS
+from sfumato.training import loop
+from sfumato.training.conclusion.finish import conclude
+from sfumato.training.custom.job import LOOP, LoopJob, LoopSteps
+from sfumato.training.custom.optimizers import contents, refuse_changed, refuse_foreign, refuse_unfit
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.custom.users import gradient_of
-from sfumato.training.inputs import dropout_keys
-from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after, shared_lost_steps
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.building import noise_named, precision_of, with_noise
+from sfumato.training.preparation.building import precision_of, with_noise
 from sfumato.training.preparation.prepare import CHECKING, configure_torch, size_micro_batch
 from sfumato.training.preparation.start import Start, known_micro_batch
-from sfumato.training.step import PrivateStep, descend
 from sfumato.training.workers import Workers
 
 Loss = Callable[[Any, Any], Tensor]
 REFUSE, SKIP = "refuse", "skip"
 """What to do about a repeated step that would release something else."""
-LATER = "later"
-"""The key of the states of `with_state` in a checkpoint's optimizer."""
 
 
 @dataclass(frozen=True)
@@ -128,60 +123,52 @@ class PrivateSteps:
         workers: Workers,
         leave: Callable[[], None],
     ):
-        self.plan, self.directory, self.note = plan, run.path, ""
-        self._workers, self._leave = workers, leave
-        self._run, self.model, self._optimizer, self._records = run, model, optimizer, records
-        self._with_state, self._noise, self._if_changed, self._copy = with_state, noise, if_changed, copy
-        self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._device = next(iter(model.parameters())).device
-        refuse_foreign(optimizer, self._trained)
+        self.plan, self.directory, self.note, self.model = plan, run.path, "", model
+        self._run, self._records, self._workers, self._leave = run, records, workers, leave
+        self._skips, self._copy = if_changed == SKIP, copy
+        trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        refuse_foreign(optimizer, trained)
+        self._statement: Statement | None = None
         if run.complete() or run.finished:
-            self._statement: Statement | None = bookkeeping.load_finished(run, model, plan, records)
+            self._load()
             return
-        self._statement = None
-        recorded = start.unfinished.recorded
+        device, recorded = next(iter(model.parameters())).device, start.unfinished.recorded
         _, threads = configure_torch(start)
+        machine: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
         own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
-        self._gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
-        self._tried = (model, *(template or _synthetic(records)))
-        micro_batch = self._checked(loss, start)
-        self.performance = Performance(
-            device=str(self._device),
-            threads=threads,
-            micro_batch=micro_batch,
-            precision=precision_of(start),
-            methods=self._gradient.methods,
+        gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
+        tried = model, *(template or _synthetic(records))
+        micro_batch = _checked(gradient, loss, records, tried, device, known_micro_batch(start, noise))
+        job = LoopJob(
+            module=model,
+            given=optimizer,
+            records=records,
+            steps=plan.steps,
+            plan=plan,
+            gradient=gradient,
+            performance=Performance(micro_batch=micro_batch, methods=gradient.methods, **machine),
+            circumstances=with_noise(facts, noise, plan, gradient.zeros(), alone=micro_batch == 1),
+            noise=noise,
+            with_state=with_state,
+            tried=tried,
+            budget=budget,
+            kind=LOOP,
+            key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.from_seed(0, "not yet drawn"),
         )
-        facts = with_noise(facts, noise, plan, self._gradient.zeros(), alone=micro_batch == 1)
-        known = bookkeeping.record_of(model, optimizer, records, facts, self.performance, with_state)
-        if budget is not None:
-            known["budget"] = {"name": budget}
-        if run.exists:
-            self._key = RunKey.load(run / names.RUN_KEY)
-            bookkeeping.refuse_other(run, known, plan)
-        else:
-            run.require_free()
-            refuse_unfit(optimizer)
-            self._key = bookkeeping.key_of(seed, known, plan, model)
-        self._known, self._facts, self._begun = known, facts, run.exists
-        self._private()  # raises the errors of the first step
+        self._begun = run.exists
+        self._job = self._compared(job) if run.exists else self._keyed(job, seed)
+        LoopSteps(self._job, self._job.key)  # raises the errors of the first step
 
-    def _checked(self, loss: Loss, start: Start) -> int:
-        """Tries model and loss on synthetic examples. Returns the micro-batch size."""
-        (model, inputs, targets), records = self._tried, self._records
-        with (
-            line_if_slow(CHECKING),
-            own_errors("the model or loss fails on synthetic records", *self._tried),
-            _devices.fork_rng(self._device),
-            _devices.deterministic(self._device),
-        ):
-            torch.manual_seed(0)
-            on_device = tree_map(lambda one: one.to(self._device), inputs)
-            shape = _finite_example(model, on_device)
-            losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
-            self._gradient.self_check(shape, targets=targets)
-            known = known_micro_batch(start, self._noise)
-            return known or size_micro_batch(self._gradient, shape, str(self._device), targets)
+    def _compared(self, job: LoopJob) -> LoopJob:
+        """The job of a run that is resumed."""
+        resume.compare(job, self._run)
+        return job
+
+    def _keyed(self, job: LoopJob, seed: int | None) -> LoopJob:
+        """The job of a new run, with its key."""
+        self._run.require_free()
+        refuse_unfit(job.given)
+        return job.keyed(seed)
 
     def __len__(self) -> int:
         """The number of steps of the plan."""
@@ -220,14 +207,13 @@ class PrivateSteps:
         """Takes the remaining steps. The loop's body runs after each step, with updated weights."""
         if self.is_finished:
             return
-        if self._facts.rounds:
+        if rounds := self._job.circumstances.rounds:
             raise SfumatoError(
-                f"rounds is {self._facts.rounds}: weights come in before each round",
+                f"rounds is {rounds}: weights come in before each round",
                 "call private_rounds, which iterates over the rounds, or leave rounds out",
             )
         with self._open() as ledger:
-            while (yield from self._steps(ledger, self._restore(ledger), self.plan.steps)):
-                pass  # a repeated step would have released something else: continue from the checkpoint without it
+            yield from self._steps(ledger, self._job, self.plan.steps)
             self._conclude(ledger, self.plan.steps)
 
     def finish(self) -> Statement:
@@ -254,154 +240,107 @@ class PrivateSteps:
 
     def _open_ledger(self) -> Ledger:
         """Opens the ledger, creating the run if there was none."""
-        if self._begun and not self._run.exists:
+        job, run = self._job, self._run
+        history = resume.owner_history(job)
+        if self._begun and not run.exists:
             raise moved(self.directory)
-        if self._run.exists:
-            bookkeeping.record_use(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records)
+        if run.exists:
+            history = resume.record_use(job, run, run.identity, history)
         else:
-            first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
-            self.note = bookkeeping.create_run(self._run, self._known, self.plan, self._key, self._records, first)
-        self._begun = True
-        return Ledger(self._run / names.LEDGER, notify=self._add_note)
+            if not (job.circumstances.data_public or job.records.places):
+                self._add_note(f"note: these records are {BY_NUMBERS}")
+            for note in resume.earlier_use_notes(job, history):
+                self._add_note(note)
+            history = resume.begin(job, run, history)
+        self._begun, self._history = True, history
+        remove_temporary(run.path)
+        return Ledger(run / names.LEDGER, notify=self._add_note)
 
     def _add_note(self, line: str) -> None:
         self.note = f"{self.note}; {line.removeprefix('note: ')}" if self.note else line
 
-    def _opening(self, identity: str) -> dict[str, Any]:
-        return bookkeeping.opening_entry(self._known, self.plan, identity)
+    def _checkpoint(self, ledger: Ledger) -> Checkpoint:
+        """The run's checkpoint. Refuses a ledger or a checkpoint of another run."""
+        return resume.verified_checkpoint(self._run, ledger, resume.paid_steps(ledger, self._job, self._run))
 
-    def _restore(self, ledger: Ledger | None) -> Checkpoint:
-        """Restores model and optimizer from the checkpoint, and returns it."""
-        run, paid = self._run, 0
-        if ledger is not None:
-            remove_temporary(run.path)
-            paid = resume.recorded_steps(ledger, run.read_json(names.SETTINGS), self._opening(run.identity), self.plan)
-        self._key = resume.verified_key(run, ledger)
-        if ledger is not None:
-            resume.refuse_ended(run, ledger, self.plan)
-        checkpoint = resume.verified_checkpoint(run, ledger, paid)
-        checkpoint.require_optimizer(self._optimizer, where=str(run.path))
-        later = checkpoint.optimizer.pop(LATER, [])
-        checkpoint.restore(self.model, self._optimizer, self._device)
-        for one, state in zip(self._with_state, later, strict=True):
-            one.load_state_dict(state)
+    def _restore(self, ledger: Ledger) -> Checkpoint:
+        """The run's checkpoint, whose weights the model then has."""
+        checkpoint = self._checkpoint(ledger)
+        self._job.restore(checkpoint, self._job.given, where=str(self.directory))
         return checkpoint
 
-    def _steps(self, ledger: Ledger | None, checkpoint: Checkpoint, until: int) -> Generator[OwnStep, None, bool]:
-        """Yields the steps from a checkpoint to step `until`. Returns whether some were lost: then the caller starts
-        over from the checkpoint."""
+    def _steps(self, ledger: Ledger | None, job: LoopJob, until: int) -> Iterator[OwnStep]:
+        """Takes the remaining steps up to step `until`. The loop's body runs after each.
+
+        **Guarantee.** The optimizer has taken its private step before the body runs, and any other update of weights or
+        buffers, or of what the optimizer remembers, would have neither clipping nor noise. So after the body they must
+        be what they were.
+        """
         workers = self._workers
-        workers.all_reduce(0.0)  # all have read the checkpoint
-        if ledger is not None and checkpoint.step < until:
-            workers.record_in(ledger)
-        salted = {"salted": not self._facts.seeded, "copy": self._copy, "workers": workers}
-        self._key = resume.open_key(self._key, ledger, self._run, **salted)
-        plan, state, private = self.plan, checkpoint.noise, self._private()
-        sampler = Sampler(plan, self._key, records=self._records.count)
-        saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
-        lost = shared_lost_steps(ledger, workers, plan.steps)
-
-        def save(reached: int, noise: NoiseState) -> None:
-            noise = workers.gather_state(noise)
-            if ledger is not None:
-                head = ledger.step_entry(reached).hash
-                self._checkpoint(reached, checkpoint.run, head, noise=noise).save(self._run / names.CHECKPOINT)
-
-        for step in range(checkpoint.step, until):
-            optimizers.refuse_unready(self._optimizer, self._with_state)
-            if step in lost:
-                state = private.skip_lost(step, state)
-            else:
-                with (
-                    _devices.fork_rng(self._device),
-                    self._computing(),
-                    own_errors(f"model, loss or data set fail in step {step + 1}", *self._tried),
-                ):
-                    gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
-                if not self._is_committed(ledger, step, gradient, state):
-                    return True
-                descend(self._optimizer, self._trained, gradient)
-                left = optimizers.weight_digests(self.model)
-                try:
-                    with optimizers.guard_loop_body(self._optimizer, self._trained):
-                        yield OwnStep(step + 1, plan)
-                except GeneratorExit:  # a `break`, or an error in the body
-                    if workers.count == 1 or not state.tensors:  # the others may not be here to send their part
-                        with suppress(SfumatoError):  # a model that the body has changed stays as it was saved last
-                            optimizers.refuse_changed(self.model, self._trained, left)
-                            save(step + 1, state)
-                    raise
-                optimizers.refuse_changed(self.model, self._trained, left)
-            now = time.monotonic()
-            if workers.broadcast_bool(now - saved_at > pause) or step + 1 == until:
-                workers.refuse_diverged(self._trained, step + 1)
-                save(step + 1, state)
-                saved_at = time.monotonic()
-                pause = pause_after(saved_at - now)
-        return False
-
-    def _is_committed(
-        self, ledger: Ledger | None, step: int, gradient: Mapping[str, Tensor], following: NoiseState
-    ) -> bool:
-        """Whether the leader's ledger commits to this release, so that every process may use it."""
-        same = True
-        if ledger is not None:
+        take, checkpoint = resume.resumed(job, self._run, ledger, copy=self._copy, workers=workers)
+        how: dict[str, Any] = {"ledger": ledger, "workers": workers, "until": until, "skips": self._skips}
+        for state in loop.steps(job, self._run, take, checkpoint, **how):
+            if state.begins or state.lost:
+                continue
+            before = contents(self.model, job.given)
             try:
-                releases.commit(ledger, step, gradient, following)
-            except releases.OtherReleaseError:
-                if self._if_changed == REFUSE:
-                    raise
-                releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
-                same = False
-        return self._workers.broadcast_bool(same)
-
-    def _private(self) -> PrivateStep:
-        """The private step, with noise from the run's key."""
-        noise = noise_named(self._noise, self.plan, self._key)
-        return PrivateStep(plan=self.plan, gradient=self._gradient, noise=noise, workers=self._workers)
-
-    def _computing(self) -> AbstractContextManager[None]:
-        return _devices.compute_mode(str(self._device), self.performance.precision)
-
-    def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
-        """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in this
-        process's micro-batches."""
-        pieces = self._records.pieces(rows, self.performance.micro_batch, self._key, step)
-        before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
-        try:
-            for place in self._workers.deal(step, rows, [max(one.size for one in piece) for piece in pieces]):
-                batch = tree_map(lambda one: one.to(self._device), self._records.batch(*pieces[place]))
-                torch.manual_seed(self._key.seed("model", step, str(before[place])))
-                names = self._records.names(pieces[place][0])
-                yield *batch, dropout_keys(self._key, step, names) if self._gradient.uses_keys else None
-        except SfumatoError as error:
-            raise SfumatoError(f"step {step + 1}: {error.problem}", error.remedy) from None
-
-    def _checkpoint(self, step: int, identity: str, head: str, *, noise: NoiseState) -> Checkpoint:
-        state = Checkpoint.of(step, self.model, {}, self._optimizer, run=identity, noise=noise, ledger=head)
-        if self._with_state:
-            later = [one.state_dict() for one in self._with_state]
-            state = replace(state, optimizer=state.optimizer | {LATER: later})
-        return state
+                yield OwnStep(state.step, self.plan)
+            except GeneratorExit:  # a `break`, or an error in the body
+                if workers.count == 1 or not state.noise.tensors:  # the others may not be here to send their part
+                    with suppress(SfumatoError):  # a model that the body has changed stays as it was saved last
+                        refuse_changed(before, self.model, job.given)
+                        state.save()
+                raise
+            refuse_changed(before, self.model, job.given)
 
     def _conclude(self, ledger: Ledger | None, steps: int) -> None:
+        """Writes the files of the finished run, as the leader."""
         if ledger is not None:
-            self._statement = self._write(ledger, steps)
+            weights = {name: value.detach() for name, value in self.model.state_dict().items()}
+            conclude(self._job, self._run, ledger, loop.Outcome(step=steps, weights=weights), self._history)
         self._workers.broadcast_bool(True)  # the leader has written the run
-        if ledger is None:
-            self._statement = bookkeeping.load_finished(self._run, self.model, self.plan, self._records)
+        self._load()
         self._leave()
 
-    def _write(self, ledger: Ledger, steps: int) -> Statement:
-        """Writes the files of the finished run."""
-        early = steps if steps < self.plan.steps else None
-        lost = len(lost_steps(ledger.entries, steps))
-        copied = copied_steps(ledger.entries)
-        facts = replace(self._facts, steps_taken=early, steps_lost=lost, steps_copied=copied)
-        computed = ProcessCounts.from_entries(ledger.entries)
-        statement = Statement(plan=self.plan, circumstances=facts, computed=computed)
-        bookkeeping.conclude(self._run, ledger, self.model, statement, steps)
-        return statement
+    def _load(self) -> None:
+        """Loads the statement and the weights of the finished run. Refuses a run of another plan, data or model."""
+        run, known = (
+            self._run,
+            {"remedy": "give those of the run, or another `directory`", "where": str(self.directory)},
+        )
+        recorded, (weights, _) = run.read_json(names.SETTINGS), read_safetensors(run / names.MODEL)
+        shapes = ({name: [*value.shape] for name, value in one.items()} for one in (weights, self.model.state_dict()))
+        data = {"fingerprint": self._records.fingerprint}
+        resume.require_kind(run, OWN_LOOP)
+        pins.require_same("plan", run.read_json(names.PLAN), self.plan.to_dict(), **known)
+        pins.require_same("data", {name: recorded["data"][name] for name in data}, data, **known)
+        pins.require_same("model", *shapes, **known)
+        self.model.load_state_dict(weights)
+        self._statement = Statement.from_dict(run.read_json(names.STATEMENT))
+
+
+def _checked(
+    gradient: Any,
+    loss: Loss,
+    records: LoopRecords,
+    tried: tuple[nn.Module, Tree, Tree],
+    device: torch.device,
+    micro_batch: int | None,
+) -> int:
+    """Tries model and loss on synthetic examples. Returns the micro-batch size."""
+    model, inputs, targets = tried
+    with (
+        line_if_slow(CHECKING),
+        own_errors("the model or loss fails on synthetic records", *tried),
+        _devices.fork_rng(device),
+        _devices.deterministic(device),
+    ):
+        torch.manual_seed(0)
+        on_device = tree_map(lambda one: one.to(device), inputs)
+        shape = _finite_example(model, on_device)
+        losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
+        gradient.self_check(shape, targets=targets)
+        return micro_batch or size_micro_batch(gradient, shape, str(device), targets)
 
 
 def _synthetic(records: LoopRecords) -> tuple[Tree, Tree]:

@@ -12,6 +12,7 @@ from sfumato.data import BY_CLASS, Source
 from sfumato.data.subsets import by_user
 from sfumato.privacy import NoisyTable, PrivacyPlan
 from sfumato.runs.owner import budgets
+from sfumato.runs.owner.store import History
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +115,8 @@ def check_budget(name: str | None, *, public: bool, seed: int | None = None) -> 
     budgets.read_budget(name)
 
 
-def budget_lines(record: Mapping[str, Any], *, public: bool = False) -> list[str]:
-    """The present state of the run's budget. For the owner, since it tells of other runs.
+def budget_lines(record: Mapping[str, Any], history: History | None, *, public: bool = False) -> list[str]:
+    """The state of the run's budget on the owner's list. For the owner, since it tells of other runs.
 
     Args:
         public: leave out names of other runs and of files.
@@ -123,7 +124,7 @@ def budget_lines(record: Mapping[str, Any], *, public: bool = False) -> list[str
     if (name := record.get("budget", {}).get("name")) is None:
         return []
     try:
-        account = budgets.read_budget(name)
+        account = budgets.read_budget(name, history)
     except SfumatoError as error:
         return [f"The state of the budget {name} is not known{'' if public else f': {error.problem}'}."]
     changes = [

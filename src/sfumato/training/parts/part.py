@@ -60,8 +60,8 @@ class RunKind:
 
     Args:
         steps: makes the steps of a job from the run key.
-        scorer: makes the scorer of a job.
+        scorer: makes the scorer of a job, a `Measure`; None where there is no test split.
     """
 
     steps: Callable[[Any, RunKey, Progress], Steps]
-    scorer: Callable[[Any, Progress], Measure]
+    scorer: Callable[[Any, Progress], Any] = lambda job, progress: None

@@ -17,7 +17,7 @@ from sfumato.randomness import RunKey
 from sfumato.training import launch
 from sfumato.training.clients import updates_of
 from sfumato.training.inputs import features_alone, kept_bytes, stored_variants
-from sfumato.training.job import Embedding, Job, PrivateJob, PublicJob
+from sfumato.training.job import Embedding, PrivateJob, PublicJob, SourceJob
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.weights import average_for, trained_bytes, training_over
 
@@ -119,7 +119,7 @@ def idle_warning(job: PrivateJob, processes: int) -> str | None:
     )
 
 
-def average_bytes(job: Job) -> int:
+def average_bytes(job: SourceJob) -> int:
     """Bytes of the copies of the trained parameters that averaging keeps."""
     keeps = training_over(job.settings.averages) or average_for(job.settings.averages)
     return 0 if keeps is None else keeps.copies * trained_bytes(job.module)
@@ -153,7 +153,7 @@ def seconds_of_noise(job: PrivateJob) -> float:
     return seconds_of(job, lambda: noise.add(noise.prepare_sum(nothing), 0, noise.begin()))
 
 
-def seconds_of(job: Job, action: Callable[[], object]) -> float:
+def seconds_of(job: SourceJob, action: Callable[[], object]) -> float:
     """Seconds for the faster of two calls."""
     tries = []
     for _ in range(2):

@@ -247,5 +247,6 @@ def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
         checkpoint = resume.verified_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
         outcome = outcome_at_checkpoint(job, checkpoint)
         MetricsFile(run).on_train_begin(checkpoint.step, job.steps)
-        statement = conclude(job, run, ledger, outcome)
-    return result_of(job, run, statement, outcome)
+        history = resume.owner_history(job)
+        statement = conclude(job, run, ledger, outcome, history)
+    return result_of(job, run, statement, outcome, history)

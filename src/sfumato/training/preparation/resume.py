@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.experiment import to_recipe
-from sfumato.observers.progress import NoProgress
+from sfumato.models.description import OWN_LOOP
+from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import Record, openings
 from sfumato.randomness import RunKey
@@ -18,27 +19,21 @@ from sfumato.runs import pins, published, releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.openings import open_run
-from sfumato.runs.owner import codes, uses
-from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.job import PrivateJob, PublicJob, lengths
+from sfumato.runs.owner import codes, sentences, store, uses
+from sfumato.runs.owner.store import History
+from sfumato.training.job import PUBLIC, UNTRAINED, Job, PlannedJob, PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
+from sfumato.training.parts.part import Steps
 from sfumato.training.workers import ALONE, Workers
 
-PINNED = {
-    "data": "give the original data of the run, unchanged, or another `directory`",
-    "settings": "",
-    "transform": "",
-    "performance": "",
-    "circumstances": "",
-    "origin": "",
-}
-"""Entries of a run's record that must not change, with the remedy, or "" for the usual one."""
 
-
-def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
+def begin(job: Job, run: RunDirectory, history: History | None) -> History | None:
     """Creates a new run: settings, key and initial checkpoint; if private, plan and the ledger's first line.
 
     With all of it on disk, the run is put on the owner's list; if that fails, the run does not begin.
+
+    Args:
+        history: the owner's list (`owner_history`). Returns the list with this run.
     """
     identity = secrets.token_hex(32)
     with run.creating() as fresh:
@@ -47,32 +42,35 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
         if (recipe := to_recipe.recipe_text(record)) is not None:
             write(fresh / names.RECIPE, recipe.encode(), private=True)
         job.key.save(fresh / names.RUN_KEY)
-        head = _begin_ledger(job, fresh, record) if isinstance(job, PrivateJob) else ""
-        job.checkpoint(identity, ledger=head).save(fresh / names.CHECKPOINT)
-        if isinstance(job, PublicJob):
-            if job.uses_data:
-                codes.remember_public(job.source)
-        else:
-            record_use(job, run, identity)
+        head = _begin_ledger(job, fresh, record) if isinstance(job, PlannedJob) else ""
+        job.first_checkpoint(identity, ledger=head).save(fresh / names.CHECKPOINT)
+        if isinstance(job, PlannedJob):
+            history = record_use(job, run, identity, history)
+        elif isinstance(job, PublicJob) and job.uses_data:
+            codes.remember_public(job.source)
+    return history
 
 
-def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
-    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes."""
-    if job.source.public:
-        return
-    figures = job.circumstances.figures
-    uses.record(
-        DataIdentity.from_source(job.source),
-        job.plan,
-        run=identity,
-        name=run.short_name,
-        figures=None if figures is None else figures.epsilon,
-        budget=job.step_facts.get("budget", {}).get("name"),
-        seeded=job.circumstances.seeded,
-    )
+def owner_history(job: Job) -> History | None:
+    """The owner's list, which a run on private data reads once and passes on; None for other runs."""
+    return store.read() if isinstance(job, PlannedJob) and not job.circumstances.data_public else None
 
 
-def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
+def record_use(job: PlannedJob, run: RunDirectory, identity: str, history: History | None) -> History | None:
+    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes. Returns the
+    list with this run."""
+    if history is None:
+        return None
+    return uses.record(job.identity, job.plan, run=identity, name=run.short_name, history=history, **job.listed)
+
+
+def earlier_use_notes(job: PlannedJob, history: History | None) -> Iterator[str]:
+    """Messages about the owner's other runs on these records; none for public records."""
+    if history is not None:
+        yield from sentences.notes_before(job.identity, job.plan, history=history, **job.listed)
+
+
+def _begin_ledger(job: PlannedJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
     """Creates plan and ledger. Returns the hash of the ledger's first line."""
     fresh.write_json(names.PLAN, job.plan.to_dict())
     bound = {"key_check": job.key.check_value(record["run"]), **releases.commitments(record)}
@@ -82,7 +80,7 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
     return opening.hash
 
 
-def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = True) -> None:
+def compare(job: Job, run: RunDirectory, *, resuming: bool = True) -> None:
     """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
     Performance and NumPy's random draws only matter if more steps are taken (`resuming`). The rest of the environment,
@@ -91,30 +89,41 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, resuming: bool = 
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
     again = "give the original options of the run, or another `directory`"
-    if recorded.get("kind") != present.get("kind"):
-        what, verb = ("a private run", "train") if isinstance(job, PublicJob) else ("a public one", "pretrain")
-        raise SfumatoError(f"{run.path} holds {what}", f"resume it with sfumato {verb}, or give another `directory`")
+    require_kind(run, present.get("kind"))
     if resuming:
         compare_draws(recorded, present, where=where)
     pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
+    if isinstance(job, PlannedJob):
+        pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
     for name, value in job.step_facts.items():
         pins.require_same(name, recorded.get(name, {}), value, remedy=again, where=where)
-    if isinstance(job, PrivateJob):
-        pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
-    for part, remedy in PINNED.items():
+    for part, remedy in job.pinned.items():
         if part not in present or (part == "performance" and not resuming):
             continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
-        before, after = (one[part] | (lengths(one) if part == "settings" else {}) for one in (recorded, present))
-        if part == "performance":
-            before, after = as_compared(before), as_compared(after)
+        before, after = (_as_compared(record, part) for record in (recorded, present))
         pins.require_same(part, before, after, remedy=remedy or again, where=where)
 
 
-def as_compared(performance: Mapping[str, Any]) -> dict[str, Any]:
-    """The performance settings that must not change."""
-    return {name: value for name, value in performance.items() if name not in pins.FREE}
+def require_kind(run: RunDirectory, kind: str | None) -> None:
+    """Refuse a run of another kind."""
+    made_with = {None: "train", PUBLIC: "pretrain", UNTRAINED: "embed", OWN_LOOP: "private_steps"}
+    if (recorded := run.read_json(names.SETTINGS).get("kind")) != kind:
+        raise SfumatoError(
+            f"the run in {run.path} was made with {made_with.get(recorded, recorded)}, not with {made_with[kind]}",
+            "resume it in the same way as it was started, or give another `directory`",
+        )
+
+
+def _as_compared(record: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """The entries of a part of the record that must not change."""
+    value = record[part]
+    if part == "performance":
+        return {name: one for name, one in value.items() if name not in pins.FREE}
+    if part == "settings":
+        return value | lengths(record)
+    return value if isinstance(value, Mapping) else {part: value}
 
 
 def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, where: str) -> None:
@@ -128,15 +137,11 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     pins.require_same("environment", before, now, remedy=remedy, where=where)
 
 
-def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
+def paid_steps(ledger: Ledger, job: PlannedJob, run: RunDirectory) -> int:
     """The number of releases in the ledger. Refuses a ledger of another job, or whose steps are not 0, 1, 2, ..."""
     recorded = run.read_json(names.SETTINGS)
-    return recorded_steps(ledger, recorded, _opening(job, recorded["run"]), job.plan)
-
-
-def recorded_steps(ledger: Ledger, recorded: Mapping[str, Any], beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
-    """`paid_steps` for a ledger that began with this record, and whose first entry must contain `beginning`."""
     opening = dict(ledger.entries[0].body) if ledger.entries else {}
+    beginning = _opening(job, recorded["run"])
     odd = [name.replace("_", " ") for name, value in beginning.items() if opening.get(name) != value]
     if odd:
         raise SfumatoError(
@@ -144,7 +149,7 @@ def recorded_steps(ledger: Ledger, recorded: Mapping[str, Any], beginning: Mappi
             "restore plan.json and ledger.jsonl from a copy, or discard the run",
         )
     releases.refuse_edited(recorded, opening)
-    return Record(plan, ledger.entries).paid
+    return Record(job.plan, ledger.entries).paid
 
 
 def verified_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
@@ -224,15 +229,45 @@ def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
         )
 
 
-def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
-    """The ledger's first entry: everything in the run's record that its sums depend on.
+def _opening(job: PlannedJob, identity: str) -> dict[str, Any]:
+    """The ledger's first entry: everything in the run's record that its sums depend on."""
+    return releases.first_entry(job.plan, identity, data=job.fingerprint, decided=job.decided)
 
-    **Guarantee.** A copy of an unfinished run is resumed with the rate, named model and transform of the run, or not at
-    all, so that its record stays true.
+
+def resumed(
+    job: Job,
+    run: RunDirectory,
+    ledger: Ledger | None,
+    *,
+    progress: Progress | None = None,
+    copy: bool = False,
+    workers: Workers = ALONE,
+) -> tuple[Steps, Checkpoint]:
+    """The steps of a run that is begun, from its own key, and the checkpoint that the next one starts from.
+
+    Args:
+        ledger: of a run with a plan; None for a worker that does not lead.
+        copy: as for `open_run`.
     """
-    decided = (job.settings.to_dict(), job.transform.to_dict(), job.source.features)
-    decided += (job.step_facts, job.performance.precision)
-    return releases.first_entry(job.plan, identity, data=job.source.fingerprint, decided=decided)
+    paid, salted, progress = 0, False, progress or NoProgress()
+    if isinstance(job, PlannedJob) and workers.is_leader:
+        if ledger is None:
+            raise TypeError("a private run needs a ledger")
+        paid = paid_steps(ledger, job, run)
+        refuse_ended(run, ledger, job.plan)
+    key, checkpoint = verified_key(run, ledger), verified_checkpoint(run, ledger, paid)
+    if not workers.is_leader and key.check_value(run.identity) != job.key.check_value(run.identity):
+        raise SfumatoError(f"the run key in {run.path} was replaced in the meantime", "give the same command again")
+    if paid:
+        progress.report(
+            f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "
+            "the same numbers and cost nothing more"
+        )
+    if isinstance(job, PlannedJob) and ledger is not None and checkpoint.step < job.steps:
+        workers.record_in(ledger)
+        salted = not job.circumstances.seeded
+    key = open_key(key, ledger, run, salted=salted, copy=copy, workers=workers)
+    return job.kind.steps(job, key, progress), checkpoint
 
 
 def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:
@@ -252,8 +287,5 @@ def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) 
     the run's.
     """
     compare(job, run)
-    key, checkpoint = verified_key(run, None), verified_checkpoint(run, None, 0)
-    if key.check_value(run.identity) != job.key.check_value(run.identity):
-        raise SfumatoError(f"the run key in {run.path} was replaced in the meantime", "give the same command again")
-    key = open_key(key, None, run, salted=False, workers=workers)
-    return take_steps(job, run, job.kind.steps(job, key, NoProgress()), checkpoint, workers=workers)
+    take, checkpoint = resumed(job, run, None, workers=workers)
+    return take_steps(job, run, take, checkpoint, workers=workers)

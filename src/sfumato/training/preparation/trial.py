@@ -145,5 +145,5 @@ class AnyTrial(ABC):
             return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
         resume.compare(job, run, resuming=False)
         if isinstance(job, PublicJob):
-            return result_of(job, run, job.statement, Outcome(step=job.steps, weights={}, seconds=0.0))
+            return result_of(job, run, job.statement, Outcome(step=job.steps, weights={}, seconds=0.0), None)
         return read(run)

@@ -1,0 +1,193 @@
+"""A custom loop as a job: model, loss, optimizer and the code between two steps are the user's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato import _devices
+from sfumato._checks import SfumatoError
+from sfumato.gradients.checks.discovery import own_errors
+from sfumato.gradients.examples import Tree, tree_map
+from sfumato.models.description import OWN_LOOP
+from sfumato.observers.progress import Progress
+from sfumato.randomness import NoiseState, RunKey
+from sfumato.runs import pins
+from sfumato.runs.checkpoint import MOVING, Checkpoint
+from sfumato.runs.owner.lines import DataIdentity
+from sfumato.training.custom.optimizers import refuse_unready
+from sfumato.training.custom.records import LoopRecords
+from sfumato.training.inputs import dropout_keys
+from sfumato.training.parts.part import RunKind
+from sfumato.training.planned import PlannedJob
+from sfumato.training.steps import PrivateTrainingSteps
+from sfumato.training.workers import ALONE, Workers
+
+LATER = "later"
+"""The key of the states of `with_state` in a checkpoint's optimizer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopJob(PlannedJob):
+    """A run of `private_steps` before it begins.
+
+    Args:
+        records: the training records.
+        given: the user's optimizer.
+        noise: the noise setting.
+        with_state: further objects whose state is in the checkpoints.
+        tried: the model with synthetic inputs and targets, to name their types in an error.
+        received: weights from outside, and the step that starts from them.
+    """
+
+    records: LoopRecords
+    given: torch.optim.Optimizer
+    noise: str  # type: ignore[assignment]
+    with_state: tuple[Any, ...] = ()
+    tried: tuple[Any, Tree, Tree] = field(repr=False)
+    received: tuple[int, dict[str, Tensor]] | None = field(default=None, repr=False)
+    pinned: ClassVar[Mapping[str, str]] = {
+        "data": "give the original records, on a machine with the owner's key that began the run, or another "
+        "`directory`",
+        "optimizer": "",
+        "model": "",
+        LATER: "",
+        "circumstances": "",
+        "performance": "",
+    }
+
+    @property
+    def step_facts(self) -> dict[str, Any]:
+        """The budget's name, also where there is none: a run goes on with the budget that it began with."""
+        return {"budget": {}} | self.budget_fact
+
+    @property
+    def identity(self) -> DataIdentity:  # type: ignore[override]
+        """By what the owner's list recognises the records."""
+        records = self.records
+        return DataIdentity(records.data_digests, records.places, records.users, codes=lambda: records.identifiers)
+
+    @property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """The records'."""
+        return self.records.fingerprint
+
+    @property
+    def decided(self) -> dict[str, Any]:  # type: ignore[override]
+        """As of `PlannedJob`."""
+        record = self.record("")
+        return {name: record[name] for name in ("data", "optimizer", "model", LATER, "circumstances")}
+
+    def record(self, run: str) -> dict[str, Any]:
+        """The content of settings.json."""
+        records, parameters = self.records, self.module.named_parameters()
+        shapes = {name: [*value.shape] if value.requires_grad else "frozen" for name, value in parameters}
+        constants = [
+            {name: repr(value) for name, value in group.items() if name not in MOVING}
+            for group in self.given.param_groups
+        ]
+        return {
+            "run": run,
+            "kind": OWN_LOOP,
+            "data": {"fingerprint": records.fingerprint, "material": records.data_digests[0], "records": records.count},
+            "request": {},
+            "places": list(records.places),
+            "model": {"name": type(self.module).__qualname__, "parameters": shapes},
+            "optimizer": {"name": type(self.given).__qualname__, "groups": constants},
+            LATER: [type(one).__qualname__ for one in self.with_state],
+            "circumstances": self.circumstances.to_dict(),
+            "performance": self.performance.to_dict(),
+            "environment": pins.environment(),
+            **self.budget_fact,
+        }
+
+    def keyed(self, seed: int | None) -> Self:
+        """The job with the key of a new run; with a seed, a key for these data, this plan, model and optimizer only.
+
+        **Guarantee.** Runs that differ in anything that their sums depend on have different keys: see `common_setup`.
+        """
+        if seed is None:
+            return replace(self, key=RunKey.fresh())
+        decided = self.decided | {"precision": self.performance.precision}
+        weights = pins.weights_digest(self.module.state_dict())
+        content = json.dumps([self.plan.fingerprint, weights, decided], sort_keys=True)
+        return replace(self, key=RunKey.from_seed(seed, content))
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The user's own."""
+        return self.given
+
+    def checkpoint(
+        self, step: int, average: dict[str, Tensor], optimizer: torch.optim.Optimizer, **state: Any
+    ) -> Checkpoint:
+        """As of `Job`, with the states of `with_state`."""
+        checkpoint = super().checkpoint(step, average, optimizer, **state)
+        if not self.with_state:
+            return checkpoint
+        later = {LATER: [one.state_dict() for one in self.with_state]}
+        return replace(checkpoint, optimizer=checkpoint.optimizer | later)
+
+    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
+        """As of `Job`, with the states of `with_state`, and with the weights from outside where steps start from
+        them."""
+        average = super().restore(checkpoint, optimizer, where=where)
+        for one, state in zip(self.with_state, checkpoint.optimizer.get(LATER, []), strict=True):
+            one.load_state_dict(state)
+        if self.received is not None and self.received[0] == checkpoint.step:
+            self.module.load_state_dict(self.received[1])
+        return average
+
+
+class LoopInputs:
+    """The records of a custom loop as the arguments of its gradient, in micro-batches."""
+
+    def __init__(self, job: LoopJob):
+        self._job, self.units = job, job.records.count
+
+    def micro_batches(
+        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in this
+        process's micro-batches."""
+        job, records = self._job, self._job.records
+        pieces = records.pieces(participants, job.performance.micro_batch, key, step)
+        before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
+        try:
+            for place in workers.deal(step, participants, [max(one.size for one in piece) for piece in pieces]):
+                batch = tree_map(lambda one: one.to(job.device), records.batch(*pieces[place]))
+                torch.manual_seed(key.seed("model", step, str(before[place])))
+                names = records.names(pieces[place][0])
+                yield *batch, dropout_keys(key, step, names) if job.gradient.uses_keys else None
+        except SfumatoError as error:
+            raise SfumatoError(f"step {step + 1}: {error.problem}", error.remedy) from None
+
+    def halve(self) -> None:
+        """The micro-batches of a custom loop keep their size."""
+
+
+class LoopSteps(PrivateTrainingSteps):
+    """The private steps of a custom loop."""
+
+    def __init__(self, job: LoopJob, key: RunKey, progress: Progress | None = None):
+        super().__init__(job, key, inputs=LoopInputs(job))
+        self._job = job
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor], NoiseState]:
+        """As of `PrivateTrainingSteps`; errors of the user's code are named as such."""
+        job = self._job
+        refuse_unready(job.given, job.with_state)
+        with (
+            _devices.fork_rng(job.device),
+            own_errors(f"model, loss or data set fail in step {step + 1}", *job.tried),
+        ):
+            return super().__call__(step, state)
+
+
+LOOP = RunKind(steps=LoopSteps)
+"""The kind of steps of custom loops. No test split is scored."""
