@@ -272,10 +272,10 @@ def _from_profile(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | Non
         embedded = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         if "srgb" in ImageCms.getProfileDescription(embedded).lower():
             return None
-        to, flags = "RGBA" if mode == "RGBA" else "RGB", ImageCms.Flags(0)
+        target, flags = "RGBA" if mode == "RGBA" else "RGB", ImageCms.Flags(0)
         if mode == "L":  # else dark greys are off by up to 10 of 255
             flags = ImageCms.Flags.NOOPTIMIZE
-        return ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, to, flags=flags)
+        return ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, target, flags=flags)
     except (OSError, ImageCms.PyCMSError):
         return None
 

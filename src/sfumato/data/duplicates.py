@@ -143,8 +143,8 @@ def _parts(images: np.ndarray, window: Window) -> Parts:
     halves = []
     for start in range(0, len(images), _COLUMNS):
         grey = _images(images[start : start + _COLUMNS]).mean(1, keepdim=True)
-        shown = grey if window == _WHOLE else _crop(grey, torch.tensor([window]).expand(len(grey), 3), 2 * _COARSE)
-        small = functional.interpolate(shown, (_COARSE, _COARSE), mode="area")
+        cropped = grey if window == _WHOLE else _crop(grey, torch.tensor([window]).expand(len(grey), 3), 2 * _COARSE)
+        small = functional.interpolate(cropped, (_COARSE, _COARSE), mode="area")
         small = small - small.mean((2, 3), keepdim=True)
         small = small / small.flatten(1).norm(dim=1).clamp_min(1e-3).reshape(-1, 1, 1, 1)
         turned, left = small.flip(-1), slice(0, _COARSE // 2)
@@ -177,13 +177,13 @@ def _similar(
     piece_of = chosen[rows, kept]
     place = torch.empty_like(rows)
     for piece in piece_of.unique().tolist():  # position of the best match in the piece
-        some = piece_of == piece
-        place[some] = cosines(pieces[piece], rows[some]).argmax(1) + pieces[piece][1]
+        mask = piece_of == piece
+        place[mask] = cosines(pieces[piece], rows[mask]).argmax(1) + pieces[piece][1]
     number = torch.tensor([number for number, _ in pieces])[piece_of]
     mirrored = torch.zeros(len(rows), dtype=torch.bool)
     for index, (mine, theirs) in enumerate(WINDOWS):
-        some = number == index
-        mirrored[some] = (block_views[mine][1][rows[some]] * views[theirs][1][place[some]]).sum(1) < 0
+        mask = number == index
+        mirrored[mask] = (block_views[mine][1][rows[mask]] * views[theirs][1][place[mask]]).sum(1) < 0
     if not len(rows):
         return {}
     mine, theirs = (torch.tensor(windows)[number] for windows in zip(*WINDOWS, strict=True))
@@ -207,27 +207,27 @@ def _registered(
 ) -> dict[int, tuple[int, bool, float]]:
     theirs = candidates.theirs
 
-    def shown(some: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    def shown(batch: Tensor, side: int) -> tuple[Tensor, Tensor]:
         """The window on each private image, and the whole public one."""
-        window = _crop(_images(block[candidates.rows[some].numpy()]), candidates.mine[some], side)
-        whole = _images(public[candidates.public[some].numpy()])
-        return window, torch.where(candidates.mirrored[some].reshape(-1, 1, 1, 1), whole.flip(-1), whole)
+        window = _crop(_images(block[candidates.rows[batch].numpy()]), candidates.mine[batch], side)
+        whole = _images(public[candidates.public[batch].numpy()])
+        return window, torch.where(candidates.mirrored[batch].reshape(-1, 1, 1, 1), whole.flip(-1), whole)
 
     remaining = torch.arange(len(candidates.rows))
     difference = torch.zeros(len(remaining))
     for side, step, most in (*_STAGES[:-1], (*_STAGES[-1], limit)):
         parts = [difference[:0]]
-        for some in remaining.split(_PAIRS) if len(remaining) else ():
-            theirs[some], rest = _best_window(*shown(some, side), theirs[some], side, step)
+        for batch in remaining.split(_PAIRS) if len(remaining) else ():
+            theirs[batch], rest = _best_window(*shown(batch, side), theirs[batch], side, step)
             parts.append(rest)
         difference = torch.cat(parts)
         going_on = difference <= most
         remaining, difference = remaining[going_on], difference[going_on]
     result: dict[int, tuple[int, bool, float]] = {}
-    for some, rest in zip(remaining.split(_PAIRS), difference.split(_PAIRS), strict=True) if len(remaining) else ():
-        window, whole = shown(some, SIDE)
-        alike = _difference(_detail(window), _detail(_crop(whole, theirs[some], SIDE))) <= _DETAIL * limit
-        for place, least in zip(some[alike].tolist(), rest[alike].tolist(), strict=True):
+    for batch, rest in zip(remaining.split(_PAIRS), difference.split(_PAIRS), strict=True) if len(remaining) else ():
+        window, whole = shown(batch, SIDE)
+        alike = _difference(_detail(window), _detail(_crop(whole, theirs[batch], SIDE))) <= _DETAIL * limit
+        for place, least in zip(batch[alike].tolist(), rest[alike].tolist(), strict=True):
             row = int(candidates.rows[place])
             if row not in result or least < result[row][2]:
                 result[row] = int(candidates.public[place]), bool(candidates.mirrored[place]), least

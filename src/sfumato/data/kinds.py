@@ -38,7 +38,7 @@ class SourceKind:
     find: str | None = None
 
     def load(self, argument: str, order: Any) -> Any:
-        """Reads the source, as its reader does: `Parts` of what an `Order` asks for."""
+        """Reads the source with its reader: the `Parts` for an `Order`."""
         return _reader(self.reader)(argument, order)
 
 

@@ -204,8 +204,8 @@ def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:
             test.labels,
             loaded.classes,
             where=repr(spec),
-            listed=loaded.classes_listed,
-            parted=loaded.has_own_split,
+            classes_listed=loaded.classes_listed,
+            has_own_split=loaded.has_own_split,
             record=record,
         )
     for name, part in (("training", train), ("test", test)):

@@ -126,8 +126,8 @@ class CachedRecords:
         if not held:
             return None
         if len(held) < len(self._pieces):
-            (odd, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
-            raise damaged(odd, f"lacks the {name} that other pieces hold")
+            (incomplete, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
+            raise damaged(incomplete, f"lacks the {name} that other pieces hold")
         texts = np.concatenate(held)
         return texts if self._which is None else texts[self._which]
 
@@ -229,9 +229,9 @@ class Piece:
         rows = max(1, _CHECKED // self.record_bytes)
         memory = np.empty((rows, self.record_bytes), np.uint8)
         for first in range(0, self.shape[0], rows):
-            some = memory[: min(rows, self.shape[0] - first)]
-            self.fill(some, first)
-            code.update(some.data)
+            block = memory[: min(rows, self.shape[0] - first)]
+            self.fill(block, first)
+            code.update(block.data)
         for name in self.shapes:
             if name != "features":
                 code.update(self._array(name).data)

@@ -105,7 +105,7 @@ class Identities:
         """Adds a file.
 
         Args:
-            known: its `os.stat`, with links followed.
+            file_stat: its `os.stat`, with links followed.
         """
         if file_stat.st_ino:
             self._numbers.extend((file_stat.st_dev, file_stat.st_ino & _ALL))
@@ -328,8 +328,8 @@ def map_in_threads(
     Short work is done without threads, which would mostly wait for the interpreter.
     """
 
-    def some(several: Sequence[Item]) -> list[Result]:
-        return [work(item) for item in several]
+    def work_on(block: Sequence[Item]) -> list[Result]:
+        return [work(item) for item in block]
 
     with contextlib.ExitStack() as stack:
         pool, done = None, 0
@@ -337,7 +337,7 @@ def map_in_threads(
             block = items[start : start + _BLOCK]
             block = block.tolist() if isinstance(block, np.ndarray) else block
             began = time.perf_counter()
-            results = iter(some(block[:_TRIED]))
+            results = iter(work_on(block[:_TRIED]))
             if time.perf_counter() - began < _TRIED * _SHORT:
                 results = itertools.chain(results, map(work, block[_TRIED:]))
             else:
@@ -345,7 +345,7 @@ def map_in_threads(
                     pool = ThreadPoolExecutor()
                     stack.callback(pool.shutdown, cancel_futures=True)
                 pieces = (block[first : first + _PIECE] for first in range(_TRIED, len(block), _PIECE))
-                results = itertools.chain(results, itertools.chain.from_iterable(pool.map(some, pieces)))
+                results = itertools.chain(results, itertools.chain.from_iterable(pool.map(work_on, pieces)))
             for result in results:
                 done += 1
                 if progress is not None:

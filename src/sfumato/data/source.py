@@ -251,8 +251,7 @@ class Source:
         """The training records with the images from which these views are cut: of `size`, or the larger ones.
 
         Errors: `SfumatoError` if the images are too small for the views, if the source was opened with another zoom,
-            and
-        for views of texts.
+            and for views of texts.
         """
         if self.tokens is not None:
             views.refuse_for_texts()
@@ -325,8 +324,8 @@ class DeviceRecords:
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """The records in these rows (n,) as stored, (n, ...), and their labels (n,) or (n, L)."""
-        there = _devices.to_device(rows, self._stored.device)
-        return self._stored.index_select(0, there), self._labels.index_select(0, there)
+        indices = _devices.to_device(rows, self._stored.device)
+        return self._stored.index_select(0, indices), self._labels.index_select(0, indices)
 
 
 def fits_on_device(records: Part, device: torch.device) -> bool:

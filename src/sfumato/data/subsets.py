@@ -257,8 +257,8 @@ def write_without(
         arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
         for column, texts in (("users", part.users), ("groups", part.groups)):
             if texts is not None:
-                some = texts[kept[name]]
-                columns[f"{column}_{name}"] = np.array(some.tolist(), np.str_) if some.dtype.kind == "T" else some
+                rows = texts[kept[name]]
+                columns[f"{column}_{name}"] = np.array(rows.tolist(), np.str_) if rows.dtype.kind == "T" else rows
     arrays |= columns | {"classes": np.array(classes)}
     if marked:
         arrays[MARK] = np.array(True)
@@ -333,15 +333,15 @@ def streamed(
     groups = {name: _Listed(part.groups) for name, part in parts.items() if part.groups is not None}
     matrices = {name: list(part.labels.shape) for name, part in parts.items() if part.labels.ndim > 1}
     optional = (("groups", groups), ("labels", matrices))
-    further = {name: some for name, some in optional if some}
+    further = {name: entries for name, entries in optional if entries}
     header = {"classes": list(classes), "shapes": shapes, "users": users} | further
     code.update(sum(map(len, _json(header))).to_bytes(8, "big"))
     for text in _json(header):
         code.update(text)
     for part in parts.values():
         code.update(np.ascontiguousarray(part.labels, dtype="<i8").data)
-        for some in pixels(part):
-            code.update(np.ascontiguousarray(some).data)
+        for block in pixels(part):
+            code.update(np.ascontiguousarray(block).data)
     return code.hexdigest()
 
 
@@ -357,8 +357,8 @@ class _Listed:
             return
         yield b"["
         for start in range(0, len(self._column), _BLOCK):
-            some = self._column[start : start + _BLOCK].tolist()
-            yield (b", " if start else b"") + json.dumps(some)[1:-1].encode()
+            block = self._column[start : start + _BLOCK].tolist()
+            yield (b", " if start else b"") + json.dumps(block)[1:-1].encode()
         yield b"]"
 
 
@@ -379,8 +379,8 @@ def _json(value: Any) -> Iterator[bytes]:
 def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
     """`Source.stored_digest` and `Source.pixels`."""
     codes = [own_codes(part, owner_key) for part in parts]
-    stored = _together(owner_key, b"material", np.concatenate([some[:, :LENGTH] for some in codes]))
-    return stored, _together(owner_key, b"material", np.concatenate([some[:, LENGTH:] for some in codes]))
+    stored = _together(owner_key, b"material", np.concatenate([part_codes[:, :LENGTH] for part_codes in codes]))
+    return stored, _together(owner_key, b"material", np.concatenate([part_codes[:, LENGTH:] for part_codes in codes]))
 
 
 def assignment(owner_key: bytes, *parts: Part) -> str:
@@ -391,12 +391,12 @@ def assignment(owner_key: bytes, *parts: Part) -> str:
         if users is None:
             return ""
         codes, owners = users
-        some, record_codes = pairs[start : start + len(owners)], own_codes(part, owner_key)
-        for first in range(0, len(some), _BLOCK):
+        rows, record_codes = pairs[start : start + len(owners)], own_codes(part, owner_key)
+        for first in range(0, len(rows), _BLOCK):
             block = slice(first, first + _BLOCK)
-            some[block, : 2 * LENGTH] = codes[owners[block]]
-            some[block, 2 * LENGTH :] = record_codes[block]
-        start += len(some)
+            rows[block, : 2 * LENGTH] = codes[owners[block]]
+            rows[block, 2 * LENGTH :] = record_codes[block]
+        start += len(rows)
     return grouping(owner_key, pairs)
 
 

@@ -150,13 +150,13 @@ class Tokens:
     @property
     def described(self) -> str:
         """A description for statements and pages."""
-        how = {
+        method = {
             "hashing": f"words hashed to {self.vocabulary - FIRST:,} numbers",
             "words": f"words by a list of {self.vocabulary - FIRST - self.further:,}",
             "numbers": f"numbers below {self.vocabulary:,}",
         }[self.tokenizer]
         unspaced = "" if self.tokenizer == "numbers" else ", characters as words in scripts without spaces"
-        return f"the first {self.length} {how}{unspaced}, tokenizer {self.identity[:16]}"
+        return f"the first {self.length} {method}{unspaced}, tokenizer {self.identity[:16]}"
 
     def numbers(self, text: str) -> list[int]:
         """The numbers of all words of a text."""
@@ -208,10 +208,10 @@ class Tokens:
 
     def check(self, numbers: np.ndarray, where: str) -> None:
         """Refuses numbers outside the vocabulary."""
-        odd = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
-        if odd.size:
+        outside = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
+        if outside.size:
             raise SfumatoError(
-                f"{where} holds the number {odd.flat[0]}, but the vocabulary has {self.vocabulary:,}",
+                f"{where} holds the number {outside.flat[0]}, but the vocabulary has {self.vocabulary:,}",
                 "declare a larger `vocabulary`, or correct the numbers",
             )
 

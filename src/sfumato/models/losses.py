@@ -1,11 +1,11 @@
-"""Losses by name: logits and labels to one number, and logits to probabilities. The name is what says whether classes
-exclude each other: it goes from settings to the model file, and whoever reads logits reads them by it.
+"""Losses by name: logits and labels to one number, and logits to probabilities. The name decides whether classes
+exclude each other. It is stored in the settings and in the model file, and determines how logits are read.
 
-Declared shares of classes: weights that follow from them, and how logits are moved to other shares. To count the
-classes would be a release of private labels.
+Declared shares of classes: weights that follow from them, and how logits are moved to other shares. Shares are declared
+because counting the classes would release private labels.
 
-And losses on the embeddings of a batch alone, without a head: by pairs and by triplets (DP-FedEmb, section 4.3).
-Embeddings are brought to length 1 first, as they are when they are compared; distances are squared, |x - y|^2 in 0..4.
+Losses on the embeddings of a batch alone, without a head: by pairs and by triplets (DP-FedEmb, section 4.3). Embeddings
+are normalised to length 1 first, as for comparisons. Distances are squared, |x - y|^2 in 0..4.
 """
 
 from __future__ import annotations

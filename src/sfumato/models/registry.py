@@ -326,9 +326,9 @@ def create_for_texts(
     elif is_custom(name):
         model = create_custom(base, options, **facts)
     else:
-        listing, of = ", ".join((*named, "package:function")), "next words" if next_words else "texts"
+        listing, records = ", ".join((*named, "package:function")), "next words" if next_words else "texts"
         remedy = f"choose one of these, such as {next(iter(named))}"
-        raise SfumatoError(f"model of {of} must be one of {listing}; got {name!r}", remedy)
+        raise SfumatoError(f"model of {records} must be one of {listing}; got {name!r}", remedy)
     if pretrained == "timm":
         raise SfumatoError("pretrained is timm, which has no models of texts", "give a run, or a safetensors file")
     if pretrained is not None:

@@ -168,9 +168,9 @@ class _Reader:
         """0 or 1 for each of `label_columns`, from lists of labels: by name, by number if class labels have names, or
         lists of 0 and 1."""
         wanted, names = self._declared.label_columns or (), inner_names(self._stored.schema, str(self._listed))
-        if names is not None and (odd := [name for name in wanted if name not in names]):
+        if names is not None and (unknown := [name for name in wanted if name not in names]):
             remedy = f"the column {self._listed!r} has {', '.join(names)[:200]}"
-            raise SfumatoError(f"`label_columns` names {odd[0]!r}, and {self._where} has no such label", remedy)
+            raise SfumatoError(f"`label_columns` names {unknown[0]!r}, and {self._where} has no such label", remedy)
         result = np.zeros((len(column), len(wanted)), np.int64)
         for row, labels in enumerate(column.to_pylist()):
             numbers = all(type(label) is int for label in labels)

@@ -188,8 +188,8 @@ def _load_to_memory(
     rows = np.flatnonzero(~tested), np.flatnonzero(tested)
     both = images[:train], images[train:][::-1].copy()
     first, second = (
-        Records(images=some, codes=codes[which], files=paths_of(stored, listing.places[which]), **listing.known(which))
-        for some, which in zip(both, rows, strict=True)
+        Records(images=part, codes=codes[which], files=paths_of(stored, listing.places[which]), **listing.facts(which))
+        for part, which in zip(both, rows, strict=True)
     )
     larger = replace(first, images=zoomed[:train]) if side else None
     return {"train": first, "test": second, "zoomed": larger}
@@ -218,7 +218,7 @@ def _leave_on_disk(
             size=size,
             channels=channels,
             levels=levels,
-            **listing.known(which),
+            **listing.facts(which),
         )
         for which in (np.flatnonzero(~test), np.flatnonzero(test))
     )

@@ -181,7 +181,7 @@ class _Names:
                     yield file, file_stat, folder.name, item.name
 
     def _named(self, file: Path, option: str, pattern: re.Pattern[str] | None) -> str | None:
-        """What the file's name says by this pattern; None without one."""
+        """The text that the pattern finds in the file's name; None without a pattern."""
         if pattern is None:
             return None
         name = to_nfc(file.name)
@@ -217,7 +217,7 @@ def _pattern(option: str, text: str, example: str) -> re.Pattern[str]:
 
 
 def _check_parts(root: Path, folders: list[Path], parts: dict[str, Path], names: _Names) -> None:
-    """Refuses folders beside the parts, a missing part, and classes of one part alone unless they are declared."""
+    """Refuses folders next to the parts, a missing part, and classes of one part alone unless they are declared."""
     for folder in folders:
         if folder not in parts.values():
             if part_by_name(folder.name) and not subfolders(folder):

@@ -57,7 +57,7 @@ class Listing:
     def select(self, which: np.ndarray) -> Self:
         """The records where the mask (N,) is true, or at these positions."""
         values = {column.name: getattr(self, column.name) for column in fields(self)}
-        return replace(self, **{name: some[which] for name, some in values.items() if isinstance(some, np.ndarray)})
+        return replace(self, **{name: array[which] for name, array in values.items() if isinstance(array, np.ndarray)})
 
     def with_classes(self, classes: Sequence[str], whose: str) -> Self:
         """The listing with labels as positions in this class list. Refuses other labels.
@@ -96,11 +96,11 @@ class Listing:
         of_people = [record_in_test(key, b"", name, share) for name in self.people]
         return replace(self, test=np.array(of_people, bool)[self.users])
 
-    def known(self, rows: np.ndarray) -> dict[str, Any]:
+    def facts(self, rows: np.ndarray) -> dict[str, Any]:
         """Labels, users and groups of these rows, as fields of `Records`."""
         facts = {"labels": self.labels, "groups": self.groups, "subgroups": self.subgroups}
         users = None if self.users is None else np.array(self.people, TEXT)[self.users[rows]]
-        return {"users": users} | {name: None if some is None else some[rows] for name, some in facts.items()}
+        return {"users": users} | {name: None if column is None else column[rows] for name, column in facts.items()}
 
     def reading(self, order: Order) -> dict[str, Any]:
         """Fields of `Reading`."""

@@ -135,12 +135,14 @@ def parts_of(
     channels, levels = declared.pixels.channels or depth, declared.pixels.levels
 
     def part(images: np.ndarray, labels: np.ndarray, **columns: Any) -> Records:
-        shown = _to_eight_bits(images, levels)
+        pixels = _to_eight_bits(images, levels)
         if labels.ndim == 1:
             labels = renumber_labels(labels, names, declared.labels.classes, where)
         # The first code is of the stored values, so it does not depend on the levels.
-        codes = codes_of(order.owner_key, images, shown)
-        return Records(images=prepare_array(shown, size=size, channels=channels), labels=labels, codes=codes, **columns)
+        codes = codes_of(order.owner_key, images, pixels)
+        return Records(
+            images=prepare_array(pixels, size=size, channels=channels), labels=labels, codes=codes, **columns
+        )
 
     train, test = (part(**sides[name]) for name in ("train", "test"))
     side = declared.purpose.larger_side(size) if shorter > size else None
@@ -225,7 +227,7 @@ def _texts(texts: np.ndarray, title: str, images: int) -> np.ndarray:
     texts = texts.astype(np.str_)
     for name in np.unique(texts).tolist():
         if not name.strip():
-            odd = np.flatnonzero(texts == name)[0]
-            raise SfumatoError(f"{title} has no name for image {odd}", "give it one, or remove the image")
+            image = np.flatnonzero(texts == name)[0]
+            raise SfumatoError(f"{title} has no name for image {image}", "give it one, or remove the image")
         refuse_unwritable(name, f"{title}: the name")
     return texts

@@ -181,8 +181,8 @@ def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | No
     accepted = parameters(kind)
     options = CHOSEN.get(name, {}) | ({"download": download} if "download" in accepted else {})
 
-    def open_part(**which: Any) -> Any:
-        return _create(name, kind, root, options | which)
+    def open_part(**part: Any) -> Any:
+        return _create(name, kind, root, options | part)
 
     if "train" in accepted:
         return {"train": open_part(train=True), "test": open_part(train=False)}

@@ -180,14 +180,14 @@ def load_arrays(source: Mapping[str, Any], order: Order) -> Parts:
     spoken = {name: array for name, array in arrays.items() if name.startswith("y") and array.dtype.kind in "UO"}
     if spoken:
         texts = {name: _texts(array, name) for name, array in spoken.items()}
-        distinct = class_lists.sort_names({text for some in texts.values() for text in some})
+        distinct = class_lists.sort_names({text for labels in texts.values() for text in labels})
         if order.declared.labels.classes is None:
             class_lists.refuse_reordered(distinct, WHERE)
         names = order.declared.labels.classes or distinct
         for text in distinct:
             class_lists.require_declared(text, names, f"{WHERE} hold", "the images")
         places = {name: place for place, name in enumerate(names)}
-        arrays |= {name: np.array([places[text] for text in some], np.int64) for name, some in texts.items()}
+        arrays |= {name: np.array([places[text] for text in labels], np.int64) for name, labels in texts.items()}
         if len(names) > 1:
             arrays["classes"] = np.array(names, np.str_)
     return parts_from_arrays(arrays, order, where=WHERE)

@@ -354,7 +354,7 @@ def text_parts(listing: Listing, buffer: TextBuffer, order: Order, where: str, n
             codes=as_array(stored_code(key, stored[row]) + word_code(key, texts[row]) for row in rows),
             texts=np.array(chosen, dtype=object),
             rows=rows,
-            **(listing.known(rows) | ({} if labels is None else {"labels": labels})),
+            **(listing.facts(rows) | ({} if labels is None else {"labels": labels})),
         )
 
     return Parts(
