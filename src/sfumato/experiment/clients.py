@@ -396,15 +396,8 @@ def _noiseless(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
     """
     method, reasons = experiment.chosen, []
     experiment.refuse_orders()
-    of_guarantees = (
-        "epsilon",
-        "delta",
-        "accountant",
-        "noise_multiplier",
-        "noise",
-        *(field.name for field in fields(Pair)),
-    )
-    options = {name: getattr(experiment, name) for name in of_guarantees if getattr(experiment, name) is not None}
+    names = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(field.name for field in fields(Pair)))
+    options = {name: getattr(experiment, name) for name in names if getattr(experiment, name) is not None}
     for name, value in options.items():
         if (name, value) != ("participation", "poisson"):
             raise SfumatoError(
