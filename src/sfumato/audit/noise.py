@@ -165,8 +165,8 @@ def audit_noise(
         largest=max(noise.largest for noise in seen),
         kept=seen[0].kept[:, :, :0],
     )
-    each = share / (len(seen) + 1)
-    faults = [fault for noise in (*seen, whole) for fault in (*_scale(noise, each), *_tails(noise, each))]
+    level = share / (len(seen) + 1)
+    faults = [fault for noise in (*seen, whole) for fault in (*_scale(noise, level), *_tails(noise, level))]
     for noise in seen:
         alone = share / len(seen)
         faults += (*_coordinates(noise, alone), *_repeats(noise, alone), *_neighbours(noise, alone, first_steps))
@@ -178,8 +178,8 @@ def audit_noise(
         false_alarm=false_alarm,
         faults=(*faults, *_between_parameters(seen, share)),
         weakest=weakest.name,
-        scale=(_smallest(weakest.numbers, each), _smallest(whole.numbers, each)),
-        cut=(_least_maximum(weakest.numbers, each), _least_maximum(whole.numbers, each)),
+        scale=(_smallest(weakest.numbers, level), _smallest(whole.numbers, level)),
+        cut=(_least_maximum(weakest.numbers, level), _least_maximum(whole.numbers, level)),
         first_steps=first_steps,
     )
 

@@ -314,15 +314,15 @@ def _weighted(
     sums: dict[str, Tensor] = {}
     total, number, remaining = 0.0, 0, iter(shares)
     with torch.no_grad():
-        for each in weights:
+        for parameters in weights:
             share = next(remaining, None)
             if share is None:
                 raise SfumatoError(f"there are more sets of weights than the {count} steps", "pass one step for each")
             if first is None:
-                first = {name: value.detach() for name, value in each.items()}
+                first = {name: value.detach() for name, value in parameters.items()}
                 sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in first.items()}
-            _check_alike(first, each)
-            for name, value in each.items():
+            _check_alike(first, parameters)
+            for name, value in parameters.items():
                 # No fused multiply-add: it rounds differently, and not every processor has it.
                 sums[name] += value.detach().double() * share
             total, number = total + share, number + 1
@@ -333,13 +333,13 @@ def _weighted(
     return {name: (value / total).to(first[name].dtype) for name, value in sums.items()}
 
 
-def _check_alike(first: Mapping[str, Tensor], each: Mapping[str, Tensor]) -> None:
-    if first.keys() != each.keys():
-        odd = ", ".join(sorted(first.keys() ^ each.keys()))
+def _check_alike(first: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    if first.keys() != parameters.keys():
+        odd = ", ".join(sorted(first.keys() ^ parameters.keys()))
         raise SfumatoError(
             f"all sets of weights must have the same names, but differ in {odd}", "pass the weights of one model"
         )
-    for name, value in each.items():
+    for name, value in parameters.items():
         expected = first[name]
         if not value.is_floating_point():
             raise SfumatoError(

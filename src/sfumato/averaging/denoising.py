@@ -113,7 +113,7 @@ def squared_distances(weights: Sequence[Mapping[str, Tensor]]) -> Array:
     total = torch.zeros(len(weights), len(weights), dtype=torch.float64)
     for name, last in weights[-1].items():
         # Relative to the last weights, to avoid cancellation.
-        offsets = torch.stack([(each[name].detach().double() - last.detach().double()).flatten() for each in weights])
+        offsets = torch.stack([(point[name].detach().double() - last.detach().double()).flatten() for point in weights])
         total += (offsets @ offsets.T).cpu()
     squares = total.diagonal()
     return (squares[:, None] + squares - 2 * total).clamp(min=0).numpy()

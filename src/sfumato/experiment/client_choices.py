@@ -1,4 +1,4 @@
-"""What may be chosen of a training of embeddings: its rounds, its clients, and its server."""
+"""The options of a training of embeddings: its rounds, its clients, and its server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sfumato.privacy import FixedClipping, QuantileClipping
 
 KIND = "embedding"
-"""What a run's record calls its clients, and a model file its dimension."""
+"""The entry of a run's record for its clients, and of a model file for its dimension."""
 WITH_NOISE = ("fedemb", "fedavg")
 """DP-FedEmb and DP-FedAvg, by a plan."""
 NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
@@ -31,14 +31,14 @@ METHODS = (*WITH_NOISE, "dpsgd", *WITHOUT_PLAN)
 LOCAL_HEAD = ("fedemb", "fedemb-noiseless", UNTRAINED)
 """Methods whose model has no head: each client has one of its own, or there is none."""
 FEATURES_DIMENSION = 512
-"""D by rule, where an embedding begins at fixed features: so many random directions keep their similarities."""
+"""D by rule for an embedding of fixed features: so many random directions keep their similarities."""
 LOCAL_HEAD_OPTIONS = ("head_scale", "client_head", "client_temperature", "reconstruction_steps")
-"""What is read of a client's own head alone: fedemb's, with the loss softmax."""
+"""Options of a client's own head alone: fedemb's, with the loss softmax."""
 LOCAL_TRAINING_OPTIONS = (
     *("client_rate", "client_momentum", "client_epochs", "client_batch_size", "client_examples", "client_loss"),
     *("shuffle_buffer", *LOCAL_HEAD_OPTIONS),
 )
-"""What is read of a client's training."""
+"""Options of a client's training."""
 _UNREAD: dict[str, tuple[str, ...]] = {
     "fedavg": LOCAL_HEAD_OPTIONS,
     "fedavg-noiseless": LOCAL_HEAD_OPTIONS,
@@ -51,11 +51,11 @@ GROUPINGS = ("random", EVEN, "group", "fixed")
 LARGEST_SMALL_IMAGE = 32
 """Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
 DECAY = 0.9999
-"""Of the moving average, where gradients are taken at it and none is given."""
+"""The decay of the moving average if gradients are taken at it and no decay is given."""
 FEDEMB_FROM = 100_000
 """The least number of users for training a network: docs/tasks.md."""
 USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
-"""Of Xu et al. 2022 for EMNIST."""
+"""From Xu et al. 2022 for EMNIST."""
 
 
 def unused_choices(method: str | None, client_loss: str | None = None) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def unused_choices(method: str | None, client_loss: str | None = None) -> tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOfRounds(Budget):
-    """What a plan is made of, where its steps are rounds and users are drawn."""
+    """Options of a plan whose steps are rounds of users."""
 
     batch_size: int | None = optional_choice("B", "256, and at most a quarter of them")
     """B, the expected number of users in a round; of groups, with --grouping fixed."""
@@ -84,7 +84,7 @@ class BudgetOfRounds(Budget):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientChoices:
-    """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
+    """How virtual clients are made, and how each of them trains. An option that is None follows a written rule."""
 
     method: str | None = optional_choice(
         "fedemb|fedavg|dpsgd|untrained|central|fedemb-noiseless|fedavg-noiseless",
@@ -137,7 +137,7 @@ class ServerChoices(
     all_optional(Network, without=("head", "head_deviation", "head_bias")),
     all_optional(Averages),
 ):
-    """The model, and what the server does with the sum of updates."""
+    """The model, and the server's use of the sum of updates."""
 
     model: str | None = optional_choice("NAME")
     """lenet, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, timm:NAME, or package:function for one of your own. Its last
@@ -288,7 +288,7 @@ class Clients:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What a run's record holds: without virtual clients, the little that counts without them."""
+        """The entries of a run's record: without virtual clients, only those that matter without them."""
         if self.method not in (UNTRAINED, "central"):
             return self.to_dict()
         return {name: getattr(self, name) for name in ("method", "dimension", "far")}

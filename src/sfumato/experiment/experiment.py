@@ -94,7 +94,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         return Settings.provisional(vars(self))
 
     def check_source(self, spec: SourceSpec) -> None:
-        """Refuses what is impossible for this source, as far as its spelling and declarations show."""
+        """Refuses options that are impossible for this source, as far as its spelling and declarations show."""
         self._provisional.check_source(spec, self.model)
         if self.unit == "user":
             spec.refuse_without_users("train --unit user")

@@ -287,7 +287,7 @@ class Settings(NestedChoices):
             )
 
     def check_source(self, spec: SourceSpec, model: str | None) -> None:
-        """Refuses what is impossible for this source, as far as its spelling and declarations show.
+        """Refuses settings that are impossible for this source, as far as its spelling and declarations show.
 
         Args:
             model: the model if it was given by name.

@@ -78,7 +78,7 @@ def _options(spec: SourceSpec, source: Mapping[str, Any], choices: tuple[Any, ..
     if public is not None:
         named["public" if public else "private"] = True
     for part in choices:
-        values = {each.name: getattr(part, each.name) for each in fields(part)} if is_dataclass(part) else dict(part)
+        values = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else dict(part)
         named |= {name: value for name, value in values.items() if value is not None}
     spelt = {name: _toml_value(name, value) for name, value in {"source": source["spec"], **named}.items()}
     return None if named.get("model") == OWN or None in spelt.values() else spelt

@@ -76,7 +76,7 @@ SCHEDULES: tuple[str, ...] = tuple(_SHAPES)
 
 
 def check_schedule(name: str, *, steps: int | None, warmup: int = 0) -> None:
-    """Refuses what `schedule` refuses; with `steps` None, only what it refuses for any number of steps."""
+    """Refuses what `schedule` refuses; if `steps` is None, only what it refuses for any number of steps."""
     one_of("schedule", name, SCHEDULES)
     if steps is not None:
         positive_integer("steps", steps)

@@ -355,14 +355,14 @@ class AttackedRecords:
     def sample(cls, source: Source, shadows: int, key: RunKey) -> AttackedRecords:
         """Equally many random records of both parts, and each shadow model's half of them."""
         generator, train, test = key.generator("asked", 0), len(source.train), len(source.test)
-        each = min(train, test)
-        if not each:
+        size = min(train, test)
+        if not size:
             raise SfumatoError(f"{source.kind} has {train} training and {test} test records", "give one with both")
-        members, others = (np.sort(generator.choice(count, each, replace=False)) for count in (train, test))
+        members, others = (np.sort(generator.choice(count, size, replace=False)) for count in (train, test))
         return cls(
             source=source,
             positions=np.concatenate([members, train + others]),
-            halves=_halves(shadows, 2 * each, key.generator("halves", 0)),
+            halves=_halves(shadows, 2 * size, key.generator("halves", 0)),
         )
 
     @property

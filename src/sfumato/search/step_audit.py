@@ -324,12 +324,12 @@ def _affordable(box: WhiteBox) -> int:
     run don't count."""
     residuals = Residuals(box.gradient.zeros(), 1)
     box.observe(0, canary=True, residuals=residuals)  # exclude initialisation from the timing
-    each = math.inf
+    seconds = math.inf
     for _ in range(TRIED):
         began = time.perf_counter()
         box.observe(0, canary=True, residuals=residuals)
-        each = min(each, time.perf_counter() - began)
-    return max(FEWEST, min(OBSERVATIONS, int(SECONDS / (2 * each))))
+        seconds = min(seconds, time.perf_counter() - began)
+    return max(FEWEST, min(OBSERVATIONS, int(SECONDS / (2 * seconds))))
 
 
 def _histograms(seen: np.ndarray, mu: float) -> dict[str, list[float]]:

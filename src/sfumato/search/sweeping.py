@@ -1,6 +1,6 @@
 """A sweep: one training run several times with changes; the rows of all runs, and their joint privacy cost.
 
-The data are read once in each process. What can be refused is refused before the first run begins.
+The data are read once in each process. All that can be refused is refused before the first run begins.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ class Sweep:
         These are measured on up to 1,000 test records, and are as private as the accuracies.
         """
         evaluations = [evaluation_of(RunDirectory(run.directory)) for run in self.runs]
-        kept = [each.over_steps.rows for each in evaluations if isinstance(each, Evaluation) and each.over_steps]
+        kept = [
+            result.over_steps.rows for result in evaluations if isinstance(result, Evaluation) and result.over_steps
+        ]
         if len(kept) < len(self.runs):
             return []
         return [
@@ -163,7 +165,7 @@ class Sweep:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: each run, what the list of trials is for, and the joint cost."""
+        """Plain data: each run, the purpose of the list of trials, and the joint cost."""
         cost = self.cost if self.search != "public" else None
         epsilon, adjacency = self.all_uses or (None, None)
         return {

@@ -143,7 +143,7 @@ class Trials(ABC):
         """Refuse a directory that holds something else."""
 
     def record(self, runs: int) -> dict[str, Any]:
-        """What has to be the same when a search is resumed."""
+        """The facts that must be the same when a search is resumed."""
         return {}
 
     def arranged(self, changes: Rows, rows: Rows) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
 
     @property
     def target(self) -> Target | None:
-        """What the plan is calibrated to. Refuses two of them."""
+        """The target that the plan is calibrated to. Refuses two of them."""
         return target_of(self.epsilon, self.mu, self.attack_risk)
 
     def _unit(self) -> tuple[Unit, int]:
