@@ -110,10 +110,10 @@ def notes_on_parts(parts: Collection[str | None] | ValuesView[str | None], where
 
 
 def parts_read(parts: Mapping[Name, str | None], where: str) -> tuple[dict[Name, str], tuple[str, ...]]:
-    """Those that are read of several files or splits, each with its part, "train" or "test"; and notes.
+    """The files or splits to read, each with its part, "train" or "test"; and notes.
 
     Args:
-        parts: the part that the name of each says (`part_in_name`).
+        parts: the part that each name refers to (`part_in_name`).
         where: what holds them, in errors.
 
     >>> parts_read({"a": "train", "b": "validation"}, "x")
@@ -175,47 +175,47 @@ def require_named(label: int, classes: int, where: str, *, first: int) -> None:
         )
 
 
-def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAME) -> None:
+def refuse_unwritable(text: str, title: str, *, longest: int | None = LONGEST_NAME) -> None:
     """Refuses a name that tables, pages or terminals cannot show, or that is too long.
 
     Args:
         text: the name. Bytes of a file name that are not UTF-8 appear as surrogates.
-        what: how to call it in the error.
+        title: its name in the error.
         longest: largest number of characters; None for no limit.
     """
     if longest is not None and len(text) > longest:
         raise SfumatoError(
-            f"{what} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
+            f"{title} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
         )
     if (why := unwritable_reason(text)) is not None:
-        raise SfumatoError(f"{what} {text!r} {why}", "rename it")
+        raise SfumatoError(f"{title} {text!r} {why}", "rename it")
 
 
-def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tuple[str, ...] | None:
+def declared_names(classes: Sequence[str] | None, option: str = "classes") -> tuple[str, ...] | None:
     """The declared class list as a tuple, in composed form; None if not declared.
 
     Args:
-        what: name of the argument in errors: "classes", or "label_columns".
+        option: name of the argument in errors: "classes", or "label_columns".
 
     >>> declared_names(["cat", "dog"])
     ('cat', 'dog')
     """
     if classes is None:
         return None
-    of = " class" if what == "classes" else ""
+    noun = " class" if option == "classes" else ""
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
-        raise SfumatoError(f"{what} must be a list of names, got {classes!r}", f"give one name for each{of}")
+        raise SfumatoError(f"{option} must be a list of names, got {classes!r}", f"give one name for each{noun}")
     names = tuple(map(to_nfc, classes))
     for name in names:
-        refuse_unwritable(name, "class name" if what == "classes" else f"name in {what}")
+        refuse_unwritable(name, "class name" if option == "classes" else f"name in {option}")
         if names.count(name) > 1:
-            raise SfumatoError(f"{what} names {name!r} twice", f"name each{of} once")
+            raise SfumatoError(f"{option} names {name!r} twice", f"name each{noun} once")
     if len(names) < 2:
-        if what == "classes":
+        if option == "classes":
             problem, remedy = "at least two classes", "name every class once"
         else:
             problem, remedy = "at least two", "name every label; a single one is two classes, in a column called label"
-        raise SfumatoError(f"{what} must name {problem}, got {list(names)!r}", remedy)
+        raise SfumatoError(f"{option} must name {problem}, got {list(names)!r}", remedy)
     return names
 
 
@@ -232,27 +232,27 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def renumber_labels(
-    labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, ...] | None, where: str
+    labels: np.ndarray, names: tuple[str, ...], declared: tuple[str, ...] | None, where: str
 ) -> np.ndarray:
-    """Labels renumbered from positions in `found` to positions in the declared class list.
+    """Labels renumbered from positions in `names` to positions in the declared class list.
 
     Args:
-        labels: int64 (N,), positions in `found`.
-        found: class names in the data set.
-        declared: class names that the owner declared, or None to keep `found`.
+        labels: int64 (N,), positions in `names`.
+        names: class names in the data set.
+        declared: class names that the owner declared, or None to keep `names`.
         where: name of the data set in errors.
 
     >>> import numpy as np
     >>> renumber_labels(np.array([0, 1]), ("a", "b"), ("b", "a"), "x.npz").tolist()
     [1, 0]
     """
-    if declared is None or declared == found:
+    if declared is None or declared == names:
         return labels
     import numpy as np  # imported late: the command line loads this module for its options
 
     for label in np.unique(labels):
-        require_declared(found[label], declared, f"{where} holds", "its images")
-    table = np.array([declared.index(name) if name in declared else -1 for name in found])
+        require_declared(names[label], declared, f"{where} holds", "its images")
+    table = np.array([declared.index(name) if name in declared else -1 for name in names])
     return table[labels]
 
 
@@ -270,8 +270,8 @@ def check_counts(
     classes: tuple[str, ...],
     *,
     where: str,
-    listed: bool,
-    parted: bool,
+    classes_listed: bool,
+    has_own_split: bool,
     record: str = "image",
 ) -> None:
     """Refuses a class that cannot be learnt: with a single image, or with none in the training part.
@@ -280,35 +280,37 @@ def check_counts(
         train, test: labels of the two parts, int64 (N,).
         classes: class names.
         where: name of the data set in errors.
-        listed: whether a class list was given, which may contain classes without records.
-        parted: whether the owner made the two parts (otherwise the keyed hash did).
+        classes_listed: whether a class list was given, which may contain classes without records.
+        has_own_split: whether the owner made the two parts (otherwise the keyed hash did).
         record: word for one record.
     """
     refuse_one_class(classes, where, record)
-    if not listed:
+    if not classes_listed:
         refuse_reordered(classes, where)
     import numpy as np
 
     in_train = np.bincount(train, minlength=len(classes))
     in_all = in_train + np.bincount(test, minlength=len(classes))
     for name, learnt, total in zip(classes, in_train, in_all, strict=True):
-        if total == 0 and not listed:
+        if total == 0 and not classes_listed:
             raise SfumatoError(
                 f"{where} has no {record} of class {name!r}", "number the classes without gaps, or declare every class"
             )
-        if (total == 1 or (parted and learnt == 1)) and not listed and all(map(_is_decimal, classes)):
+        if (total == 1 or (has_own_split and learnt == 1)) and not classes_listed and all(map(_is_decimal, classes)):
             raise SfumatoError(
                 f"labels of {where} look like measurements ({name!r} and others), not classes",
                 "group them into a few classes, or train a regression in your own loop (sfumato.private_steps)",
             )
-        if total == 1 or (parted and learnt == 1):
-            part = "training " if parted else ""
+        if total == 1 or (has_own_split and learnt == 1):
+            part = "training " if has_own_split else ""
             raise SfumatoError(
                 f"class {name!r} of {where} has a single {part}{record}",
                 f"add {record}s of this class, or remove the class",
             )
         if total and not learnt:
-            why = "" if parted else f" after the split by keyed hash, which assigned all {total} to the test part"
+            why = (
+                "" if has_own_split else f" after the split by keyed hash, which assigned all {total} to the test part"
+            )
             raise SfumatoError(
                 f"class {name!r} of {where} has no training {record}{why}",
                 f"add {record}s of this class, or make the train and test parts yourself",
@@ -342,17 +344,17 @@ TASKS = (NEXT_WORD,)
 """Values of the declared `task`."""
 
 
-def check_task(task: str, given: Collection[str]) -> None:
+def check_task(task: str, declared: Collection[str]) -> None:
     """Refuses an unknown task, labels next to it, and next-word prediction without a declared list of words.
 
     Args:
-        given: the names of all declared facts.
+        declared: the names of all declared facts.
     """
     one_of("task", task, TASKS)
-    if labels := [name for name in ("classes", "label_columns", "label_column") if name in given]:
+    if labels := [name for name in ("classes", "label_columns", "label_column") if name in declared]:
         raise SfumatoError(f"`{labels[0]}` is given, and task {task} predicts words instead of labels", "leave it out")
-    if "words" not in given:
-        hashed = ", and `vocabulary` would hash them" if "vocabulary" in given else ""
+    if "words" not in declared:
+        hashed = ", and `vocabulary` would hash them" if "vocabulary" in declared else ""
         raise SfumatoError(
             f"task {task} predicts the words of a declared list, and none is given{hashed}",
             "give `words`, a file with one per line, such as the most frequent words of a public text: a list counted "

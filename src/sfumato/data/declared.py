@@ -1,4 +1,4 @@
-"""What is declared of data: each field is a fact, each part has its checks, and whoever declares names facts alone."""
+"""Facts declared about data. Each field is a fact, each part checks its own facts, and callers name facts alone."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ OnProgress = Callable[[int, int], None]
 """Called with (files read, files in all) while images are decoded."""
 
 
-def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None, **known: Any) -> Any:
+def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None, **details: Any) -> Any:
     """A field that is one fact. The words below it are its help.
 
     Args:
         metavar: how the command line spells its value.
-        by_default: what stands in for it where it is left out, in words.
-        otherwise: its value where it is left out.
-        known: `only`, the kinds of sources that can use it, with the values that each can use, where not all; and
+        by_default: what replaces it if it is left out, in words.
+        otherwise: its value if it is left out.
+        details: `only`, the kinds of sources that can use it, with the values that each can use, where not all; and
             `remedy` for all others; `of`, "images" or "texts", where it says something of these alone, and `called`,
             its name in that refusal; `neutral`, a value that says nothing; `given_as`, as for `choice`.
     """
     about = {"metavar": metavar, "default": by_default, "given_as": None}
-    return field(default=otherwise, metadata=about | known)
+    return field(default=otherwise, metadata=about | details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """To what images are brought, and which of their values are black and white."""
+    """The form to which images are converted, and the values that are black and white."""
 
     size: int | None = fact("PIXELS", "read from the data", of="images")
     """Height and width of the images in pixels, declared. Images of other sizes are resized."""
@@ -92,7 +92,7 @@ class Pixels:
 
     @property
     def levels(self) -> Levels | None:
-        """How pixels of 16 bits become 0 to 255; None where nothing says so, and they are refused."""
+        """How 16-bit pixels become 0 to 255; None if this is not declared, and they are refused."""
         from sfumato.data.levels import Levels
 
         return Levels.from_declared(self.bit_depth, self.window)
@@ -129,10 +129,10 @@ class Loading:
     def checked(self) -> Loading:
         """With the share of the test part, and columns' names in their composed form."""
         share = self.test_fraction
-        given = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
+        fraction = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
         columns = (self.path_column, self.label_column, self.user_column)
         path, label, user = (None if name is None else to_nfc(name) for name in columns)
-        return replace(self, test_fraction=given, path_column=path, label_column=label, user_column=user)
+        return replace(self, test_fraction=fraction, path_column=path, label_column=label, user_column=user)
 
     @property
     def share(self) -> float:
@@ -156,7 +156,7 @@ class Purpose:
         return replace(self, zoom=self._views.zoom, groups_from=self.groups_from and to_nfc(self.groups_from))
 
     def larger_side(self, size: int) -> int | None:
-        """Pixels on each side of the larger training images that are wanted beside those of `size`, if any.
+        """Pixels on each side of the larger training images that views are cut from, if any.
 
         >>> Purpose(zoom=1.2).larger_side(320), Purpose().larger_side(320)
         (384, None)
@@ -214,13 +214,13 @@ class Texts:
 
     @property
     def declares_numbers(self) -> bool:
-        """Whether anything is said of texts as numbers."""
-        return any(known is not None for known in (self.length, self.vocabulary, self.words))
+        """Whether any fact about texts as numbers is declared."""
+        return any(value is not None for value in (self.length, self.vocabulary, self.words))
 
 
 @dataclass(frozen=True, init=False)
 class Declared(NestedChoices):
-    """All that is declared of a source. Of an opened one also what was read in place of what was not declared.
+    """All facts declared about a source. For an opened source, also the facts that were read instead.
 
     Args:
         examples: the number of training examples.
@@ -242,14 +242,16 @@ class Declared(NestedChoices):
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is declared, by name."""
-        known = choices_of(Declared)
+        """The declared facts, by name."""
+        options = choices_of(Declared)
         return {
-            name: value for name, value in self.flat().items() if value is not None and value is not known[name].default
+            name: value
+            for name, value in self.flat().items()
+            if value is not None and value is not options[name].default
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """What is declared as plain data: keywords of `open_source`."""
+        """The declared facts as plain data: keywords of `open_source`."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
 
     def check_counts(self) -> None:
@@ -272,7 +274,7 @@ class Declared(NestedChoices):
             raise SfumatoError(problem, "for several labels give `label_columns` alone")
 
     def refuse_of_other_form(self, spec: str, holds: str) -> None:
-        """Refuse what says nothing of such records.
+        """Refuses facts that do not apply to such records.
 
         Args:
             holds: "images" or "texts".
@@ -297,7 +299,7 @@ class Declared(NestedChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a reader is asked for.
+    """What a reader needs in order to read a source.
 
     Args:
         declared: checked.
@@ -329,7 +331,7 @@ def check_channels(channels: int) -> None:
 
 
 def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
-    """The side of the images in pixels, within what this room handles."""
+    """The side of the images in pixels, if it is within the supported bounds."""
     within("size", size, SMALLEST_SIZE, LARGEST_SIZE, remedy=remedy)
     return size
 

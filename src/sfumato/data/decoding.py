@@ -127,10 +127,10 @@ def read_bytes(path: Path | str) -> bytes:
     """Reads an image file. Errors name the file."""
     name = f"image {str(path)!r}"
     with path_errors(name, "correct the path, or remove it"):
-        known = paths.status(path)
-        refuse_special(known, name)
-        if known.st_size > LARGEST_FILE:
-            raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or remove it")
+        file_stat = paths.status(path)
+        refuse_special(file_stat, name)
+        if file_stat.st_size > LARGEST_FILE:
+            raise SfumatoError(f"{name} has {file_stat.st_size / 1e9:,.1f} GB", "make it smaller, or remove it")
         with open(path, "rb", buffering=0) as file:
             content = file.read()
     if not content:
@@ -166,7 +166,7 @@ def decode_whole(
         uint8 (size, size, channels) for each size, and uint8 (H, W, 1 or 3). The latter is None for a JPEG with more
         than `LARGEST_WHOLE` pixels, which is decoded at reduced size.
     """
-    found: list[np.ndarray] = []
+    images: list[np.ndarray] = []
     whole, large = None, False
     for size in (*sizes, None):
         if size is None and (whole is not None or large):
@@ -181,11 +181,11 @@ def decode_whole(
                 upright = _upright(image, levels, name)
                 whole = _pixels(upright, "L" if upright.mode in ("1", "L") else "RGB")
             if size is not None and whole is not None and whole.shape == (size, size, channels):
-                found.append(whole)
+                images.append(whole)
             elif size is not None:
                 upright = _upright(image, levels, name) if upright is None else upright
-                found.append(_squared(upright, size, channels))
-    return found, whole
+                images.append(_squared(upright, size, channels))
+    return images, whole
 
 
 def prepare(
@@ -269,13 +269,13 @@ def in_srgb(image: Image.Image) -> Image.Image:
 def _from_profile(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """Converts images of this mode from a profile to sRGB; None if there is nothing to convert."""
     try:
-        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        if "srgb" in ImageCms.getProfileDescription(own).lower():
+        embedded = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if "srgb" in ImageCms.getProfileDescription(embedded).lower():
             return None
-        to, flags = "RGBA" if mode == "RGBA" else "RGB", ImageCms.Flags(0)
+        target, flags = "RGBA" if mode == "RGBA" else "RGB", ImageCms.Flags(0)
         if mode == "L":  # else dark greys are off by up to 10 of 255
             flags = ImageCms.Flags.NOOPTIMIZE
-        return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, to, flags=flags)
+        return ImageCms.buildTransform(embedded, ImageCms.createProfile("sRGB"), mode, target, flags=flags)
     except (OSError, ImageCms.PyCMSError):
         return None
 

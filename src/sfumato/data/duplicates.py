@@ -115,24 +115,24 @@ def find_duplicates(
     within("limit", limit, None, _MOST, remedy=remedy)
     if not len(public) or not len(private):
         return []
-    known: dict[bytes, int] = {}
+    positions: dict[bytes, int] = {}
     for place, image in enumerate(public):
-        known.setdefault(hashlib.sha256(image.tobytes()).digest(), place)
+        positions.setdefault(hashlib.sha256(image.tobytes()).digest(), place)
     views = {window: _parts(public, window) for _, window in WINDOWS}
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for start in range(0, len(private), _ROWS):
         block = private[start : start + _ROWS]
-        copies = [known.get(hashlib.sha256(image.tobytes()).digest()) for image in block]
+        copies = [positions.get(hashlib.sha256(image.tobytes()).digest()) for image in block]
         near = _similar(public, block, views, limit)
         for place, copy in enumerate(copies):
             if copy is not None:
-                found.append(Pair(private=start + place, public=copy, exact=True, difference=0.0))
+                pairs.append(Pair(private=start + place, public=copy, exact=True, difference=0.0))
             elif place in near:
                 match, mirrored, difference = near[place]
-                found.append(Pair(private=start + place, public=match, mirrored=mirrored, difference=difference))
+                pairs.append(Pair(private=start + place, public=match, mirrored=mirrored, difference=difference))
         if on_progress is not None:
             on_progress(min(start + _ROWS, len(private)), len(private))
-    return found
+    return pairs
 
 
 Parts = tuple[Tensor, Tensor]
@@ -143,8 +143,8 @@ def _parts(images: np.ndarray, window: Window) -> Parts:
     halves = []
     for start in range(0, len(images), _COLUMNS):
         grey = _images(images[start : start + _COLUMNS]).mean(1, keepdim=True)
-        shown = grey if window == _WHOLE else _crop(grey, torch.tensor([window]).expand(len(grey), 3), 2 * _COARSE)
-        small = functional.interpolate(shown, (_COARSE, _COARSE), mode="area")
+        cropped = grey if window == _WHOLE else _crop(grey, torch.tensor([window]).expand(len(grey), 3), 2 * _COARSE)
+        small = functional.interpolate(cropped, (_COARSE, _COARSE), mode="area")
         small = small - small.mean((2, 3), keepdim=True)
         small = small / small.flatten(1).norm(dim=1).clamp_min(1e-3).reshape(-1, 1, 1, 1)
         turned, left = small.flip(-1), slice(0, _COARSE // 2)
@@ -157,7 +157,7 @@ def _similar(
     public: np.ndarray, block: np.ndarray, views: dict[Window, Parts], limit: float
 ) -> dict[int, tuple[int, bool, float]]:
     """By position in the block: the public match, whether it is mirrored, and the difference."""
-    own = {window: _parts(block, window) for window in {mine for mine, _ in WINDOWS}}
+    block_views = {window: _parts(block, window) for window in {mine for mine, _ in WINDOWS}}
     pieces = [(number, start) for number in range(len(WINDOWS)) for start in range(0, len(public), _COLUMNS)]
     memory = torch.empty(len(block) * _COLUMNS)
 
@@ -165,7 +165,7 @@ def _similar(
         """Cosines of these rows with a piece of the public images; the larger of plain and mirrored."""
         number, start = piece
         mine, theirs = WINDOWS[number]
-        (even, odd), (all_even, all_odd) = own[mine], views[theirs]
+        (even, odd), (all_even, all_odd) = block_views[mine], views[theirs]
         columns = all_odd[start : start + _COLUMNS].t()
         odd, even = odd[rows], even[rows]
         both = torch.mm(odd, columns, out=memory[: len(odd) * columns.shape[1]].view(len(odd), columns.shape[1]))
@@ -177,13 +177,13 @@ def _similar(
     piece_of = chosen[rows, kept]
     place = torch.empty_like(rows)
     for piece in piece_of.unique().tolist():  # position of the best match in the piece
-        some = piece_of == piece
-        place[some] = cosines(pieces[piece], rows[some]).argmax(1) + pieces[piece][1]
+        mask = piece_of == piece
+        place[mask] = cosines(pieces[piece], rows[mask]).argmax(1) + pieces[piece][1]
     number = torch.tensor([number for number, _ in pieces])[piece_of]
     mirrored = torch.zeros(len(rows), dtype=torch.bool)
     for index, (mine, theirs) in enumerate(WINDOWS):
-        some = number == index
-        mirrored[some] = (own[mine][1][rows[some]] * views[theirs][1][place[some]]).sum(1) < 0
+        mask = number == index
+        mirrored[mask] = (block_views[mine][1][rows[mask]] * views[theirs][1][place[mask]]).sum(1) < 0
     if not len(rows):
         return {}
     mine, theirs = (torch.tensor(windows)[number] for windows in zip(*WINDOWS, strict=True))
@@ -203,34 +203,34 @@ class _Candidates(NamedTuple):
 
 
 def _registered(
-    public: np.ndarray, block: np.ndarray, found: _Candidates, limit: float
+    public: np.ndarray, block: np.ndarray, candidates: _Candidates, limit: float
 ) -> dict[int, tuple[int, bool, float]]:
-    theirs = found.theirs
+    theirs = candidates.theirs
 
-    def shown(some: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    def shown(batch: Tensor, side: int) -> tuple[Tensor, Tensor]:
         """The window on each private image, and the whole public one."""
-        own = _crop(_images(block[found.rows[some].numpy()]), found.mine[some], side)
-        other = _images(public[found.public[some].numpy()])
-        return own, torch.where(found.mirrored[some].reshape(-1, 1, 1, 1), other.flip(-1), other)
+        window = _crop(_images(block[candidates.rows[batch].numpy()]), candidates.mine[batch], side)
+        whole = _images(public[candidates.public[batch].numpy()])
+        return window, torch.where(candidates.mirrored[batch].reshape(-1, 1, 1, 1), whole.flip(-1), whole)
 
-    left = torch.arange(len(found.rows))
-    difference = torch.zeros(len(left))
+    remaining = torch.arange(len(candidates.rows))
+    difference = torch.zeros(len(remaining))
     for side, step, most in (*_STAGES[:-1], (*_STAGES[-1], limit)):
         parts = [difference[:0]]
-        for some in left.split(_PAIRS) if len(left) else ():
-            theirs[some], rest = _best_window(*shown(some, side), theirs[some], side, step)
+        for batch in remaining.split(_PAIRS) if len(remaining) else ():
+            theirs[batch], rest = _best_window(*shown(batch, side), theirs[batch], side, step)
             parts.append(rest)
         difference = torch.cat(parts)
         going_on = difference <= most
-        left, difference = left[going_on], difference[going_on]
+        remaining, difference = remaining[going_on], difference[going_on]
     result: dict[int, tuple[int, bool, float]] = {}
-    for some, rest in zip(left.split(_PAIRS), difference.split(_PAIRS), strict=True) if len(left) else ():
-        own, other = shown(some, SIDE)
-        alike = _difference(_detail(own), _detail(_crop(other, theirs[some], SIDE))) <= _DETAIL * limit
-        for place, least in zip(some[alike].tolist(), rest[alike].tolist(), strict=True):
-            row = int(found.rows[place])
+    for batch, rest in zip(remaining.split(_PAIRS), difference.split(_PAIRS), strict=True) if len(remaining) else ():
+        window, whole = shown(batch, SIDE)
+        alike = _difference(_detail(window), _detail(_crop(whole, theirs[batch], SIDE))) <= _DETAIL * limit
+        for place, least in zip(batch[alike].tolist(), rest[alike].tolist(), strict=True):
+            row = int(candidates.rows[place])
             if row not in result or least < result[row][2]:
-                result[row] = int(found.public[place]), bool(found.mirrored[place]), least
+                result[row] = int(candidates.public[place]), bool(candidates.mirrored[place]), least
     return result
 
 
@@ -241,25 +241,25 @@ def _detail(pixels: Tensor) -> Tensor:
     return grey - coarse.repeat_interleave(_SQUARE, 2).repeat_interleave(_SQUARE, 3)
 
 
-def _best_window(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
+def _best_window(private: Tensor, public: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
     """The best of 27 windows (n, 3) on public images (n, 3, 32, 32), and the difference over contrast it leaves."""
-    least, best = torch.full((len(own),), torch.inf), windows.clone()
+    least, best = torch.full((len(private),), torch.inf), windows.clone()
     for growth in (1.0, 1 - step, 1 + step):  # ties keep the window
         for right in (0.0, -step, step):
             for down in (0.0, -step, step):
                 tried = windows * torch.tensor([growth, 1, 1]) + torch.tensor([0, right, down])
-                rest = _difference(own, _crop(other, tried, side))
+                rest = _difference(private, _crop(public, tried, side))
                 better = rest < least
                 least, best = torch.where(better, rest, least), torch.where(better[:, None], tried, best)
     return best, least
 
 
-def _difference(own: Tensor, other: Tensor) -> Tensor:
+def _difference(first: Tensor, second: Tensor) -> Tensor:
     """Root mean square difference (n,) over the first one's contrast, of images (n, 3, S, S) in [0, 1]."""
-    if own.shape[-1] == SIDE:  # the finest scale contains compression and filter artefacts
-        own, other = (functional.avg_pool2d(pixels, 2) for pixels in (own, other))
-    contrast = own.std((2, 3)).square().mean(1).sqrt()
-    return (own - other).square().mean((1, 2, 3)).sqrt() / (contrast + _LEAST_CONTRAST)
+    if first.shape[-1] == SIDE:  # the finest scale contains compression and filter artefacts
+        first, second = (functional.avg_pool2d(pixels, 2) for pixels in (first, second))
+    contrast = first.std((2, 3)).square().mean(1).sqrt()
+    return (first - second).square().mean((1, 2, 3)).sqrt() / (contrast + _LEAST_CONTRAST)
 
 
 def _images(pixels: np.ndarray) -> Tensor:
@@ -302,22 +302,22 @@ def find_alike(public: Tensor, private: Tensor, *, on_progress: OnProgress | Non
             "give a larger public set, or leave `backbone` out",
         )
     mean = public.mean(0)
-    known, sought = (functional.normalize(features - mean, dim=1) for features in (public, private))
-    total, apart = len(known) + len(sought), torch.empty(len(known))
-    for start in range(0, len(known), _BLOCK):
-        cosines = known[start : start + _BLOCK] @ known.T
+    references, queries = (functional.normalize(features - mean, dim=1) for features in (public, private))
+    total, apart = len(references) + len(queries), torch.empty(len(references))
+    for start in range(0, len(references), _BLOCK):
+        cosines = references[start : start + _BLOCK] @ references.T
         rows = torch.arange(len(cosines))
         cosines[rows, start + rows] = -torch.inf  # not from itself
         apart[start : start + _BLOCK] = 1 - cosines.topk(OTHERS).values[:, -1]
         if on_progress is not None:
             on_progress(start + len(cosines), total)
-    found = []
-    for start in range(0, len(sought), _BLOCK):
-        cosine, match = (sought[start : start + _BLOCK] @ known.T).max(1)
+    pairs = []
+    for start in range(0, len(queries), _BLOCK):
+        cosine, match = (queries[start : start + _BLOCK] @ references.T).max(1)
         share = (1 - cosine).clamp_min(0) / apart[match].clamp_min(1e-12)
         for row in (share < NEARER).nonzero().flatten().tolist():
             nearest = int(match[row])
-            found.append(Pair(private=start + row, public=nearest, difference=float(share[row]), by_features=True))
+            pairs.append(Pair(private=start + row, public=nearest, difference=float(share[row]), by_features=True))
         if on_progress is not None:
-            on_progress(len(known) + start + len(cosine), total)
-    return found
+            on_progress(len(references) + start + len(cosine), total)
+    return pairs

@@ -111,7 +111,7 @@ class Contents:
         """The files of a part, and the range of its records in each."""
         count = self.counts[part]
         rows = (range(start, min(start + self.rows, count)) for start in range(0, count, self.rows))
-        return [(f"{part}-{number:05d}.safetensors", some) for number, some in enumerate(rows)]
+        return [(f"{part}-{number:05d}.safetensors", records) for number, records in enumerate(rows)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -167,9 +167,9 @@ class Cache:
                 _without_locations(self.contents.to_dict()),
                 _without_locations(json.loads(json.dumps(contents.to_dict()))),
             )
-            if odd := _differences(was, now):
+            if differences := _differences(was, now):
                 raise SfumatoError(
-                    f"cache {str(self.path)!r} was started with other settings: {', '.join(odd)}",
+                    f"cache {str(self.path)!r} was started with other settings: {', '.join(differences)}",
                     "repeat the original command, or give another `directory`",
                 )
             return
@@ -222,10 +222,10 @@ class Cache:
             raise SfumatoError(
                 f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
             )
-        known = {"labels": labels, "codes": codes}
+        arrays = {"labels": labels, "codes": codes}
         if "users" in contents.source:  # as declared in the contents
-            known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
-        write_piece(self.path / name, stored, known, cache=contents.identity)
+            arrays |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
+        write_piece(self.path / name, stored, arrays, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
         """A part of a complete cache. All files are read once and checked against their SHA-256.

@@ -38,7 +38,7 @@ class SourceKind:
     find: str | None = None
 
     def load(self, argument: str, order: Any) -> Any:
-        """Reads the source, as its reader does: `Parts` of what an `Order` asks for."""
+        """Reads the source with its reader: the `Parts` for an `Order`."""
         return _reader(self.reader)(argument, order)
 
 
@@ -77,9 +77,9 @@ def refuse_absent(spec: str) -> None:
     elif name == "folder" and is_data_set(argument):
         raise hugging_face_error(argument)
     elif kind.argument == "PATH" and not os.path.exists(expanded(argument)):
-        made = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
+        alternative = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
         raise SfumatoError(
-            f"{kind.called} {str(expanded(argument))!r} does not exist", f"correct the path after {name}:{made}"
+            f"{kind.called} {str(expanded(argument))!r} does not exist", f"correct the path after {name}:{alternative}"
         )
 
 
@@ -125,7 +125,7 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"did you mean {near[0]}{colon}{argument}"
         elif not colon and os.sep in spec:
             remedy = f"no run is there either; {remedy}"
-        named = [known for known in torchvision_names() if known.lower() == spec.lower()] if spec.isidentifier() else []
+        named = [entry for entry in torchvision_names() if entry.lower() == spec.lower()] if spec.isidentifier() else []
         if named:
             remedy = f"write torchvision:{named[0]}"
         elif is_cache(spec):

@@ -62,15 +62,15 @@ def _bytes(content: bytes) -> Iterator[int]:
 
 def _unpacked(content: bytes, most: int) -> int:
     """Number of bytes in the compressed stream, counted up to `most`."""
-    unpacker, place, found = zlib.decompressobj(), 8, 0
-    while place + 8 <= len(content) and found < most:
+    unpacker, place, count = zlib.decompressobj(), 8, 0
+    while place + 8 <= len(content) and count < most:
         length, kind = int.from_bytes(content[place : place + 4], "big"), content[place + 4 : place + 8]
-        given = content[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
-        while given and found < most:
-            found += len(unpacker.decompress(given, _AT_ONCE))
-            given = unpacker.unconsumed_tail
+        compressed = content[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
+        while compressed and count < most:
+            count += len(unpacker.decompress(compressed, _AT_ONCE))
+            compressed = unpacker.unconsumed_tail
         place += length + 12
-    return found
+    return count
 
 
 MOST_BITS = 16
@@ -205,21 +205,21 @@ def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
         return
     if levels is None:
         raise undeclared(name)
-    odd = None
+    why = None
     if is_deep_grey(image):
         big_endian = getattr(getattr(image, "tag_v2", None), "prefix", None) == b"MM"
         if _tag(image, _PHOTOMETRIC) == (0,):
-            odd = "has 16-bit pixels in which 0 is white"
+            why = "has 16-bit pixels in which 0 is white"
         elif signed and big_endian and _tag(image, _COMPRESSION) not in ((), (1,)):
-            odd = "has signed 16-bit pixels, compressed in big-endian order"
+            why = "has signed 16-bit pixels, compressed in big-endian order"
     elif levels.window is not None or levels.black_and_white[1] != white:
-        odd = f"has colours of up to {white}, of which only eight bits can be read"
+        why = f"has colours of up to {white}, of which only eight bits can be read"
     elif _tag(image, _PLANES) == (2,):
-        odd = "has 16-bit colours in separate planes"
+        why = "has 16-bit colours in separate planes"
     elif "transparency" in image.info:
-        odd = "has a 16-bit transparent colour"
-    if odd:
-        raise SfumatoError(f"{name} {odd}, which is not supported", "save it with 8 bits, or as a plain 16-bit grey")
+        why = "has a 16-bit transparent colour"
+    if why:
+        raise SfumatoError(f"{name} {why}, which is not supported", "save it with 8 bits, or as a plain 16-bit grey")
 
 
 def deep_grey_in_eight_bits(image: Image.Image, levels: Levels, name: str) -> Image.Image:

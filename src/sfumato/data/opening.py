@@ -97,19 +97,19 @@ def open_source(
     >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
     ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
     """
-    asked = choose_reader(spec)
+    choice = choose_reader(spec)
     declared = replace(declared or Declared(), **facts)
     declared.check_counts()
-    published = asked.kind in PUBLISHED
+    published = choice.kind in PUBLISHED
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
-    if asked.kind == CACHE:
+    if choice.kind == CACHE:
         return open_cache(parse(spec)[1], declared, owner_key, progress)
-    where = asked.where
-    declared.refuse_foreign(where, asked.like)
-    given, declared = declared.given, declared.checked()
+    where = choice.where
+    declared.refuse_foreign(where, choice.like)
+    declared_facts, declared = declared.given, declared.checked()
     order = Order(declared=declared, owner_key=owner_key, progress=progress)
-    loaded = asked.load(order)
+    loaded = choice.load(order)
     texts = loaded.tokens is not None
     declared.refuse_of_other_form(where, "texts" if texts else "images")
     _check_parts(loaded, where, open_set=declared.purpose.open_set)
@@ -120,7 +120,7 @@ def open_source(
     users = count_users(declared.people.users, train, where)
     seen = train if loaded.zoomed is None else loaded.zoomed
     return Source(
-        kind=asked.kind,
+        kind=choice.kind,
         train=train,
         test=test,
         zoomed=loaded.zoomed,
@@ -130,7 +130,7 @@ def open_source(
         size=train.shape[1],
         channels=1 if texts else train.shape[3],
         public=published if declared.public is None else declared.public,
-        read=() if published else _read(given, texts=texts),
+        read=() if published else _read(declared_facts, texts=texts),
         users_read=users is not None and declared.people.users is None,
         bit_depth=declared.pixels.bit_depth,
         window=declared.pixels.window,
@@ -141,7 +141,7 @@ def open_source(
         stored_digest=stored,
         pixels=pixels,
         assignment=assignment(owner_key, train, test),
-        places=places_of(spec) if asked.spelt else (),
+        places=places_of(spec) if choice.spelt else (),
         size_rule=loaded.size_rule,
         has_own_split=loaded.has_own_split,
         cropped_share=loaded.cropped_share,
@@ -152,23 +152,23 @@ def open_source(
     )
 
 
-def _read(given: Collection[str], *, texts: bool) -> tuple[str, ...]:
+def _read(declared: Collection[str], *, texts: bool) -> tuple[str, ...]:
     """The facts that were read from the data because they were not declared."""
-    named = set(given) | ({"classes"} if {"label_columns", "task"} & set(given) else set())
+    named = set(declared) | ({"classes"} if {"label_columns", "task"} & set(declared) else set())
     facts = tuple(fact for fact in (("examples", "classes") if texts else FACTS) if fact not in named)
     # Depends on the option alone: otherwise the fact's presence would reveal whether a file was unreadable.
-    return (*facts, LEFT_OUT) if "skip_unreadable" in given else facts
+    return (*facts, LEFT_OUT) if "skip_unreadable" in declared else facts
 
 
 def _check_groups(loaded: Parts, spec: str) -> None:
     """Refuses a user in two groups."""
-    known: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for part in (loaded.train, loaded.test):
         if part.users is None or part.groups is None:
             continue
         for user, group in zip(part.users.tolist(), part.groups.tolist(), strict=True):
-            if known.setdefault(user, group) != group:
-                problem = f"user {user!r} of {spec!r} is in the groups {known[user]!r} and {group!r}"
+            if group_of.setdefault(user, group) != group:
+                problem = f"user {user!r} of {spec!r} is in the groups {group_of[user]!r} and {group!r}"
                 raise SfumatoError(problem, "give each user one group")
 
 
@@ -187,10 +187,10 @@ def _check_subgroups(loaded: Parts, purpose: Purpose, spec: str) -> None:
             "leave it out",
         )
     parts = (loaded.train, loaded.test)
-    found = {name for part in parts if part.subgroups is not None for name in np.unique(part.subgroups)}
-    if len(found) > MOST_GROUPS:
+    groups = {name for part in parts if part.subgroups is not None for name in np.unique(part.subgroups)}
+    if len(groups) > MOST_GROUPS:
         raise SfumatoError(
-            f"the column {purpose.groups_from!r} of {spec} has {len(found)} groups",
+            f"the column {purpose.groups_from!r} of {spec} has {len(groups)} groups",
             f"give a column with at most {MOST_GROUPS}",
         )
 
@@ -204,8 +204,8 @@ def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:
             test.labels,
             loaded.classes,
             where=repr(spec),
-            listed=loaded.classes_listed,
-            parted=loaded.has_own_split,
+            classes_listed=loaded.classes_listed,
+            has_own_split=loaded.has_own_split,
             record=record,
         )
     for name, part in (("training", train), ("test", test)):
@@ -227,7 +227,7 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
         )
     cache = Cache(path)
     contents = cache.contents
-    known = dict(contents.source)
+    facts = dict(contents.source)
     train, test = (cache.records(part, progress=progress) for part in ("train", "test"))
     _check_labels(np.concatenate([train.labels, test.labels]), cache)
     for part in (train, test):
@@ -235,14 +235,14 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
             refuse_several(user, f"a record of features:{cache.path}")
     held = json.dumps([contents.identity, train.sums, test.sums])
     if declared.examples is not None:
-        known |= {"examples": declared.examples, "read": [fact for fact in known["read"] if fact != "examples"]}
+        facts |= {"examples": declared.examples, "read": [fact for fact in facts["read"] if fact != "examples"]}
     if declared.people.users is not None:
-        known |= {"users": count_users(declared.people.users, train, f"features:{cache.path}"), "users_read": False}
+        facts |= {"users": count_users(declared.people.users, train, f"features:{cache.path}"), "users_read": False}
     if declared.public is not None:
-        known["public"] = declared.public
-    known[PLACES] = (*places_of(f"features:{cache.path}"), *known[PLACES])
+        facts["public"] = declared.public
+    facts[PLACES] = (*places_of(f"features:{cache.path}"), *facts[PLACES])
     return from_facts(
-        {**known, "kind": "features"},
+        {**facts, "kind": "features"},
         train=train,
         test=test,
         test_fraction=contents.test_fraction,

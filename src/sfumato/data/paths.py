@@ -62,8 +62,8 @@ def places_of(spec: str) -> tuple[str, ...]:
     place, (kind, _, argument) = place_of(spec), spec.partition(":")
     if place == spec:  # no path, or already canonical
         return (place,)
-    given = f"{kind}:{os.path.abspath(expanded(argument))}"
-    return (place,) if given == place else (place, given)
+    spelling = f"{kind}:{os.path.abspath(expanded(argument))}"
+    return (place,) if spelling == place else (place, spelling)
 
 
 def without_pattern(spec: str) -> str:
@@ -107,10 +107,10 @@ def unreadable(name: str, problem: str = "is broken or truncated") -> Unreadable
     return UnreadableError(f"{name} {problem}", "replace the file, or remove it")
 
 
-def several_images(name: str, what: str, each: str) -> UnreadableError:
+def several_images(name: str, problem: str, each: str) -> UnreadableError:
     """The error for a file that holds several images."""
     return UnreadableError(
-        f"{name} {what}, but a single image is needed", f"save {each} as a separate file, or remove it"
+        f"{name} {problem}, but a single image is needed", f"save {each} as a separate file, or remove it"
     )
 
 

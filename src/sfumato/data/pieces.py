@@ -31,21 +31,21 @@ _CHECKED = 4 << 20
 MOST_LABELS = 1 << 16
 
 
-def damaged(path: Path, what: str) -> SfumatoError:
+def damaged(path: Path, problem: str) -> SfumatoError:
     """The error for a file of a cache that is not as it was written."""
-    return SfumatoError(f"{path} {what}", "delete it and repeat the command of sfumato features")
+    return SfumatoError(f"{path} {problem}", "delete it and repeat the command of sfumato features")
 
 
-def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *, cache: str) -> None:
+def write_piece(path: Path, features: Tensor, arrays: Mapping[str, np.ndarray], *, cache: str) -> None:
     """Writes a piece atomically.
 
     Args:
         features: (n, S, D), in the stored dtype.
-        known: `labels`, `codes` and, if known, `users` and `groups`, as for `Cache.write`.
+        arrays: `labels`, `codes` and, if known, `users` and `groups`, as for `Cache.write`.
         cache: identity of its cache.
     """
     tensors = {"features": features}
-    for name, array in known.items():
+    for name, array in arrays.items():
         stored = np.array(array)  # safetensors needs an array that owns its memory
         if name in _TEXTS:
             stored = np.char.encode(array, "utf-8").view(np.uint8).reshape(len(array), -1)
@@ -78,8 +78,8 @@ class CachedRecords:
         self._pieces, self._which = pieces, which
         self._starts = np.cumsum([0, *(piece.shape[0] for piece in pieces)])
         empty = np.zeros(0, np.int64), as_array(())
-        known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
-        labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
+        columns = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
+        labels, codes = (np.concatenate(arrays) for arrays in zip(*columns, strict=True))
         self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
         self.users, self.groups = (self._texts(name) for name in _TEXTS)
 
@@ -126,8 +126,8 @@ class CachedRecords:
         if not held:
             return None
         if len(held) < len(self._pieces):
-            (odd, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
-            raise damaged(odd, f"lacks the {name} that other pieces hold")
+            (incomplete, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
+            raise damaged(incomplete, f"lacks the {name} that other pieces hold")
         texts = np.concatenate(held)
         return texts if self._which is None else texts[self._which]
 
@@ -150,9 +150,10 @@ class CachedRecords:
 
     def joined(self, other: CachedRecords) -> CachedRecords:
         """These records and those of another part of the same cache."""
-        places = (np.arange(len(records)) if records._which is None else records._which for records in (self, other))
-        own, others = places
-        return CachedRecords(self._pieces + other._pieces, np.concatenate([own, self._starts[-1] + others]))
+        first, second = (
+            np.arange(len(records)) if records._which is None else records._which for records in (self, other)
+        )
+        return CachedRecords(self._pieces + other._pieces, np.concatenate([first, self._starts[-1] + second]))
 
     def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int, slice]]:
         """Runs of requested records that are adjacent on disk: piece, first record in it, and target slice."""
@@ -211,11 +212,11 @@ class Piece:
             fits = end == size and shapes["features"] == shape and shapes["codes"][1] == 2 * LENGTH
             fits = fits and all(form[0] == shape[0] for form in shapes.values())
             fits = fits and all(len(shapes[name]) == 2 for name in held[2:])
-            own = parse_json(header["__metadata__"][_METADATA])
-            sha256 = str(own.pop("sha256"))
+            metadata = parse_json(header["__metadata__"][_METADATA])
+            sha256 = str(metadata.pop("sha256"))
         except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
             raise damaged(path, f"is damaged ({error!r})") from None
-        if own != {"cache": cache, "piece": path.name}:
+        if metadata != {"cache": cache, "piece": path.name}:
             raise damaged(path, "belongs to another cache")
         if not fits:
             raise damaged(path, "is truncated or of another shape")
@@ -228,9 +229,9 @@ class Piece:
         rows = max(1, _CHECKED // self.record_bytes)
         memory = np.empty((rows, self.record_bytes), np.uint8)
         for first in range(0, self.shape[0], rows):
-            some = memory[: min(rows, self.shape[0] - first)]
-            self.fill(some, first)
-            code.update(some.data)
+            block = memory[: min(rows, self.shape[0] - first)]
+            self.fill(block, first)
+            code.update(block.data)
         for name in self.shapes:
             if name != "features":
                 code.update(self._array(name).data)

@@ -68,15 +68,15 @@ def as_array(codes: Iterable[bytes]) -> np.ndarray:
 def find_known(codes: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Which records, bool (N,), share either code with one of `among`; both uint8 (N, 32).
 
-    >>> own, others = np.arange(96, dtype=np.uint8).reshape(3, 32), np.zeros((1, 32), np.uint8)
-    >>> others[0, 16:] = own[1, 16:]
-    >>> find_known(own, others).tolist()
+    >>> codes, among = np.arange(96, dtype=np.uint8).reshape(3, 32), np.zeros((1, 32), np.uint8)
+    >>> among[0, 16:] = codes[1, 16:]
+    >>> find_known(codes, among).tolist()
     [False, True, False]
     """
     if not len(codes) or not len(among):
         return np.zeros(len(codes), bool)
-    one, other = (np.ascontiguousarray(array).view(f"V{LENGTH}") for array in (codes, among))
-    return np.asarray(np.isin(one, other).any(axis=1))
+    halves, known_halves = (np.ascontiguousarray(array).view(f"V{LENGTH}") for array in (codes, among))
+    return np.asarray(np.isin(halves, known_halves).any(axis=1))
 
 
 def keyed_position(owner_key: bytes, content: bytes) -> float:
@@ -144,17 +144,17 @@ BY_CLASS = "class"
 """`user_from` if each class is one user, named like the class."""
 
 
-def check_by_class(declared: Declared, where: str, *, has_own_split: bool, own: str | None = None) -> None:
+def check_by_class(declared: Declared, where: str, *, has_own_split: bool, user_field: str | None = None) -> None:
     """Refuses classes as users if records have several labels or other users, or if the split would separate classes.
 
     Args:
         where: name of the data set in errors.
         has_own_split: whether the data set has two parts.
-        own: where the data themselves name users, if they do.
+        user_field: where the data themselves name users, if they do.
     """
     rule = f"`user_from={BY_CLASS}`"
-    if own is not None:
-        raise SfumatoError(f"{where} has the {own}, but {rule} is also given", "leave one of them out")
+    if user_field is not None:
+        raise SfumatoError(f"{where} has the {user_field}, but {rule} is also given", "leave one of them out")
     if declared.labels.label_columns is not None:
         raise SfumatoError(
             f"{rule} makes each class one user, but `label_columns` give an image several classes",

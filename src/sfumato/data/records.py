@@ -101,14 +101,14 @@ class Identities:
     def __init__(self) -> None:
         self._numbers = array("Q")
 
-    def add(self, path: Path, known: os.stat_result) -> None:
+    def add(self, path: Path, file_stat: os.stat_result) -> None:
         """Adds a file.
 
         Args:
-            known: its `os.stat`, with links followed.
+            file_stat: its `os.stat`, with links followed.
         """
-        if known.st_ino:
-            self._numbers.extend((known.st_dev, known.st_ino & _ALL))
+        if file_stat.st_ino:
+            self._numbers.extend((file_stat.st_dev, file_stat.st_ino & _ALL))
         else:  # some file systems have no inode numbers
             code = hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
             self._numbers.extend((int.from_bytes(code[:8], "big"), int.from_bytes(code[8:], "big")))
@@ -162,16 +162,16 @@ class BaseRecords:
     def __post_init__(self) -> None:
         if self.labels.dtype != np.int64 or self.labels.ndim not in (1, 2):
             raise TypeError(f"labels must be int64 (N,) or (N, L), got {self.labels.dtype} {self.labels.shape}")
-        for name, known in self._arrays().items():
-            if len(known) != len(self) or (name in ("users", "groups", "subgroups") and known.ndim != 1):
-                raise TypeError(f"{name} must have {len(self)} rows, got {known.shape}")
+        for name, rows in self._arrays().items():
+            if len(rows) != len(self) or (name in ("users", "groups", "subgroups") and rows.ndim != 1):
+                raise TypeError(f"{name} must have {len(self)} rows, got {rows.shape}")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        known = {column.name: getattr(self, column.name) for column in fields(self)}
-        return {name: array for name, array in known.items() if isinstance(array, np.ndarray)}
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        return {name: array for name, array in values.items() if isinstance(array, np.ndarray)}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -189,7 +189,7 @@ class BaseRecords:
 
     def select(self, which: np.ndarray) -> Self:
         """The records where the mask (N,) is true."""
-        kept = {name: known[which] for name, known in self._arrays().items()}
+        kept = {name: rows[which] for name, rows in self._arrays().items()}
         return replace(self, **{"rows": np.flatnonzero(which), **kept})
 
 
@@ -304,10 +304,10 @@ def numbered(texts: np.ndarray) -> tuple[np.ndarray, list[str]]:
     (array([1, 0, 1]), ['a', 'b'])
     """
     pieces = [slice(start, start + _BLOCK) for start in range(0, len(texts), _BLOCK)]
-    found: set[str] = set()
+    distinct: set[str] = set()
     for piece in pieces:
-        found.update(texts[piece].tolist())
-    names = sorted(found)
+        distinct.update(texts[piece].tolist())
+    names = sorted(distinct)
     places = {name: place for place, name in enumerate(names)}
     numbers = (places[text] for piece in pieces for text in texts[piece].tolist())
     return np.fromiter(numbers, np.int64, len(texts)), names
@@ -328,8 +328,8 @@ def map_in_threads(
     Short work is done without threads, which would mostly wait for the interpreter.
     """
 
-    def some(several: Sequence[Item]) -> list[Result]:
-        return [work(item) for item in several]
+    def work_on(block: Sequence[Item]) -> list[Result]:
+        return [work(item) for item in block]
 
     with contextlib.ExitStack() as stack:
         pool, done = None, 0
@@ -337,7 +337,7 @@ def map_in_threads(
             block = items[start : start + _BLOCK]
             block = block.tolist() if isinstance(block, np.ndarray) else block
             began = time.perf_counter()
-            results = iter(some(block[:_TRIED]))
+            results = iter(work_on(block[:_TRIED]))
             if time.perf_counter() - began < _TRIED * _SHORT:
                 results = itertools.chain(results, map(work, block[_TRIED:]))
             else:
@@ -345,7 +345,7 @@ def map_in_threads(
                     pool = ThreadPoolExecutor()
                     stack.callback(pool.shutdown, cancel_futures=True)
                 pieces = (block[first : first + _PIECE] for first in range(_TRIED, len(block), _PIECE))
-                results = itertools.chain(results, itertools.chain.from_iterable(pool.map(some, pieces)))
+                results = itertools.chain(results, itertools.chain.from_iterable(pool.map(work_on, pieces)))
             for result in results:
                 done += 1
                 if progress is not None:

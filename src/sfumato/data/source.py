@@ -197,12 +197,12 @@ class Source:
             return places % len(self.classes)
         return (places[:, None] + np.arange(len(self.classes))) // 2 % 2
 
-    def require_classes(self, what: str) -> None:
+    def require_classes(self, feature: str) -> None:
         """Refuses multilabel sources, and next words, for a feature that needs one class for each record."""
         if self.next_words or self.multilabel:
             has = "the words of its texts" if self.next_words else f"{len(self.classes)} independent labels"
             raise SfumatoError(
-                f"{what} needs one class for each record, but the source has {has}",
+                f"{feature} needs one class for each record, but the source has {has}",
                 "leave it out, or give a source with one label for each record",
             )
 
@@ -219,10 +219,10 @@ class Source:
     @property
     def backbone(self) -> str | None:
         """The network that computed the features; None for images, or if unknown."""
-        known = None if self.cache is None else self.cache.contents.backbone
-        if known is None:
+        network = None if self.cache is None else self.cache.contents.backbone
+        if network is None:
             return None
-        return f"{known['name']}, whitened by public images" if known.get("whitened_by") else known["name"]
+        return f"{network['name']}, whitened by public images" if network.get("whitened_by") else network["name"]
 
     @cached_property
     def cached_views(self) -> int | None:
@@ -243,17 +243,16 @@ class Source:
         """Shape of one record as model input: (C, H, W), (D,) or (T,)."""
         return self.form.shape
 
-    def require_images(self, what: str) -> None:
+    def require_images(self, feature: str) -> None:
         """Refuses texts for a feature that needs images, such as "sfumato features"."""
         if self.tokens is not None:
-            raise SfumatoError(f"{what} is for images, but the source holds texts", "give a source of images")
+            raise SfumatoError(f"{feature} is for images, but the source holds texts", "give a source of images")
 
     def images_for(self, views: Views) -> Part:
         """The training records with the images from which these views are cut: of `size`, or the larger ones.
 
         Errors: `SfumatoError` if the images are too small for the views, if the source was opened with another zoom,
-            and
-        for views of texts.
+            and for views of texts.
         """
         if self.tokens is not None:
             views.refuse_for_texts()
@@ -285,13 +284,13 @@ _SPELT = {"material": "stored_digest", "parted": "has_own_split"}
 def facts(source: Source) -> dict[str, Any]:
     """The facts that a cache stores of its source, as plain data."""
     names = sorted(SOURCE_FACTS if source.train.users is None else SOURCE_FACTS | USER_FACTS)
-    known = {name: getattr(source, _SPELT.get(name, name)) for name in names}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+    values = {name: getattr(source, _SPELT.get(name, name)) for name in names}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def from_facts(known: Mapping[str, Any], **attributes: Any) -> Source:
+def from_facts(stored: Mapping[str, Any], **attributes: Any) -> Source:
     """A source from the facts stored in a cache and further attributes."""
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return Source(**{_SPELT.get(name, name): value for name, value in plain.items()} | attributes)
 
 
@@ -326,8 +325,8 @@ class DeviceRecords:
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """The records in these rows (n,) as stored, (n, ...), and their labels (n,) or (n, L)."""
-        there = _devices.to_device(rows, self._stored.device)
-        return self._stored.index_select(0, there), self._labels.index_select(0, there)
+        indices = _devices.to_device(rows, self._stored.device)
+        return self._stored.index_select(0, indices), self._labels.index_select(0, indices)
 
 
 def fits_on_device(records: Part, device: torch.device) -> bool:

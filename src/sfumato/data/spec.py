@@ -43,12 +43,12 @@ class SourceSpec(NestedChoices):
         """Whether the records are "images", "texts" or "next words"; None if only the records themselves show it."""
         from sfumato.data.kinds import parse
 
-        given = self.declared.given
-        if "task" in given:
+        declared = self.declared.given
+        if "task" in declared:
             return "next words"
         if parse(self.spec)[0] in IMAGES:
             return "images"
-        return "texts" if any(name in given for name in TEXT_OPTIONS) else None
+        return "texts" if any(name in declared for name in TEXT_OPTIONS) else None
 
     @property
     def feature_width(self) -> int | None:

@@ -74,9 +74,9 @@ def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, np.ndarray] |
     if part.users is None:
         return None
     users, names = by_user(part)
-    known = names.tolist()
-    known = known if isinstance(part, CachedRecords) else [user_code(owner_key, user) for user in known]
-    return np.frombuffer("".join(known).encode(), np.uint8).reshape(-1, 2 * LENGTH), users
+    cached = isinstance(part, CachedRecords)
+    codes = names.tolist() if cached else [user_code(owner_key, user) for user in names.tolist()]
+    return np.frombuffer("".join(codes).encode(), np.uint8).reshape(-1, 2 * LENGTH), users
 
 
 def shared_users(source: Source, owner_key: bytes, other: Source | None = None) -> int | None:
@@ -92,13 +92,13 @@ def shared_users(source: Source, owner_key: bytes, other: Source | None = None) 
     Returns:
         None if one of the parts has no users.
     """
-    one, two = [source.train, source.held_out], [source.test]
+    sides = [source.train, source.held_out], [source.test]
     if other is not None:
-        one, two = [*one, source.test], [other.train, other.held_out, other.test]
-    known = [[coded_users(part, owner_key) for part in parts if part is not None] for parts in (one, two)]
-    if any(users is None for parts in known for users in parts):
+        sides = [source.train, source.held_out, source.test], [other.train, other.held_out, other.test]
+    coded = [[coded_users(part, owner_key) for part in parts if part is not None] for parts in sides]
+    if any(users is None for parts in coded for users in parts):
         return None
-    first, second = ({code.tobytes() for users in parts if users is not None for code in users[0]} for parts in known)
+    first, second = ({code.tobytes() for users in parts if users is not None for code in users[0]} for parts in coded)
     return len(first & second)
 
 
@@ -125,7 +125,7 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
             "leave one of them out",
         )
     train = source.train
-    own = own_codes(train, owner_key)[:, :LENGTH]
+    record_codes = own_codes(train, owner_key)[:, :LENGTH]
 
     def coins(codes: np.ndarray, prefix: bytes = b"") -> np.ndarray:
         drawn = (in_test(owner_key, b"validation" + prefix + code.tobytes(), share) for code in codes)
@@ -133,7 +133,7 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
 
     users, rule = coded_users(train, owner_key), ""
     if users is None:
-        held_out = coins(own)
+        held_out = coins(record_codes)
     else:
         (codes, numbers), rule = users, " by user"
         held_out = coins(codes, b"user")[numbers]
@@ -252,14 +252,14 @@ def write_without(
         write(file, _table(parts, classes, kept, marked=marked).encode(), private=True)
         return f"csv:{file}"
     arrays: dict[str, np.ndarray] = {}
-    beside: dict[str, np.ndarray] = {}
+    columns: dict[str, np.ndarray] = {}
     for name, part in parts.items():
         arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
-        for column, known in (("users", part.users), ("groups", part.groups)):
-            if known is not None:
-                some = known[kept[name]]
-                beside[f"{column}_{name}"] = np.array(some.tolist(), np.str_) if some.dtype.kind == "T" else some
-    arrays |= beside | {"classes": np.array(classes)}
+        for column, texts in (("users", part.users), ("groups", part.groups)):
+            if texts is not None:
+                rows = texts[kept[name]]
+                columns[f"{column}_{name}"] = np.array(rows.tolist(), np.str_) if rows.dtype.kind == "T" else rows
+    arrays |= columns | {"classes": np.array(classes)}
     if marked:
         arrays[MARK] = np.array(True)
     memory = io.BytesIO()
@@ -274,15 +274,15 @@ def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     columns = {name: {"user": part.users, "group": part.groups} for name, part in parts.items()}
-    given = [name for name in ("user", "group") if all(known[name] is not None for known in columns.values())]
+    present = [name for name in ("user", "group") if all(texts[name] is not None for texts in columns.values())]
     several = any(part.labels.ndim == 2 for part in parts.values())
-    lines.writerow(["path", *(classes if several else ["label"]), "split", *given, *([MARK] if marked else [])])
+    lines.writerow(["path", *(classes if several else ["label"]), "split", *present, *([MARK] if marked else [])])
     for name, part in parts.items():
         assert part.files is not None
-        beside = [known for column in given if (known := columns[name][column]) is not None]
+        values = [texts for column in present if (texts := columns[name][column]) is not None]
         for place in np.flatnonzero(kept[name]):
             labels = part.labels[place].tolist() if several else [classes[int(part.labels[place])]]
-            further = [known[place] for known in beside]
+            further = [texts[place] for texts in values]
             lines.writerow([Path(part.files[place]).resolve(), *labels, name, *further, *(["yes"] if marked else [])])
     return text.getvalue()
 
@@ -332,16 +332,16 @@ def streamed(
     users = {name: _Listed(part.users) for name, part in parts.items()}
     groups = {name: _Listed(part.groups) for name, part in parts.items() if part.groups is not None}
     matrices = {name: list(part.labels.shape) for name, part in parts.items() if part.labels.ndim > 1}
-    known = (("groups", groups), ("labels", matrices))
-    further = {name: some for name, some in known if some}
+    optional = (("groups", groups), ("labels", matrices))
+    further = {name: entries for name, entries in optional if entries}
     header = {"classes": list(classes), "shapes": shapes, "users": users} | further
     code.update(sum(map(len, _json(header))).to_bytes(8, "big"))
     for text in _json(header):
         code.update(text)
     for part in parts.values():
         code.update(np.ascontiguousarray(part.labels, dtype="<i8").data)
-        for some in pixels(part):
-            code.update(np.ascontiguousarray(some).data)
+        for block in pixels(part):
+            code.update(np.ascontiguousarray(block).data)
     return code.hexdigest()
 
 
@@ -357,8 +357,8 @@ class _Listed:
             return
         yield b"["
         for start in range(0, len(self._column), _BLOCK):
-            some = self._column[start : start + _BLOCK].tolist()
-            yield (b", " if start else b"") + json.dumps(some)[1:-1].encode()
+            block = self._column[start : start + _BLOCK].tolist()
+            yield (b", " if start else b"") + json.dumps(block)[1:-1].encode()
         yield b"]"
 
 
@@ -379,24 +379,24 @@ def _json(value: Any) -> Iterator[bytes]:
 def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
     """`Source.stored_digest` and `Source.pixels`."""
     codes = [own_codes(part, owner_key) for part in parts]
-    stored = _together(owner_key, b"material", np.concatenate([some[:, :LENGTH] for some in codes]))
-    return stored, _together(owner_key, b"material", np.concatenate([some[:, LENGTH:] for some in codes]))
+    stored = _together(owner_key, b"material", np.concatenate([part_codes[:, :LENGTH] for part_codes in codes]))
+    return stored, _together(owner_key, b"material", np.concatenate([part_codes[:, LENGTH:] for part_codes in codes]))
 
 
 def assignment(owner_key: bytes, *parts: Part) -> str:
     """`Source.assignment`."""
-    known = [coded_users(part, owner_key) for part in parts]
-    pairs, start = np.empty((sum(len(users[1]) for users in known if users), 4 * LENGTH), np.uint8), 0
-    for part, users in zip(parts, known, strict=True):
+    coded = [coded_users(part, owner_key) for part in parts]
+    pairs, start = np.empty((sum(len(users[1]) for users in coded if users), 4 * LENGTH), np.uint8), 0
+    for part, users in zip(parts, coded, strict=True):
         if users is None:
             return ""
         codes, owners = users
-        some, own = pairs[start : start + len(owners)], own_codes(part, owner_key)
-        for first in range(0, len(some), _BLOCK):
+        rows, record_codes = pairs[start : start + len(owners)], own_codes(part, owner_key)
+        for first in range(0, len(rows), _BLOCK):
             block = slice(first, first + _BLOCK)
-            some[block, : 2 * LENGTH] = codes[owners[block]]
-            some[block, 2 * LENGTH :] = own[block]
-        start += len(some)
+            rows[block, : 2 * LENGTH] = codes[owners[block]]
+            rows[block, 2 * LENGTH :] = record_codes[block]
+        start += len(rows)
     return grouping(owner_key, pairs)
 
 
@@ -408,7 +408,7 @@ def grouping(owner_key: bytes, pairs: np.ndarray) -> str:
     Args:
         pairs: uint8 (N, 64), for each record 32 bytes that name its user, and its two codes.
     """
-    found = list[str]()
+    digits = list[str]()
     for half in (slice(2 * LENGTH, 3 * LENGTH), slice(3 * LENGTH, None)):
         rising = np.concatenate([pairs[:, : 2 * LENGTH], pairs[:, half]], axis=1)
         rising = rising[np.argsort(rising.view(f"V{3 * LENGTH}")[:, 0])]
@@ -416,14 +416,14 @@ def grouping(owner_key: bytes, pairs: np.ndarray) -> str:
         ends = np.flatnonzero((names[1:] != names[:-1]).any(axis=1)) + 1
         groups = np.split(rising[:, 2 * LENGTH :], ends)
         digests = b"".join(hmac.digest(owner_key, b"group" + group.tobytes(), "sha256") for group in groups)
-        found.append(_together(owner_key, b"assignment", np.frombuffer(digests, np.uint8).reshape(-1, 32).copy()))
-    return "".join(found)
+        digits.append(_together(owner_key, b"assignment", np.frombuffer(digests, np.uint8).reshape(-1, 32).copy()))
+    return "".join(digits)
 
 
-def _together(owner_key: bytes, what: bytes, members: np.ndarray) -> str:
+def _together(owner_key: bytes, prefix: bytes, members: np.ndarray) -> str:
     """HMAC of members, uint8 (N, bytes), in rising order. Sorts them in place."""
     rising = members.view(f"S{members.shape[1]}").reshape(-1)
     rising.sort()
-    code = hmac.new(owner_key, what, hashlib.sha256)
+    code = hmac.new(owner_key, prefix, hashlib.sha256)
     code.update(members.data)
     return code.hexdigest()

@@ -95,8 +95,8 @@ class Tokens:
             raise TypeError("words are for the tokenizer words")
         if self.words is not None:
             object.__setattr__(self, "words", _checked(self.words))
-            if self.vocabulary != (own := len(self.words) + FIRST + self.further):
-                raise TypeError(f"vocabulary must be {own}, got {self.vocabulary}")
+            if self.vocabulary != (expected := len(self.words) + FIRST + self.further):
+                raise TypeError(f"vocabulary must be {expected}, got {self.vocabulary}")
         object.__setattr__(self, "_places", {word: place + FIRST for place, word in enumerate(self.words or ())})
 
     @classmethod
@@ -109,7 +109,7 @@ class Tokens:
             words: a file of public words, one per line, or the words themselves.
             numbers: whether the texts are already numbers.
         """
-        own = LENGTH if length is None else length
+        length = LENGTH if length is None else length
         if numbers:
             if words is not None:
                 raise SfumatoError("words are given, but the texts are already numbers", "leave `words` out")
@@ -118,16 +118,16 @@ class Tokens:
                     "the texts are numbers, but the size of their vocabulary is not declared",
                     "declare `vocabulary`, such as 30522: the largest number in private texts would reveal them",
                 )
-            return cls(length=own, vocabulary=vocabulary, tokenizer="numbers")
+            return cls(length=length, vocabulary=vocabulary, tokenizer="numbers")
         if words is None:
-            return cls(length=own, vocabulary=VOCABULARY if vocabulary is None else vocabulary)
+            return cls(length=length, vocabulary=VOCABULARY if vocabulary is None else vocabulary)
         if vocabulary is not None:
             raise SfumatoError(
                 f"vocabulary {vocabulary} and a list of words are both given",
                 "give one of them; a list has its own length",
             )
         listed = _listed(words) if isinstance(words, str) else tuple(words)
-        return cls(length=own, vocabulary=len(listed) + FIRST + cls.further, tokenizer="words", words=listed)
+        return cls(length=length, vocabulary=len(listed) + FIRST + cls.further, tokenizer="words", words=listed)
 
     @property
     def declaration(self) -> dict[str, Any]:
@@ -150,20 +150,20 @@ class Tokens:
     @property
     def described(self) -> str:
         """A description for statements and pages."""
-        how = {
+        method = {
             "hashing": f"words hashed to {self.vocabulary - FIRST:,} numbers",
             "words": f"words by a list of {self.vocabulary - FIRST - self.further:,}",
             "numbers": f"numbers below {self.vocabulary:,}",
         }[self.tokenizer]
         unspaced = "" if self.tokenizer == "numbers" else ", characters as words in scripts without spaces"
-        return f"the first {self.length} {how}{unspaced}, tokenizer {self.identity[:16]}"
+        return f"the first {self.length} {method}{unspaced}, tokenizer {self.identity[:16]}"
 
     def numbers(self, text: str) -> list[int]:
         """The numbers of all words of a text."""
-        found = WORD.findall(text.lower())
+        words = WORD.findall(text.lower())
         if self.tokenizer == "words":
-            return [self._places.get(word, UNKNOWN) for word in found]  # type: ignore[attr-defined]
-        return [FIRST + _hash(word) % (self.vocabulary - FIRST) for word in found]
+            return [self._places.get(word, UNKNOWN) for word in words]  # type: ignore[attr-defined]
+        return [FIRST + _hash(word) % (self.vocabulary - FIRST) for word in words]
 
     def pad(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """The first T numbers, padded with zeros: int32 (T,)."""
@@ -198,9 +198,9 @@ class Tokens:
             return self.pad(self.numbers(text))
         row = np.asarray(text)
         if self.tokenizer != "numbers" or row.ndim != 1 or row.dtype.kind not in "iu":
-            known = "rows of whole numbers" if self.tokenizer == "numbers" else "texts"
+            form = "rows of whole numbers" if self.tokenizer == "numbers" else "texts"
             raise SfumatoError(
-                f"the model reads {known}, got {type(text).__name__}",
+                f"the model reads {form}, got {type(text).__name__}",
                 "give numpy.array([12, 7, ...])" if self.tokenizer == "numbers" else "give a str for each text",
             )
         self.check(row, "the text")
@@ -208,28 +208,28 @@ class Tokens:
 
     def check(self, numbers: np.ndarray, where: str) -> None:
         """Refuses numbers outside the vocabulary."""
-        odd = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
-        if odd.size:
+        outside = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
+        if outside.size:
             raise SfumatoError(
-                f"{where} holds the number {odd.flat[0]}, but the vocabulary has {self.vocabulary:,}",
+                f"{where} holds the number {outside.flat[0]}, but the vocabulary has {self.vocabulary:,}",
                 "declare a larger `vocabulary`, or correct the numbers",
             )
 
-    def is_one(self, given: Any) -> bool:
+    def is_one(self, texts: Any) -> bool:
         """Whether this is a single text rather than several."""
-        if isinstance(given, np.ndarray):
-            return given.ndim == 1 and given.dtype.kind in "iu"
-        return isinstance(given, str)
+        if isinstance(texts, np.ndarray):
+            return texts.ndim == 1 and texts.dtype.kind in "iu"
+        return isinstance(texts, str)
 
     def synthetic(self, count: int) -> Tensor:
         """Synthetic texts int64 (count, T): a full one, an empty one, one with a single word, one with repeated words,
         and others of varying length."""
         waves = torch.arange(count * self.length).reshape(count, self.length)
-        found = FIRST + (waves * 7919 + 12345) % (self.vocabulary - FIRST)
+        numbers = FIRST + (waves * 7919 + 12345) % (self.vocabulary - FIRST)
         if count > 3:
-            found[3] = FIRST + torch.arange(self.length) % min(3, self.vocabulary - FIRST)
+            numbers[3] = FIRST + torch.arange(self.length) % min(3, self.vocabulary - FIRST)
         lengths = [self.length, 0, 1, self.length, *(1 + 7 * place % self.length for place in range(4, count))][:count]
-        return found.masked_fill(torch.arange(self.length) >= torch.tensor(lengths).unsqueeze(1), PADDING)
+        return numbers.masked_fill(torch.arange(self.length) >= torch.tensor(lengths).unsqueeze(1), PADDING)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
@@ -287,24 +287,24 @@ NEXT_WORDS_LENGTH = 20
 class Reader(Protocol):
     """Converts given records to model inputs: `Transform`, `FeatureTransform` and `Tokens`."""
 
-    def is_one(self, given: Any, /) -> bool:
+    def is_one(self, record: Any, /) -> bool:
         """Whether this is a single record rather than several."""
         ...
 
-    def read(self, given: Any, /) -> torch.Tensor:
+    def read(self, record: Any, /) -> torch.Tensor:
         """The model input of one record."""
         ...
 
 
-def read_each(reader: Reader, given: Any) -> Iterator[torch.Tensor]:
+def read_each(reader: Reader, records: Any) -> Iterator[torch.Tensor]:
     """Yields the model inputs of one or several records.
 
     Errors: `SfumatoError`, with the position of the record among several.
     """
-    if reader.is_one(given):
-        yield reader.read(given)
+    if reader.is_one(records):
+        yield reader.read(records)
         return
-    for place, record in enumerate(given):
+    for place, record in enumerate(records):
         try:
             yield reader.read(record)
         except SfumatoError as error:
@@ -348,8 +348,8 @@ class NextWords(Tokens):
         cls, *, length: int | None, vocabulary: int | None, words: str | Sequence[str] | None, numbers: bool = False
     ) -> Tokens:
         """From the declared facts."""
-        own = NEXT_WORDS_LENGTH if length is None else length
-        return super().from_declared(length=own, vocabulary=vocabulary, words=words, numbers=numbers)
+        length = NEXT_WORDS_LENGTH if length is None else length
+        return super().from_declared(length=length, vocabulary=vocabulary, words=words, numbers=numbers)
 
     @property
     def declaration(self) -> dict[str, Any]:

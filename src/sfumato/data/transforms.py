@@ -47,8 +47,8 @@ def is_one(images: Picture | Sequence[Picture], *, channels: int = 3) -> bool:
             return images.ndim == 0
         greys = images.ndim == 3 and images.shape[2] not in (1, 2, 3, 4) and (images.shape[0] != 3 or channels == 1)
         return images.ndim != 4 and not greys
-    one = isinstance(images, (str, os.PathLike, bytes, bytearray, memoryview, torch.Tensor)) or hasattr(images, "read")
-    return one or not isinstance(images, Iterable)
+    kinds = (str, os.PathLike, bytes, bytearray, memoryview, torch.Tensor)
+    return isinstance(images, kinds) or hasattr(images, "read") or not isinstance(images, Iterable)
 
 
 def pixels_of(image: Picture, *, size: int, channels: int, levels: Levels | None) -> np.ndarray:
@@ -285,9 +285,9 @@ class Transform:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transform:
         """The transform that `to_dict` wrote."""
-        known = [entry.name for entry in fields(cls)]
-        if set(data) != set(known):
-            raise SfumatoError(f"a transform holds {', '.join(known)}, got {sorted(data)}", "restore the file")
+        names = [entry.name for entry in fields(cls)]
+        if set(data) != set(names):
+            raise SfumatoError(f"a transform holds {', '.join(names)}, got {sorted(data)}", "restore the file")
         return cls(**data)
 
 
@@ -325,7 +325,7 @@ class FeatureTransform:
             )
         return tensor[:, 0].float()
 
-    def is_one(self, given: Any) -> bool:
+    def is_one(self, image: Any) -> bool:
         """Always true: `read` then refuses any input."""
         return True
 

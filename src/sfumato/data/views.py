@@ -143,7 +143,8 @@ class InceptionCrops:
                 "give images (n, C, H, W) and a generator for each",
             )
         views = [
-            [self._view(image, own) for _ in range(self.count)] for image, own in zip(pixels, generators, strict=True)
+            [self._view(image, generator) for _ in range(self.count)]
+            for image, generator in zip(pixels, generators, strict=True)
         ]
         return torch.stack([torch.stack(row) for row in views]).clamp_(0, 255)
 
@@ -211,8 +212,8 @@ class ViewDraws:
 
     def followed_by(self, *others: ViewDraws) -> ViewDraws:
         """The draws of these examples followed by those of the others."""
-        known = {name: [moves, *(getattr(other, name) for other in others)] for name, moves in vars(self).items()}
-        return ViewDraws(**{name: np.concatenate(some) for name, some in known.items() if some[0] is not None})
+        draws = {name: [moves, *(getattr(other, name) for other in others)] for name, moves in vars(self).items()}
+        return ViewDraws(**{name: np.concatenate(arrays) for name, arrays in draws.items() if arrays[0] is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,8 +292,8 @@ class Views:
     def refuse_for_texts(self) -> None:
         """Refuse views that move, mirror or enlarge: of a text there is only the text."""
         if self != Views():
-            odd = {name: value for name, value in vars(self).items() if value != getattr(Views, name)}
-            listing = ", ".join(f"{'views' if name == 'count' else name} {value}" for name, value in odd.items())
+            changed = {name: value for name, value in vars(self).items() if value != getattr(Views, name)}
+            listing = ", ".join(f"{'views' if name == 'count' else name} {value}" for name, value in changed.items())
             raise SfumatoError(f"{listing} is for images; texts have no views", "leave it out")
 
     def check(self, size: int) -> None:

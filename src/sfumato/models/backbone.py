@@ -92,20 +92,20 @@ class Backbone(nn.Module):
         shape = (architecture.channels, architecture.size, architecture.size)
         try:
             with torch.no_grad():
-                found = network(torch.zeros(2, *shape))
+                features = network(torch.zeros(2, *shape))
         except Exception as error:
             raise SfumatoError(
                 f"backbone {architecture.name!r} fails on images of {' x '.join(map(str, shape))}: "
                 f"{' '.join(str(error).split())}",
                 "give another `resolution`, or another backbone",
             ) from error
-        if not isinstance(found, Tensor) or found.dim() != 2:
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(features, Tensor) or features.dim() != 2:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise SfumatoError(
                 f"backbone {architecture.name!r} must give one vector for each image, got {shape}",
                 "choose a network that pools its features",
             )
-        self.width = found.shape[1]
+        self.width = features.shape[1]
         self.register_buffer("whitening", None if architecture.whitened_by is None else torch.eye(self.width))
 
     def train(self, mode: bool = True) -> Backbone:
@@ -188,16 +188,16 @@ def _from_run(name: str, resolution: int | None, model: str | None) -> tuple[Bac
     if not path.is_file():
         from torchvision import models
 
-        known = name in models.list_models(module=models)
-        remedy = f"write {TORCHVISION if known else zoo.PREFIX}{name} for the network" if "/" not in name else ""
+        listed = name in models.list_models(module=models)
+        remedy = f"write {TORCHVISION if listed else zoo.PREFIX}{name} for the network" if "/" not in name else ""
         raise SfumatoError(
             f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run",
             f"{remedy}, or correct the path of the run" if remedy else "correct the path of the run",
         )
     about = read_description(path)
     if about is None or about["model"] == "module" or about.get("features"):
-        what = "is a head on features" if about and about.get("features") else "does not say how to build its network"
-        raise SfumatoError(f"{path} {what}", "name the network itself, and give `weights`")
+        fault = "is a head on features" if about and about.get("features") else "does not say how to build its network"
+        raise SfumatoError(f"{path} {fault}", "name the network itself, and give `weights`")
     size = about["size"] if resolution is None else positive_integer("resolution", resolution)
     remedy = "if you trust that code, name it: `model={0}`"
     spelling = check_trusted(about["model"], model, where=path, remedy=remedy)
@@ -246,9 +246,9 @@ def _known_to_torchvision(name: str) -> str:
     """The network's name in torchvision. Refuses unknown names."""
     from torchvision import models
 
-    short, known = name.removeprefix(TORCHVISION), models.list_models(module=models)
-    if short not in known:
-        near = difflib.get_close_matches(short, known, n=3)
+    short, names = name.removeprefix(TORCHVISION), models.list_models(module=models)
+    if short not in names:
+        near = difflib.get_close_matches(short, names, n=3)
         raise SfumatoError(
             f"backbone 'torchvision:{short}': torchvision has no classifier of that name",
             f"did you mean {', '.join(near)}" if near else "the documentation of torchvision lists them",
@@ -280,22 +280,22 @@ def _expected_by_timm(name: str) -> ExpectedInput:
     from timm.data.config import resolve_model_data_config
 
     with torch.device("meta"):
-        known = resolve_model_data_config(zoo.create(*parse(name)))
-    side = known["input_size"][-1]
+        config = resolve_model_data_config(zoo.create(*parse(name)))
+    side = config["input_size"][-1]
     return ExpectedInput(
         resolution=side,
-        enlarged=math.floor(side / known["crop_pct"]),
-        interpolation=known["interpolation"] if known["interpolation"] in INTERPOLATIONS else "bicubic",
-        mean=tuple(known["mean"]),
-        std=tuple(known["std"]),
+        enlarged=math.floor(side / config["crop_pct"]),
+        interpolation=config["interpolation"] if config["interpolation"] in INTERPOLATIONS else "bicubic",
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
     )
 
 
 def _expected_by_torchvision(name: str) -> ExpectedInput:
     from torchvision import models
 
-    known: Any = models.get_model_weights(_known_to_torchvision(name))
-    transform = known.DEFAULT.transforms()
+    weights: Any = models.get_model_weights(_known_to_torchvision(name))
+    transform = weights.DEFAULT.transforms()
     return ExpectedInput(
         resolution=transform.crop_size[0],
         enlarged=transform.resize_size[0],
@@ -325,14 +325,14 @@ def limited_size(path: Path) -> Iterator[None]:
     with safe_open(path, framework="pt") as file:
         sizes = [prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118 - it is no mapping
     most = TIMES * len(sizes) + MORE_TENSORS, TIMES * sum(sizes) + MORE_NUMBERS
-    found, own = [0, 0], threading.get_ident()
+    counts, thread = [0, 0], threading.get_ident()
 
     def count(layer: nn.Module, name: str, tensor: Any) -> None:
-        if threading.get_ident() != own or not isinstance(tensor, Tensor):
+        if threading.get_ident() != thread or not isinstance(tensor, Tensor):
             return
-        found[0] += 1
-        found[1] += tensor.numel()
-        if found[0] > most[0] or found[1] > most[1]:
+        counts[0] += 1
+        counts[1] += tensor.numel()
+        if counts[0] > most[0] or counts[1] > most[1]:
             raise SfumatoError(
                 f"{path} names a network that is far larger than the {len(sizes)} tensors that it holds",
                 "restore it from a copy",

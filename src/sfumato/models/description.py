@@ -51,16 +51,16 @@ def parse_description(metadata: Mapping[str, str] | None, path: str | Path) -> d
     transform = about.get("transform")
     texts = isinstance(transform, dict) and "tokenizer" in transform
     required = REQUIRED if texts else (*REQUIRED, *IMAGE_FIELDS)
-    if (said := _unwritable(about)) is not None:
+    if (text := _unwritable(about)) is not None:
         raise SfumatoError(
-            f"{path} says {shortened(repr(said))}, which {unwritable_reason(said)}",
+            f"{path} says {shortened(repr(text))}, which {unwritable_reason(text)}",
             "do not use it, unless you wrote it",
         )
-    known = _RIGHT if "embedding" in about else _RIGHT | {"classes": lambda value: bool(value) and _texts(value)}
-    for name, right in known.items():
+    rules = _RIGHT if "embedding" in about else _RIGHT | {"classes": lambda value: bool(value) and _texts(value)}
+    for name, right in rules.items():
         if not right(about[name]) if name in about else name in required:
-            found = shortened(repr(about[name])) if name in about else "missing"
-            raise _cannot_be(path, name, found)
+            value = shortened(repr(about[name])) if name in about else "missing"
+            raise _cannot_be(path, name, value)
     if isinstance(transform, dict) and not texts and about.get("features") is None:
         for name in IMAGE_FIELDS:
             if transform.get(name, about[name]) != about[name]:
@@ -68,9 +68,9 @@ def parse_description(metadata: Mapping[str, str] | None, path: str | Path) -> d
     return about
 
 
-def _cannot_be(path: str | Path, name: str, found: str) -> SfumatoError:
+def _cannot_be(path: str | Path, name: str, value: str) -> SfumatoError:
     return SfumatoError(
-        f"{path} says of its model that {name} is {found}, which cannot be", "restore it from a copy, or train it again"
+        f"{path} says of its model that {name} is {value}, which cannot be", "restore it from a copy, or train it again"
     )
 
 
@@ -79,7 +79,7 @@ def _unwritable(value: Any) -> str | None:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):
-        return next((found for found in map(_unwritable, value) if found is not None), None)
+        return next((text for text in map(_unwritable, value) if text is not None), None)
     return value if isinstance(value, str) and unwritable_reason(value) is not None else None
 
 

@@ -1,11 +1,11 @@
-"""Losses by name: logits and labels to one number, and logits to probabilities. The name is what says whether classes
-exclude each other: it goes from settings to the model file, and whoever reads logits reads them by it.
+"""Losses by name: logits and labels to one number, and logits to probabilities. The name decides whether classes
+exclude each other. It is stored in the settings and in the model file, and determines how logits are read.
 
-Declared shares of classes: weights that follow from them, and how logits are moved to other shares. To count the
-classes would be a release of private labels.
+Declared shares of classes: weights that follow from them, and how logits are moved to other shares. Shares are declared
+because counting the classes would release private labels.
 
-And losses on the embeddings of a batch alone, without a head: by pairs and by triplets (DP-FedEmb, section 4.3).
-Embeddings are brought to length 1 first, as they are when they are compared; distances are squared, |x - y|^2 in 0..4.
+Losses on the embeddings of a batch alone, without a head: by pairs and by triplets (DP-FedEmb, section 4.3). Embeddings
+are normalised to length 1 first, as for comparisons. Distances are squared, |x - y|^2 in 0..4.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ TOLERANCE = 0.01
 REMEDY = "give every class's share, such as pneumonia=0.02 normal=0.98"
 
 
-def parse_shares(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
+def parse_shares(declared: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
     """Reads shares by class name, each between 0 and 1, that sum to one.
 
     Args:
-        given, name: as for `parse_label_shares`.
+        declared, name: as for `parse_label_shares`.
 
     >>> parse_shares(["pneumonia=0.02,normal=0.98"])
     {'pneumonia': 0.02, 'normal': 0.98}
     """
-    shares = parse_label_shares(given, name)
+    shares = parse_label_shares(declared, name)
     refuse_other_sum(shares, name)
     return shares
 
 
-def parse_label_shares(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
+def parse_label_shares(
+    declared: Mapping[str, float] | Sequence[str], name: str = "class_prevalence"
+) -> dict[str, float]:
     """Reads shares by class name, each between 0 and 1. Their sum is not checked: an image may have several labels.
 
     Args:
-        given: a mapping, or texts NAME=SHARE. One text may hold several, separated by commas.
+        declared: a mapping, or texts NAME=SHARE. One text may hold several, separated by commas.
         name: name of the option.
     """
-    pairs = list(given.items()) if isinstance(given, Mapping) else [parse_share(text, name) for text in _pieces(given)]
+    is_mapping = isinstance(declared, Mapping)
+    pairs = list(declared.items()) if is_mapping else [parse_share(text, name) for text in _pieces(declared)]
     shares = dict(pairs)
     if len(shares) < len(pairs):
         raise SfumatoError(f"`{name}` names a class twice", "name each class once")
@@ -110,7 +113,7 @@ def logit_offsets(trained: Sequence[float], used: Sequence[float], *, loss: str)
     def of(share: float) -> float:
         return math.log(share) - (0.0 if loss == "softmax" else math.log1p(-share))
 
-    return tuple(of(one) - of(other) for one, other in zip(used, trained, strict=True))
+    return tuple(of(used_share) - of(trained_share) for used_share, trained_share in zip(used, trained, strict=True))
 
 
 def parse_share(text: str, name: str) -> tuple[str, float]:
@@ -122,10 +125,10 @@ def parse_share(text: str, name: str) -> tuple[str, float]:
         raise SfumatoError(f"`{name}` {text!r} is not NAME=SHARE", REMEDY) from None
 
 
-def _pieces(given: Sequence[str]) -> list[str]:
+def _pieces(texts: Sequence[str]) -> list[str]:
     """Splits texts at commas into NAME=SHARE. A name may contain commas."""
     pieces, current = [], ""
-    for piece in (piece for text in ([given] if isinstance(given, str) else given) for piece in f"{text}".split(",")):
+    for piece in (piece for text in ([texts] if isinstance(texts, str) else texts) for piece in f"{text}".split(",")):
         current += piece
         if "=" in piece:
             pieces.append(current)
@@ -322,11 +325,11 @@ def binary(embeddings: Tensor, labels: Tensor) -> Tensor:
     (0.0067, 5.0067)
     """
     unit = functional.normalize(embeddings)
-    left, right = torch.triu_indices(len(labels), len(labels), offset=1, device=labels.device)
-    logits = SHARPNESS * ((unit[left] * unit[right]).sum(1) - 0.5)
-    alike = (labels[left] == labels[right]).to(logits.dtype)
+    first, second = torch.triu_indices(len(labels), len(labels), offset=1, device=labels.device)
+    logits = SHARPNESS * ((unit[first] * unit[second]).sum(1) - 0.5)
+    alike = (labels[first] == labels[second]).to(logits.dtype)
     total = functional.binary_cross_entropy_with_logits(logits, alike, reduction="sum")
-    return total / max(1, len(left))
+    return total / max(1, len(first))
 
 
 def triplet(embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -1,19 +1,19 @@
 """Layers that networks are made of: the normalisation of a model's option `norm`, and convolutions with standardised
 weights (Qiao et al. 2019, in the forms of De et al. 2022).
 
-Batch norm by the statistics of public examples: what Davody et al. 2020 (arXiv 2006.10919) wanted, made sound.
+Batch norm with the statistics of public examples, after Davody et al. 2020 (arXiv 2006.10919).
 
-As printed, the paper normalises by the private batch together with public examples, so that one example moves every
-other one's gradient, and its guarantee does not hold. Here no private example enters what another one is normalised by.
+The paper normalises the private batch together with public examples, so one example changes the gradients of all
+others, and the paper's guarantee does not hold. Here no private example affects the normalisation of another.
 
-- Public statistics (`PublicNorm`): each layer normalises by the moments of what the public examples give there, at the
-  present weights: constants for the gradient, one public pass for a whole step.
-- The example itself with them (`OwnPublicNorm`): each private example mixes its own moments in, with the weight
-  1 / (M + 1), as in the paper's test phase; public examples are still normalised by public moments alone.
-- Through the statistics (`ThroughNorm`): the first form once more, but for the gradient, which flows through the public
-  moments too, by one Jacobian of all moments that the examples of a step share.
-- Jointly (`JointNorm`): exactly {x} and the M public examples, through the whole network. What public examples give
-  then depends on x, at M + 1 times the cost.
+- Public statistics (`PublicNorm`): each layer normalises by the moments of its inputs from the public examples at the
+  present weights. They are constants for the gradient, and cost one public pass for a whole step.
+- The example and public statistics (`OwnPublicNorm`): each private example mixes in its own moments with the weight
+  1 / (M + 1), as in the paper's test phase. Public examples are still normalised by public moments alone.
+- Through the statistics (`ThroughNorm`): as `PublicNorm`, but the gradient also flows through the public moments, by
+  one Jacobian of all moments that the examples of a step share.
+- Jointly (`JointNorm`): exactly {x} and the M public examples, through the whole network. The activations of the public
+  examples then depend on x, at M + 1 times the cost.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def copy_weights(
     Raises:
         SfumatoError: as `load`.
     """
-    stored, own = _read(resolve_weights(path)), model.state_dict()
-    if EXAMPLES not in own:
+    stored, state = _read(resolve_weights(path)), model.state_dict()
+    if EXAMPLES not in state:
         stored = as_batch_norm(stored)
     stored = _resize_positions(model, stored)
     prefixes = tuple(f"{name}." for name in without)
@@ -80,15 +80,15 @@ def copy_weights(
         return bool(prefixes) and key.startswith(prefixes)
 
     def differs(key: str) -> bool:
-        return key not in stored or key not in own or stored[key].shape != own[key].shape
+        return key not in stored or key not in state or stored[key].shape != state[key].shape
 
-    different = [key for key in sorted(own.keys() | stored.keys()) if not fresh(key) and differs(key)]
+    different = [key for key in sorted(state.keys() | stored.keys()) if not fresh(key) and differs(key)]
     if different:
         raise SfumatoError(
-            f"pretrained file {path} does not fit the model: {_explain(different, stored, own)}", remedy or _REMEDY
+            f"pretrained file {path} does not fit the model: {_explain(different, stored, state)}", remedy or _REMEDY
         )
     with torch.no_grad():
-        for key, tensor in own.items():
+        for key, tensor in state.items():
             if not fresh(key):
                 tensor.copy_(stored[key])
 
@@ -219,17 +219,17 @@ def _resize_positions(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, 
     Embeddings of a square grid of another size are interpolated in two dimensions, as for fine-tuning at a higher
     resolution (Dosovitskiy et al. 2021, section 3.2). All other tensors are unchanged.
     """
-    own, theirs = getattr(model, "pos_embed", None), stored.get("pos_embed")
+    new, old = getattr(model, "pos_embed", None), stored.get("pos_embed")
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    if not isinstance(own, nn.Parameter) or grid is None or theirs is None or theirs.dim() != 3:
+    if not isinstance(new, nn.Parameter) or grid is None or old is None or old.dim() != 3:
         return stored
-    prefix = own.shape[1] - grid[0] * grid[1]
-    side = math.isqrt(max(0, theirs.shape[1] - prefix))
-    if theirs.shape == own.shape or theirs.shape[2] != own.shape[2] or side < 1 or side**2 + prefix != theirs.shape[1]:
+    prefix = new.shape[1] - grid[0] * grid[1]
+    side = math.isqrt(max(0, old.shape[1] - prefix))
+    if old.shape == new.shape or old.shape[2] != new.shape[2] or side < 1 or side**2 + prefix != old.shape[1]:
         return stored
     from timm.layers.pos_embed import resample_abs_pos_embed
 
-    return stored | {"pos_embed": resample_abs_pos_embed(theirs, list(grid), [side, side], num_prefix_tokens=prefix)}
+    return stored | {"pos_embed": resample_abs_pos_embed(old, list(grid), [side, side], num_prefix_tokens=prefix)}
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -245,13 +245,13 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _explain(keys: list[str], stored: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+def _explain(keys: list[str], stored: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     def line(key: str) -> str:
         if key not in stored:
             return f"{key} is missing from the file"
-        if key not in own:
+        if key not in state:
             return f"{key} is not in the model"
-        return f"{key} is {tuple(stored[key].shape)} in the file and {tuple(own[key].shape)} in the model"
+        return f"{key} is {tuple(stored[key].shape)} in the file and {tuple(state[key].shape)} in the model"
 
     rest = f", and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
     return ", ".join(line(key) for key in keys[:_SHOWN]) + rest

@@ -55,11 +55,11 @@ def parse(spelling: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def refuse_unknown(name: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse_unknown(name: str, options: Mapping[str, Any], accepted: Sequence[str]) -> None:
     """Refuses options that a model does not take."""
-    unknown = sorted(set(options) - set(known))
+    unknown = sorted(set(options) - set(accepted))
     if unknown:
-        remedy = f"it takes {', '.join(known)}" if known else "it takes none"
+        remedy = f"it takes {', '.join(accepted)}" if accepted else "it takes none"
         raise SfumatoError(f"model {name!r} has no option {', '.join(unknown)}", remedy)
 
 
@@ -326,9 +326,9 @@ def create_for_texts(
     elif is_custom(name):
         model = create_custom(base, options, **facts)
     else:
-        listing, of = ", ".join((*named, "package:function")), "next words" if next_words else "texts"
+        listing, records = ", ".join((*named, "package:function")), "next words" if next_words else "texts"
         remedy = f"choose one of these, such as {next(iter(named))}"
-        raise SfumatoError(f"model of {of} must be one of {listing}; got {name!r}", remedy)
+        raise SfumatoError(f"model of {records} must be one of {listing}; got {name!r}", remedy)
     if pretrained == "timm":
         raise SfumatoError("pretrained is timm, which has no models of texts", "give a run, or a safetensors file")
     if pretrained is not None:
@@ -367,10 +367,10 @@ def build_untrained(
 def _build(make: Callable[..., nn.Module], name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
     """Calls `make` with facts and options; refuses options that are not among its other keywords."""
     parameters = inspect.signature(make).parameters.values()
-    known = [
+    accepted = [
         parameter.name
         for parameter in parameters
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in facts
     ]
-    refuse_unknown(name, options, known)
+    refuse_unknown(name, options, accepted)
     return make(**facts, **options)

@@ -72,8 +72,8 @@ def check_shapes(
 class _Logits:
     """Mixin that precedes a model's class, and extracts the logits from its output."""
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        outputs = super().forward(*inputs, **named)  # type: ignore[misc] - the model's forward
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        outputs = super().forward(*inputs, **keywords)  # type: ignore[misc] - the model's forward
         return outputs if isinstance(outputs, Tensor) else outputs.logits
 
 
@@ -95,6 +95,6 @@ def returning_logits(model: nn.Module) -> nn.Module:
     can be replayed.
     """
     kind, twin = type(model), copy.copy(model)
-    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    twin.__class__ = type(kind.__name__, (_Logits, kind), named)
+    attributes = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    twin.__class__ = type(kind.__name__, (_Logits, kind), attributes)
     return twin

@@ -82,14 +82,14 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
-    known = {"classes_listed": listed, "has_own_split": has_own_split, **reading}
+    keywords = {"classes_listed": listed, "has_own_split": has_own_split, **reading}
     if of_texts:
         if multilabel:
             problem = f"{where} has several labels for each text"
             raise SfumatoError(problem, "give one; several labels are for images only")
         for name in ("y_train", "y_test"):
             arrays[name] = class_lists.renumber_labels(arrays[name], names or classes, declared.classes, where)
-        return load_numbers(arrays, order, where, classes=classes, **known)
+        return load_numbers(arrays, order, where, classes=classes, **keywords)
     shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
     if len(shapes) > 1:
         listing = " and ".join(map(str, sorted(shapes)))
@@ -99,13 +99,13 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
         for side, _ in _SIDES
     }
     rule = "the shorter side of the arrays"
-    return parts_of(sides, order, names=names or classes, where=where, classes=classes, size_rule=rule, **known)
+    return parts_of(sides, order, names=names or classes, where=where, classes=classes, size_rule=rule, **keywords)
 
 
 def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Order, where: str) -> dict[str, np.ndarray]:
     """The arrays with each image's class as its user. Labels are positions in `names`."""
-    own = next((f"array {name}" for name in arrays if name.startswith("users")), None)
-    check_by_class(order.declared, where, has_own_split="x" not in arrays, own=own)
+    user_array = next((f"array {name}" for name in arrays if name.startswith("users")), None)
+    check_by_class(order.declared, where, has_own_split="x" not in arrays, user_field=user_array)
     for name in names:
         refuse_several(name, f"class {name!r}, which is one user,")
     labels = {name.replace("y", "users", 1): array for name, array in arrays.items() if name.startswith("y")}
@@ -117,9 +117,9 @@ def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]
     key, share = order.owner_key, order.declared.loading.share
     users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
     pairs = zip(arrays["x"], users, strict=True)
-    found = [record_in_test(key, record.tobytes(), user, share) for record, user in pairs]
-    sides = {f"_{side}": np.array([in_test is is_test for in_test in found]) for side, is_test in _SIDES}
-    arrays = arrays | {"rows": np.arange(len(found))}
+    tested = [record_in_test(key, record.tobytes(), user, share) for record, user in pairs]
+    sides = {f"_{side}": np.array([in_test is is_test for in_test in tested]) for side, is_test in _SIDES}
+    arrays = arrays | {"rows": np.arange(len(tested))}
     return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
 
 
@@ -128,9 +128,9 @@ def _wanted(members: dict[str, str], where: str) -> tuple[tuple[str, ...], dict[
     wanted = next((names for names in (_FOUR, _MEDMNIST) if not members.keys().isdisjoint(names)), _PAIR)
     for name in wanted:
         if name not in members:
-            found = ", ".join(member if member.isprintable() else repr(member) for member in members) or "nothing"
+            present = ", ".join(member if member.isprintable() else repr(member) for member in members) or "nothing"
             raise SfumatoError(
-                f"{where} has no array {name!r}; it holds {found}",
+                f"{where} has no array {name!r}; it holds {present}",
                 "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
             )
     return wanted, columns_among(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
@@ -142,14 +142,14 @@ def _checked(
     """The checked and converted arrays, and the names of the classes if given."""
     listed = arrays.get("classes")
     arrays = {name: array for name, array in arrays.items() if name != "classes"}
-    wanted, beside = _require_forms(arrays, where, order)
+    wanted, columns = _require_forms(arrays, where, order)
     for images, labels in zip(wanted[::2], wanted[1::2], strict=True):
         if not _are_texts(arrays[images], order.declared.texts):
             arrays[images] = _images(arrays[images], images, where, order.declared.pixels.levels)
         arrays[labels] = _labels(arrays[labels], labels, where)
-    own: dict[str, str] = dict(zip(_MEDMNIST, _FOUR, strict=True))
-    arrays = {own.get(name, name): array for name, array in arrays.items()}
-    for name in beside:
+    renamed: dict[str, str] = dict(zip(_MEDMNIST, _FOUR, strict=True))
+    arrays = {renamed.get(name, name): array for name, array in arrays.items()}
+    for name in columns:
         _, *side = name.partition("_")
         arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
     return arrays, _names(listed, where)
@@ -161,7 +161,7 @@ def _require_forms(arrays: dict[str, np.ndarray], where: str, order: Order) -> t
     Returns:
         What `_wanted` returns.
     """
-    wanted, beside = _wanted({name: name for name in arrays}, where)
+    wanted, columns = _wanted({name: name for name in arrays}, where)
     for images, labels in zip(wanted[::2], wanted[1::2], strict=True):
         if not _are_texts(arrays[images], order.declared.texts):
             _require_images(arrays[images], f"{images} of {where}", order.declared.pixels.levels)
@@ -173,7 +173,7 @@ def _require_forms(arrays: dict[str, np.ndarray], where: str, order: Order) -> t
                 "save one label for each image",
             )
         refuse_empty(counts[0], f"{images} of {where}")
-    return wanted, beside
+    return wanted, columns
 
 
 def _are_texts(array: np.ndarray, texts: Texts) -> bool:
@@ -181,16 +181,16 @@ def _are_texts(array: np.ndarray, texts: Texts) -> bool:
     return array.ndim == 2 and array.dtype.kind in "iu" and texts.declares_numbers
 
 
-def _require_images(images: np.ndarray, what: str, levels: Levels | None) -> None:
+def _require_images(images: np.ndarray, name: str, levels: Levels | None) -> None:
     shape = (*images.shape, 1) if images.ndim == 3 else images.shape
     if len(shape) != 4 or shape[3] not in (1, 3) or 0 in shape[1:]:
         remedy = "move the channels to the end with numpy.moveaxis(x, 1, -1); of volumes (N, D, H, W) save slices"
-        raise malformed(what, images, "images (N, H, W), (N, H, W, 1) or (N, H, W, 3)", remedy)
+        raise malformed(name, images, "images (N, H, W), (N, H, W, 1) or (N, H, W, 3)", remedy)
     deep = images.dtype.kind in "iu" and images.dtype.itemsize == 2
     if deep and levels is None:
-        raise undeclared(what)
+        raise undeclared(name)
     if not (deep or images.dtype == np.uint8 or images.dtype.kind == "f"):
-        raise malformed(what, images, "uint8", "save uint8 from 0 (black) to 255 (white)")
+        raise malformed(name, images, "uint8", "save uint8 from 0 (black) to 255 (white)")
 
 
 def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
@@ -213,9 +213,9 @@ def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) ->
     return result
 
 
-def _require_labels(labels: np.ndarray, what: str) -> None:
+def _require_labels(labels: np.ndarray, name: str) -> None:
     if labels.ndim not in (1, 2) or 0 in labels.shape[1:] or labels.dtype.kind not in "iubf":
-        raise malformed(what, labels, _LABELS, _WHOLE)
+        raise malformed(name, labels, _LABELS, _WHOLE)
 
 
 def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
@@ -267,15 +267,15 @@ def _several(
             "save y.argmax(1) if they exclude each other; otherwise name them with `label_columns`",
         )
     if (every := names or chosen) and len(every) != width:
-        what = f"classes of {where} names" if names else "`label_columns` names"
-        raise SfumatoError(f"{what} {len(every)} labels, but {where} has {width}", "name each one")
+        subject = f"classes of {where} names" if names else "`label_columns` names"
+        raise SfumatoError(f"{subject} {len(every)} labels, but {where} has {width}", "name each one")
     if names is not None and chosen is not None:
         for name in (name for name in chosen if name not in names):
             raise SfumatoError(f"`label_columns` names {name!r}, but {where} has no such label", "name one of its own")
         places = [names.index(name) for name in chosen]
         arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
-    known = chosen or names
-    return arrays, known or tuple(str(number) for number in range(width)), known is not None
+    named = chosen or names
+    return arrays, named or tuple(str(number) for number in range(width)), named is not None
 
 
 def _classes(
@@ -283,10 +283,10 @@ def _classes(
 ) -> tuple[tuple[str, ...], bool]:
     labels = [array for name, array in arrays.items() if name.startswith("y")]
     largest = int(max(array.max() for array in labels))
-    known = names or declared.classes
-    if known is not None:
-        class_lists.require_named(largest, len(known), f"{where} holds", first=0)
-        return declared.classes or known, True
+    listed = names or declared.classes
+    if listed is not None:
+        class_lists.require_named(largest, len(listed), f"{where} holds", first=0)
+        return declared.classes or listed, True
     if largest >= sum(map(len, labels)):
         raise SfumatoError(
             f"{where} holds the label {largest}, more than it has images",

@@ -80,12 +80,12 @@ class _Reader:
         schema, loading = stored.schema, order.declared.loading
         self._stored, self._declared, self._where = stored, order.declared.labels, where
         spelt = {to_nfc(name): name for name in schema.names}  # declared columns as spelt in the files
-        own, several = loading.label_column, self._declared.label_columns
+        column, several = loading.label_column, self._declared.label_columns
         self._listed = None
         if several is not None and not {*several} & {*spelt}:
-            self._listed = _list_column(schema, own and spelt.get(own, own))
+            self._listed = _list_column(schema, column and spelt.get(column, column))
         label = None
-        if several is None and own is None:
+        if several is None and column is None:
             label = to_nfc(column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])))
         binary = () if self._listed else several
         remedy = "give columns of 0 and 1 as `label_columns`"
@@ -123,12 +123,12 @@ class _Reader:
         if not self._numbers:
             return self.texts["label"].numbers().astype(np.int64), tuple(self.texts["label"].names), None
         labels = np.concatenate(self._numbers)
-        known = features_of(self._stored.schema).get(self._labels[0], {}).get("names")
-        written = class_lists.declared_names(known) if known and len(known) > 1 else None
+        stored = features_of(self._stored.schema).get(self._labels[0], {}).get("names")
+        written = class_lists.declared_names(stored) if stored and len(stored) > 1 else None
         names = written or self._declared.classes
         if names is None:
-            found, places = np.unique(labels, return_inverse=True)
-            return places, tuple(map(str, found.tolist())), None
+            distinct, places = np.unique(labels, return_inverse=True)
+            return places, tuple(map(str, distinct.tolist())), None
         for place in np.flatnonzero((labels < 0) | (labels >= len(names)))[:1].tolist():
             label = int(labels[place])
             class_lists.require_named(label, len(names), f"{self._stored.name(place)!r} has", first=0)
@@ -150,8 +150,8 @@ class _Reader:
         ) or _lists(kind):
             remedy = "write integers or text"
             if _lists(kind) and name not in _FACTS:
-                known = " ".join(inner_names(self._stored.schema, name) or ())
-                remedy = f"give several labels as `label_columns` {known}".rstrip()
+                columns = " ".join(inner_names(self._stored.schema, name) or ())
+                remedy = f"give several labels as `label_columns` {columns}".rstrip()
             raise SfumatoError(f"column {name!r} of {self._where} is {kind[:60]}", remedy)
         encoded = column.cast("string").dictionary_encode()
         names = encoded.dictionary.to_pylist()
@@ -168,9 +168,9 @@ class _Reader:
         """0 or 1 for each of `label_columns`, from lists of labels: by name, by number if class labels have names, or
         lists of 0 and 1."""
         wanted, names = self._declared.label_columns or (), inner_names(self._stored.schema, str(self._listed))
-        if names is not None and (odd := [name for name in wanted if name not in names]):
+        if names is not None and (unknown := [name for name in wanted if name not in names]):
             remedy = f"the column {self._listed!r} has {', '.join(names)[:200]}"
-            raise SfumatoError(f"`label_columns` names {odd[0]!r}, and {self._where} has no such label", remedy)
+            raise SfumatoError(f"`label_columns` names {unknown[0]!r}, and {self._where} has no such label", remedy)
         result = np.zeros((len(column), len(wanted)), np.int64)
         for row, labels in enumerate(column.to_pylist()):
             numbers = all(type(label) is int for label in labels)
@@ -181,8 +181,8 @@ class _Reader:
                 labels = [names[label] for label in labels]
             if not all(isinstance(label, str) for label in labels):
                 self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
-            known = {to_nfc(label) for label in labels}
-            result[row] = [name in known for name in wanted]
+            present = {to_nfc(label) for label in labels}
+            result[row] = [name in present for name in wanted]
         return result
 
     def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
@@ -196,9 +196,9 @@ def _lists(kind: str) -> bool:
     return kind.startswith(("list<", "large_list<", "fixed_size_list<"))
 
 
-def _list_column(schema: pa.Schema, own: str | None) -> str | None:
+def _list_column(schema: pa.Schema, column: str | None) -> str | None:
     """The column with lists of labels: the declared one, or else label or labels; None if there is none."""
-    names = [own] if own else [LABEL, f"{LABEL}s"]
+    names = [column] if column else [LABEL, f"{LABEL}s"]
     return next((name for name in names if name in schema.names and _lists(str(schema.field(name).type))), None)
 
 
@@ -271,17 +271,17 @@ class TableRows(ParquetRows):
     def __init__(self, sets: Sequence[tuple[str, Any]]):
         self._named = list(sets)
         self.shards = [name for name, _ in sets]  # type: ignore[assignment]
-        self._sets = [one.with_format("arrow") for _, one in sets]
+        self._sets = [data_set.with_format("arrow") for _, data_set in sets]
         self.groups, counts = [], [0]
-        for number, (name, one) in enumerate(sets):
-            schema = one.features.arrow_schema
+        for number, (name, data_set) in enumerate(sets):
+            schema = data_set.features.arrow_schema
             if number == 0:
                 self.schema = schema
                 self.image = image_column(schema, name)
             check_same(self.schema, schema, self.image, name)
-            starts = range(0, len(one), GROUP)
+            starts = range(0, len(data_set), GROUP)
             self.groups += [(number, group) for group in range(len(starts))]
-            counts += [min(GROUP, len(one) - start) for start in starts]
+            counts += [min(GROUP, len(data_set) - start) for start in starts]
         self.starts = np.cumsum(counts).tolist()
         self._cache: OrderedDict[int, pa.Array] = OrderedDict()
         self._lock = threading.Lock()
@@ -329,15 +329,15 @@ def load_hugging_face(argument: str, order: Order) -> Parts:
     if path.exists() and not is_data_set(argument):
         return load_parquet(argument, order)
     if not path.exists():
-        found = from_hub(argument, where)
+        loaded = from_hub(argument, where)
     else:
         import datasets  # pyright: ignore[reportMissingImports]
 
         try:
-            found = datasets.load_from_disk(str(path))
+            loaded = datasets.load_from_disk(str(path))
         except Exception as problem:  # of the file system and pyarrow
             raise read_error(where, problem, "write it again with save_to_disk") from None
-    return from_sets(found if isinstance(found, dict) else {None: found}, order, where)
+    return from_sets(loaded if isinstance(loaded, dict) else {None: loaded}, order, where)
 
 
 def find_hugging_face(argument: str) -> None:

@@ -98,10 +98,10 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
     if isinstance(data, bytes):
         words = np.frombuffer(data[: len(data) // 2 * 2], "<u2" if little_endian else ">u2")
     else:
-        given = np.atleast_1d(np.asarray(data, np.int64))
-        if given.min(initial=0) < 0:
+        values = np.atleast_1d(np.asarray(data, np.int64))
+        if values.min(initial=0) < 0:
             raise unreadable(name, "has a lookup table with entries below 0")
-        words = (given & 0xFFFF).astype("<u2")
+        words = (values & 0xFFFF).astype("<u2")
     if len(words) == count:
         entries = words.astype(np.uint16)
     elif isinstance(data, bytes) and len(data) == count and count % 2:  # without the padding byte of the last word
@@ -299,29 +299,29 @@ def _apply_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.n
     Source: DICOM PS3.3, C.11.1 (modality LUT module).
     """
     if dataset.get("ModalityLUTSequence"):
-        found = _table(dataset, dataset.ModalityLUTSequence[0], "LUT{}", name)
-        return _signed(found, bool(dataset.get("PixelRepresentation"))).apply(stored)
+        lut = _table(dataset, dataset.ModalityLUTSequence[0], "LUT{}", name)
+        return _signed(lut, bool(dataset.get("PixelRepresentation"))).apply(stored)
     return _library(name).pixels.processing.apply_modality_lut(stored, dataset)
 
 
 def _apply_voi(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
     """Greys uint8 by the file's VOI lookup table."""
-    found = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
+    lut = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
     below = dataset.get("PixelRepresentation") or (_first_number(dataset, "RescaleIntercept") or 0) < 0
-    found = _signed(found, bool(below and not dataset.get("ModalityLUTSequence")))
-    bits = found.range_bits()
+    lut = _signed(lut, bool(below and not dataset.get("ModalityLUTSequence")))
+    bits = lut.range_bits()
     if bits is None:
         raise UndeclaredError(
-            f"{name} has a table of values of interest of {found.bits} bits whose entries reach {found.entries.max()}",
+            f"{name} has a table of values of interest of {lut.bits} bits whose entries reach {lut.entries.max()}",
             "declare a `window` (black and white), such as -160,240, or a `bit_depth`, in its place",
         )
-    return np.rint(found.apply(values) * (255 / (2**bits - 1))).astype(np.uint8)
+    return np.rint(lut.apply(values) * (255 / (2**bits - 1))).astype(np.uint8)
 
 
-def _signed(found: Table, values_below_0: bool) -> Table:
+def _signed(lut: Table, values_below_0: bool) -> Table:
     """The table with a signed first mapped value if values may be below 0. Files with unsigned pixels, and writers
     without signed descriptors, store it as unsigned."""
-    return replace(found, first=found.first - 2**16) if values_below_0 and found.first >= 2**15 else found
+    return replace(lut, first=lut.first - 2**16) if values_below_0 and lut.first >= 2**15 else lut
 
 
 def _apply_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np.ndarray, int]:
@@ -330,9 +330,9 @@ def _apply_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple
     Source: DICOM PS3.3, C.7.6.3.1.5 and C.7.6.3.1.6.
     """
     if "RedPaletteColorLookupTableData" in dataset:
-        tables = [_table(dataset, dataset, f"{one}PaletteColorLookupTable{{}}", name) for one in _COLOURS]
-        bits = max(one.bits_used for one in tables)
-        return np.stack([one.apply(stored) for one in tables], axis=-1), 16 if bits > 16 - SPARE_BITS else bits
+        tables = [_table(dataset, dataset, f"{colour}PaletteColorLookupTable{{}}", name) for colour in _COLOURS]
+        bits = max(lut.bits_used for lut in tables)
+        return np.stack([lut.apply(stored) for lut in tables], axis=-1), 16 if bits > 16 - SPARE_BITS else bits
     count, _, bits = dataset.RedPaletteColorLookupTableDescriptor
     if bits == 8 and not 0 < count <= 256:
         raise UnreadableError(

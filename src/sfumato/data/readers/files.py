@@ -144,8 +144,8 @@ def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
     stored, levels = listing.stored, pixels.levels
 
     def header(place: int) -> tuple[int, int, bool]:
-        found = image_files.header(stored.read(place), stored.name(place), levels=levels)
-        return found.shorter_side, found.longer_side, found.grey
+        facts = image_files.header(stored.read(place), stored.name(place), levels=levels)
+        return facts.shorter_side, facts.longer_side, facts.grey
 
     form = np.dtype([("shorter", np.int64), ("longer", np.int64), ("grey", bool)])
     headers = np.fromiter(map_in_threads(header, listing.places), form, len(listing))
@@ -171,25 +171,25 @@ def _load_to_memory(
         content = stored.read(place)
         is_test = record_in_test(key, content, None, share) if test is None else bool(test[row])
         sizes = (size, side) if side and not is_test else (size,)
-        found, own = _decoded(content, stored.name(place), key, sizes=sizes, channels=channels, levels=levels)
-        return found, own, is_test
+        decoded, code = _decoded(content, stored.name(place), key, sizes=sizes, channels=channels, levels=levels)
+        return decoded, code, is_test
 
     images = np.empty((len(listing), size, size, channels), np.uint8)
     zoomed = np.empty((len(listing) if side else 0, side, side, channels), np.uint8)
     codes, tested = np.empty((len(listing), 2 * LENGTH), np.uint8), np.empty(len(listing), bool)
     # Training images fill the array from the start, test images from the end, to avoid a second copy.
     train = 0
-    for row, (found, own, is_test) in enumerate(map_in_threads(read_image, np.arange(len(listing)), order.progress)):
-        images[train - 1 - row if is_test else train] = found[0]
-        if len(found) > 1:
-            zoomed[train] = found[1]
-        codes[row], tested[row] = np.frombuffer(own, np.uint8), is_test
+    for row, (decoded, code, is_test) in enumerate(map_in_threads(read_image, np.arange(len(listing)), order.progress)):
+        images[train - 1 - row if is_test else train] = decoded[0]
+        if len(decoded) > 1:
+            zoomed[train] = decoded[1]
+        codes[row], tested[row] = np.frombuffer(code, np.uint8), is_test
         train += not is_test
     rows = np.flatnonzero(~tested), np.flatnonzero(tested)
     both = images[:train], images[train:][::-1].copy()
     first, second = (
-        Records(images=some, codes=codes[which], files=paths_of(stored, listing.places[which]), **listing.known(which))
-        for some, which in zip(both, rows, strict=True)
+        Records(images=part, codes=codes[which], files=paths_of(stored, listing.places[which]), **listing.facts(which))
+        for part, which in zip(both, rows, strict=True)
     )
     larger = replace(first, images=zoomed[:train]) if side else None
     return {"train": first, "test": second, "zoomed": larger}
@@ -218,7 +218,7 @@ def _leave_on_disk(
             size=size,
             channels=channels,
             levels=levels,
-            **listing.known(which),
+            **listing.facts(which),
         )
         for which in (np.flatnonzero(~test), np.flatnonzero(test))
     )
@@ -230,8 +230,8 @@ def _leave_on_disk(
         nonlocal done
         form = {"sizes": (part.size,), "channels": channels, "levels": levels}
         work = lambda place: _decoded(stored.read(place), stored.name(place), key, **form)  # noqa: E731
-        for row, ((pixels,), own) in enumerate(map_in_threads(work, part.places)):
-            part.codes[row] = np.frombuffer(own, np.uint8)
+        for row, ((pixels,), code) in enumerate(map_in_threads(work, part.places)):
+            part.codes[row] = np.frombuffer(code, np.uint8)
             done += 1
             if order.progress is not None:
                 order.progress(done, total)
@@ -243,6 +243,6 @@ def _leave_on_disk(
 
 def _decoded(content: bytes, name: str, owner_key: bytes, **form: Any) -> tuple[list[np.ndarray], bytes]:
     """An image at several sizes (`decode_whole`), and the two codes of its record."""
-    found, whole = image_files.decode_whole(content, name, **form)
-    own = stored_code(owner_key, content)
-    return found, own + (own if whole is None else pixel_code(owner_key, whole))
+    images, whole = image_files.decode_whole(content, name, **form)
+    code = stored_code(owner_key, content)
+    return images, code + (code if whole is None else pixel_code(owner_key, whole))

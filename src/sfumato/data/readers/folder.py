@@ -76,12 +76,12 @@ def load(path: str, order: Order) -> Parts:
                 refuse_unclear_classes(top, where, by_folder=names.by_folder)
     if parts:
         _check_parts(root, folders, parts, names)
-        found = names.listing({name: parts[name] for name in PARTS})
+        listing = names.listing({name: parts[name] for name in PARTS})
     elif {folder.name for folder in folders} == {*PARTS}:
         raise SfumatoError(f"train and test of {where} have no class folders", names.layout)
     else:
-        found = names.listing({None: root})
-    return load_files(found, order, where=where, notes=(*notes, *names.notes))
+        listing = names.listing({None: root})
+    return load_files(listing, order, where=where, notes=(*notes, *names.notes))
 
 
 class _Names:
@@ -115,15 +115,15 @@ class _Names:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on folders within class folders, and on files that are not images."""
-        found: list[str] = []
+        notes: list[str] = []
         if self._inner and not self.deep:
-            found.append(
+            notes.append(
                 f"folders within class folders are read with their class ({_listed(self._inner)}); if they are "
                 "users' folders, give `user_from=folder`"
             )
         if self._strays:
-            found.append(f"files without an image's extension are ignored: {_listed(self._strays)}")
-        return tuple(found)
+            notes.append(f"files without an image's extension are ignored: {_listed(self._strays)}")
+        return tuple(notes)
 
     def in_classes(self, folder: Path) -> bool:
         """Whether a folder may be a part: it contains class folders, instead of being one."""
@@ -132,26 +132,26 @@ class _Names:
 
     def listing(self, parts: Mapping[str | None, Path]) -> Listing:
         """The images in the folder of each part; the key None means both parts."""
-        found, files, several = ListingBuilder(), TextBuffer(), Identities()
+        builder, files, several = ListingBuilder(), TextBuffer(), Identities()
         for part, root in parts.items():
-            for file, known, label, user in self._deep_files(root) if self.deep else self._files(root):
+            for file, file_stat, label, user in self._deep_files(root) if self.deep else self._files(root):
                 refuse_unwritable(label, "class name")
                 refuse_unwritable(str(file), "image", longest=None)
                 if user is not None:
                     refuse_several(user, f"image {str(file)!r}")
-                found.add(label, part=part, user=user)
+                builder.add(label, part=part, user=user)
                 files.append(str(file))
-                several.add(file, known)
+                several.add(file, file_stat)
         for first, later in several.repeated():
             raise SfumatoError(
                 f"images {files[first]!r} and {files[later]!r} are the same file",
                 "keep one of them: the guarantee for one record covers one file name",
             )
-        return found.listing(Files(files))
+        return builder.listing(Files(files))
 
     def _deep_files(self, root: Path) -> Iterator[tuple[Path, os.stat_result, str, str | None]]:
         """The images at any depth, with their `os.stat`, classes and users."""
-        for file, known in _files(root, self._strays, "folder", inner=self._inner):
+        for file, file_stat in _files(root, self._strays, "folder", inner=self._inner):
             levels = file.relative_to(root).parts[:-1]
             if len(levels) < max(self._level, self.by_folder):
                 raise SfumatoError(
@@ -159,14 +159,14 @@ class _Names:
                     "move it to the folder of its class or user, or correct `class_from` and `user_from`",
                 )
             label = levels[self._level - 1] if self._level else str(self._named(file, "class_from", self._class))
-            yield file, known, label, levels[0] if self.by_folder else self._named(file, "user_from", self._user)
+            yield file, file_stat, label, levels[0] if self.by_folder else self._named(file, "user_from", self._user)
 
     def _files(self, root: Path) -> Iterator[tuple[Path, os.stat_result, str, str | None]]:
         """The images in class folders, with their `os.stat`, classes and users."""
         for folder in subfolders(root):
             if not self.by_folder:
-                for file, known in _files(folder, self._strays, inner=self._inner):
-                    yield file, known, folder.name, self._named(file, "user_from", self._user)
+                for file, file_stat in _files(folder, self._strays, inner=self._inner):
+                    yield file, file_stat, folder.name, self._named(file, "user_from", self._user)
                 continue
             for item in listing(folder):
                 if not is_folder(item):
@@ -177,22 +177,22 @@ class _Names:
                         f"{str(item)!r} is not in a user's folder",
                         f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
                     )
-                for file, known in _files(item, self._strays, "user's folder"):
-                    yield file, known, folder.name, item.name
+                for file, file_stat in _files(item, self._strays, "user's folder"):
+                    yield file, file_stat, folder.name, item.name
 
     def _named(self, file: Path, option: str, pattern: re.Pattern[str] | None) -> str | None:
-        """What the file's name says by this pattern; None without one."""
+        """The text that the pattern finds in the file's name; None without a pattern."""
         if pattern is None:
             return None
         name = to_nfc(file.name)
         match = pattern.search(name)
-        found = match and match[1 if pattern.groups else 0]
-        if not found:
+        text = match and match[1 if pattern.groups else 0]
+        if not text:
             raise SfumatoError(
                 f"the name of {str(file)!r} does not name its {option[:-5]} by `{option}={pattern.pattern}`",
                 "correct the pattern, rename the file, or remove it",
             )
-        return found if name == file.name else to_nfd(found)
+        return text if name == file.name else to_nfd(text)
 
 
 def _listed(places: list[Path]) -> str:
@@ -217,7 +217,7 @@ def _pattern(option: str, text: str, example: str) -> re.Pattern[str]:
 
 
 def _check_parts(root: Path, folders: list[Path], parts: dict[str, Path], names: _Names) -> None:
-    """Refuses folders beside the parts, a missing part, and classes of one part alone unless they are declared."""
+    """Refuses folders next to the parts, a missing part, and classes of one part alone unless they are declared."""
     for folder in folders:
         if folder not in parts.values():
             if part_by_name(folder.name) and not subfolders(folder):
@@ -237,10 +237,10 @@ def _check_parts(root: Path, folders: list[Path], parts: dict[str, Path], names:
             )
     if names.deep:
         return
-    found = {name: {to_nfc(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
-    only = sorted(found["train"] ^ found["test"])
+    classes = {name: {to_nfc(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
+    only = sorted(classes["train"] ^ classes["test"])
     if only and names.closed:
-        holder, other = ("train", "test") if only[0] in found["train"] else ("test", "train")
+        holder, other = ("train", "test") if only[0] in classes["train"] else ("test", "train")
         raise SfumatoError(
             f"class {only[0]!r} of folder {str(root)!r} is in {holder} and not in {other}",
             f"add it to {other}, or declare the classes",
@@ -261,8 +261,8 @@ def _files(
     """
     empty = True
     for item in listing(folder):
-        known = status(item)
-        if stat.S_ISDIR(known.st_mode):
+        file_stat = status(item)
+        if stat.S_ISDIR(file_stat.st_mode):
             if inner is not None and not item.is_symlink():
                 inner.append(item)
                 yield from _files(item, strays, kind, inner)
@@ -281,7 +281,7 @@ def _files(
             strays.append(item)
             continue
         empty = False
-        yield item, known
+        yield item, file_stat
     if empty:
         raise SfumatoError(f"{kind} {str(folder)!r} holds no image", "add images, or remove the folder")
 

@@ -29,12 +29,12 @@ class Layout:
     Args:
         root: the folder, or the folder in it that holds the images' folders: PATH/train if it is the only one.
         levels: depth of folders down to the first image, from the root or from its parts.
-        parted: whether the root contains the parts.
+        has_parts: whether the root contains the parts.
     """
 
     root: Path
     levels: int
-    parted: bool
+    has_parts: bool
 
     @property
     def suggested_user_from(self) -> str | None:
@@ -45,7 +45,7 @@ class Layout:
     def pattern(self) -> str:
         """The layout as a path pattern."""
         names = {BY_CLASS: "PERSON/", BY_FOLDER: "CLASS/USER/"}.get(self.suggested_user_from or "", "")
-        return f"PATH/{'train/' if self.parted else ''}{names}IMAGE"
+        return f"PATH/{'train/' if self.has_parts else ''}{names}IMAGE"
 
 
 def layout_of(path: str) -> Layout:
@@ -55,8 +55,8 @@ def layout_of(path: str) -> Layout:
     if [folder.name for folder in folders] == [PARTS[0]] and subfolders(folders[0]):
         return Layout(folders[0], _levels(folders[0]), False)
     holders = [folder for folder in folders if subfolders(folder)]
-    parted = bool(parts_of(holders))
-    return Layout(root, max(0, _levels(root) - parted), parted)
+    has_parts = bool(parts_of(holders))
+    return Layout(root, max(0, _levels(root) - has_parts), has_parts)
 
 
 def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
@@ -67,13 +67,13 @@ def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
     >>> parts_of([Path("p/train"), Path("p/cat")]), parts_of([Path("p/test"), Path("p/tests")])
     ({}, {})
     """
-    found: dict[str, Path] = {}
+    parts: dict[str, Path] = {}
     for folder in folders:
         part = part_by_name(folder.name)
-        if part is None or part in found:
+        if part is None or part in parts:
             return {}
-        found[part] = folder
-    return found if len(found) > 1 and "train" in found else {}
+        parts[part] = folder
+    return parts if len(parts) > 1 and "train" in parts else {}
 
 
 def refuse_unclear_classes(folders: Sequence[Path], where: str, *, by_folder: bool) -> None:
@@ -172,8 +172,8 @@ def listing(folder: Path) -> list[Path]:
 def entries(folder: Path) -> list[os.DirEntry[str]]:
     """The contents of a folder as directory entries."""
     try:
-        with os.scandir(folder) as found:
-            items = [item for item in found if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
+        with os.scandir(folder) as scan:
+            items = [item for item in scan if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
     except OSError as problem:
         reason = problem.strerror or problem
         raise SfumatoError(f"folder {str(folder)!r} cannot be listed ({reason})", "check its permissions") from None

@@ -56,8 +56,8 @@ class Listing:
 
     def select(self, which: np.ndarray) -> Self:
         """The records where the mask (N,) is true, or at these positions."""
-        known = {column.name: getattr(self, column.name) for column in fields(self)}
-        return replace(self, **{name: some[which] for name, some in known.items() if isinstance(some, np.ndarray)})
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        return replace(self, **{name: array[which] for name, array in values.items() if isinstance(array, np.ndarray)})
 
     def with_classes(self, classes: Sequence[str], whose: str) -> Self:
         """The listing with labels as positions in this class list. Refuses other labels.
@@ -96,11 +96,11 @@ class Listing:
         of_people = [record_in_test(key, b"", name, share) for name in self.people]
         return replace(self, test=np.array(of_people, bool)[self.users])
 
-    def known(self, rows: np.ndarray) -> dict[str, Any]:
+    def facts(self, rows: np.ndarray) -> dict[str, Any]:
         """Labels, users and groups of these rows, as fields of `Records`."""
         facts = {"labels": self.labels, "groups": self.groups, "subgroups": self.subgroups}
         users = None if self.users is None else np.array(self.people, TEXT)[self.users[rows]]
-        return {"users": users} | {name: None if some is None else some[rows] for name, some in facts.items()}
+        return {"users": users} | {name: None if column is None else column[rows] for name, column in facts.items()}
 
     def reading(self, order: Order) -> dict[str, Any]:
         """Fields of `Reading`."""
@@ -164,7 +164,7 @@ class ListingBuilder:
         check_names(names, [*self._groups.names, *self._subgroups.names])
         parts = np.array(self._parts, np.int8)
         tested = PARTS.index(test_part(self._named))
-        found = Listing(
+        listing = Listing(
             stored=stored,
             places=np.arange(len(labels)),
             labels=labels,
@@ -178,7 +178,7 @@ class ListingBuilder:
             filtered=self._filtered,
         )
         read = (parts == PARTS.index("train")) | (parts == tested)
-        return found.select(read) if len(parts) and not read.all() else found
+        return listing.select(read) if len(parts) and not read.all() else listing
 
     @property
     def _named(self) -> set[str]:
@@ -232,26 +232,26 @@ def columns_of(
         if column in (*wanted, *FACTS, MARK):
             problem = f"`label_columns` names {column!r}, a column that says something else"
             raise SfumatoError(problem, "rename the column of the label")
-    found = {fact: fact for fact in ("path", *FACTS) if fact in first and fact not in options} | named
+    column_of = {fact: fact for fact in ("path", *FACTS) if fact in first and fact not in options} | named
     if labels is not None:
-        found.pop("label", None)
+        column_of.pop("label", None)
     for fact in (*wanted, *(["label"] if labels is None else labels)):
-        if fact not in (found if fact in ("path", "label") else first):
+        if fact not in (column_of if fact in ("path", "label") else first):
             hint = f"give its name as `{fact}_column`, or " if fact in ("path", "label") and not labels else ""
             raise _no_column(where, fact, first, hint + remedy)
     if "path" not in wanted:
-        found.pop("path", None)
-    if "group" in found and "user" not in found:
+        column_of.pop("path", None)
+    if "group" in column_of and "user" not in column_of:
         raise SfumatoError(
             f"{where} has a column 'group' but no column 'user'", "add a column user, or rename the column"
         )
-    if people.user_from is not None and "user" in found:
+    if people.user_from is not None and "user" in column_of:
         problem = f"{where} has the column user, but `user_from={people.user_from}` is given"
         raise SfumatoError(problem, "leave one of them out")
-    for column in (*wanted, *found.values(), *(labels or ())):
+    for column in (*wanted, *column_of.values(), *(labels or ())):
         if list(first).count(column) > 1:
             raise SfumatoError(f"{where} has two columns {column!r}", "take one of them out")
-    return found if groups is None else {**found, "subgroup": groups}
+    return column_of if groups is None else {**column_of, "subgroup": groups}
 
 
 def _no_column(where: str, column: str, first: Sequence[str], remedy: str) -> SfumatoError:
@@ -303,6 +303,6 @@ class Texts:
 
 def check_names(labels: Iterable[str], groups: Iterable[str]) -> None:
     """Refuses names of classes and groups that cannot be displayed."""
-    for what, names in (("class name", labels), ("group", groups)):
+    for title, names in (("class name", labels), ("group", groups)):
         for name in sorted(names):
-            class_lists.refuse_unwritable(name, what)
+            class_lists.refuse_unwritable(name, title)

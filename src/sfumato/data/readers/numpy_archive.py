@@ -26,14 +26,14 @@ from sfumato.data.records import Records, numbered
 from sfumato.data.source import Parts
 
 
-def malformed(what: str, array: np.ndarray, wanted: str, remedy: str) -> SfumatoError:
+def malformed(name: str, array: np.ndarray, wanted: str, remedy: str) -> SfumatoError:
     """The error for an array of another type, shape or content than is read."""
-    return SfumatoError(f"{what} must be {wanted}, got {array.dtype} {array.shape}", remedy)
+    return SfumatoError(f"{name} must be {wanted}, got {array.dtype} {array.shape}", remedy)
 
 
-def out_of_range(what: str, value: float) -> SfumatoError:
+def out_of_range(name: str, value: float) -> SfumatoError:
     """The error for a floating-point image with a value outside [0, 1]."""
-    return SfumatoError(f"{what} holds {value:g}, outside [0, 1]", "give uint8 from 0 to 255, or scale to [0, 1]")
+    return SfumatoError(f"{name} holds {value:g}, outside [0, 1]", "give uint8 from 0 to 255, or scale to [0, 1]")
 
 
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
@@ -51,8 +51,8 @@ def read(
     """
     with _open_archive(file, where) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        wanted, beside = select(members, where)
-        chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
+        wanted, columns = select(members, where)
+        chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | columns
         check(_headers(archive, chosen, where))
         return {name: _array(archive, member) for name, member in chosen.items()}, members.keys()
 
@@ -79,7 +79,7 @@ def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
 
 def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> dict[str, np.ndarray]:
     """Zeros of the arrays' shapes and types, which take no memory. Refuses arrays that do not fit in memory."""
-    found: dict[str, np.ndarray] = {}
+    headers: dict[str, np.ndarray] = {}
     for name, member in members.items():
         with archive.open(member) as stream:
             old = format.read_magic(stream) == (1, 0)
@@ -89,17 +89,17 @@ def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> d
                     f"{where} holds pickled objects, which can run code when they are read",
                     "save plain arrays: images as uint8, labels as integers, classes as text",
                 )
-            found[name] = np.broadcast_to(np.zeros((), dtype), shape)
+            headers[name] = np.broadcast_to(np.zeros((), dtype), shape)
             held = archive.getinfo(member).file_size - stream.tell()
-        if held != found[name].nbytes and found[name].nbytes <= memory_limit():
+        if held != headers[name].nbytes and headers[name].nbytes <= memory_limit():
             raise ValueError("the header describes another array")
-    if sum(array.nbytes for array in found.values()) > memory_limit():
-        largest, most = max(((name, array.nbytes) for name, array in found.items()), key=lambda entry: entry[1])
+    if sum(array.nbytes for array in headers.values()) > memory_limit():
+        largest, most = max(((name, array.nbytes) for name, array in headers.items()), key=lambda entry: entry[1])
         raise SfumatoError(
             f"{where} unpacks to more than the available memory, {largest} alone to {most / 1e9:,.1f} GB",
             "save fewer or smaller images, or files, which are read when needed (folder: or csv:)",
         )
-    return found
+    return headers
 
 
 def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
@@ -134,12 +134,15 @@ def parts_of(
     size = declared.pixels.size or check_size(shorter, "declare a size to resize the images to")
     channels, levels = declared.pixels.channels or depth, declared.pixels.levels
 
-    def part(images: np.ndarray, labels: np.ndarray, **beside: Any) -> Records:
-        shown = _to_eight_bits(images, levels)
-        known = labels if labels.ndim == 2 else renumber_labels(labels, names, declared.labels.classes, where)
+    def part(images: np.ndarray, labels: np.ndarray, **columns: Any) -> Records:
+        pixels = _to_eight_bits(images, levels)
+        if labels.ndim == 1:
+            labels = renumber_labels(labels, names, declared.labels.classes, where)
         # The first code is of the stored values, so it does not depend on the levels.
-        codes = codes_of(order.owner_key, images, shown)
-        return Records(images=prepare_array(shown, size=size, channels=channels), labels=known, codes=codes, **beside)
+        codes = codes_of(order.owner_key, images, pixels)
+        return Records(
+            images=prepare_array(pixels, size=size, channels=channels), labels=labels, codes=codes, **columns
+        )
 
     train, test = (part(**sides[name]) for name in ("train", "test"))
     side = declared.purpose.larger_side(size) if shorter > size else None
@@ -178,53 +181,53 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
         sides: suffixes of a column's name: "_train" and "_test", or "".
         where: name of the archive in errors.
     """
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for side in sides:
         for name, singular in _SINGULAR.items():
-            spelt = [known for known in (name + side, singular + side) if known in members]
+            spelt = [spelling for spelling in (name + side, singular + side) if spelling in members]
             if len(spelt) > 1:
                 raise SfumatoError(f"{where} has both {spelt[0]} and {spelt[1]}", "leave one of them out")
             if spelt:
-                found[name + side] = members[spelt[0]]
-        if f"groups{side}" in found and f"users{side}" not in found:
+                columns[name + side] = members[spelt[0]]
+        if f"groups{side}" in columns and f"users{side}" not in columns:
             raise SfumatoError(f"{where} has groups{side} but no users{side}", f"save users{side} as well")
     first, *others = (f"users{side}" for side in sides)
     for other in others:
-        if other in found and first not in found:
+        if other in columns and first not in columns:
             raise SfumatoError(f"{where} has {other} and no {first}", f"save {first} as well")
-    return found
+    return columns
 
 
 def checked_column(column: np.ndarray, name: str, where: str, images: int) -> np.ndarray:
     """A checked column (N,): users and groups as text in composed form."""
-    what = f"{name} of {where}"
+    title = f"{name} of {where}"
     if name.startswith("users"):
-        return _users(column, what, images)
-    numbers, groups = numbered(_texts(column, what, images))
+        return _users(column, title, images)
+    numbers, groups = numbered(_texts(column, title, images))
     return np.array([to_nfc(name) for name in groups], np.str_)[numbers]
 
 
-def _users(users: np.ndarray, what: str, images: int) -> np.ndarray:
+def _users(users: np.ndarray, title: str, images: int) -> np.ndarray:
     """Text (N,), the user of each image."""
     if users.ndim == 2:
-        for row, own in enumerate(users.tolist()):
-            if len(named := [str(name) for name in own if str(name)]) > 1:
-                refuse_several(SEPARATOR.join(named), f"image {row} of {what}")
-    numbers, names = numbered(_texts(users, what, images))
+        for row, row_users in enumerate(users.tolist()):
+            if len(named := [str(name) for name in row_users if str(name)]) > 1:
+                refuse_several(SEPARATOR.join(named), f"image {row} of {title}")
+    numbers, names = numbered(_texts(users, title, images))
     for name, row in zip(names, np.unique(numbers, return_index=True)[1].tolist(), strict=True):
-        refuse_several(name, f"image {row} of {what}")
+        refuse_several(name, f"image {row} of {title}")
     return np.array([user_name(name) for name in names], np.str_)[numbers]
 
 
-def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:
+def _texts(texts: np.ndarray, title: str, images: int) -> np.ndarray:
     """Text (N,). Whole numbers become decimal digits, so that an archive names users like a table."""
     if texts.shape != (images,) or texts.dtype.kind not in "iuU":
         wanted = f"{images} whole numbers or texts, one for each image"
-        raise malformed(what, texts, wanted, "save numpy.array(['ann', 'bob', ...]), or numbers")
+        raise malformed(title, texts, wanted, "save numpy.array(['ann', 'bob', ...]), or numbers")
     texts = texts.astype(np.str_)
     for name in np.unique(texts).tolist():
         if not name.strip():
-            odd = np.flatnonzero(texts == name)[0]
-            raise SfumatoError(f"{what} has no name for image {odd}", "give it one, or remove the image")
-        refuse_unwritable(name, f"{what}: the name")
+            image = np.flatnonzero(texts == name)[0]
+            raise SfumatoError(f"{title} has no name for image {image}", "give it one, or remove the image")
+        refuse_unwritable(name, f"{title}: the name")
     return texts

@@ -52,8 +52,8 @@ def load_digits(_: str, order: Order) -> Parts:
 def _table() -> np.ndarray:
     """Pixels 0..16 and the label of each image, float64 (N, 65), read only."""
     # Reads scikit-learn's file directly, since importing scikit-learn takes longer than a small run.
-    found = find_spec("sklearn")
-    file = Path((found and found.origin) or "").parent / "datasets" / "data" / "digits.csv.gz"
+    package = find_spec("sklearn")
+    file = Path((package and package.origin) or "").parent / "datasets" / "data" / "digits.csv.gz"
     if file.is_file():
         table = np.loadtxt(file, delimiter=",")
     else:
@@ -92,26 +92,26 @@ def torchvision_sets() -> dict[str, type]:
     transformed, and image and label are not transformed jointly, as for boxes and masks."""
     from torchvision import datasets
 
-    found = {name: getattr(datasets, name) for name in datasets.__all__}
-    return {name: kind for name, kind in found.items() if isinstance(kind, type) and _has_classes(name, kind)}
+    exported = {name: getattr(datasets, name) for name in datasets.__all__}
+    return {name: kind for name, kind in exported.items() if isinstance(kind, type) and _has_classes(name, kind)}
 
 
 def _has_classes(name: str, kind: type) -> bool:
     """Whether a data set has classes, by its arguments and which of them are required."""
-    known = parameters(kind)
-    required = {argument for argument, parameter in known.items() if parameter.default is parameter.empty}
-    joint = "transforms" in known and "target_types" not in known
+    accepted = parameters(kind)
+    required = {argument for argument, parameter in accepted.items() if parameter.default is parameter.empty}
+    joint = "transforms" in accepted and "target_types" not in accepted
     alone = required - {*CHOSEN.get(name, ())} == {"root"}
-    return name not in _OTHERS and alone and "target_transform" in known and not joint
+    return name not in _OTHERS and alone and "target_transform" in accepted and not joint
 
 
 def parameters(kind: type) -> Mapping[str, inspect.Parameter]:
     """The arguments of a class, including those of its base if it passes on `**kwargs`."""
-    known = dict(inspect.signature(kind).parameters)
-    passed_on = [name for name, parameter in known.items() if parameter.kind is parameter.VAR_KEYWORD]
+    accepted = dict(inspect.signature(kind).parameters)
+    passed_on = [name for name, parameter in accepted.items() if parameter.kind is parameter.VAR_KEYWORD]
     for name in passed_on:
-        del known[name]
-    return {**parameters(kind.__bases__[0]), **known} if passed_on else known
+        del accepted[name]
+    return {**parameters(kind.__bases__[0]), **accepted} if passed_on else accepted
 
 
 def torchvision_set(name: str) -> tuple[str, type]:
@@ -178,26 +178,26 @@ def default_root() -> Path:
 
 def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | None, Any]:
     """The training and test sets, by part; a single set with key None if there are no parts."""
-    known = parameters(kind)
-    given = CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
+    accepted = parameters(kind)
+    options = CHOSEN.get(name, {}) | ({"download": download} if "download" in accepted else {})
 
-    def made(**which: Any) -> Any:
-        return _create(name, kind, root, given | which)
+    def open_part(**part: Any) -> Any:
+        return _create(name, kind, root, options | part)
 
-    if "train" in known:
-        return {"train": made(train=True), "test": made(train=False)}
-    if "split" not in known:
-        return {None: made()}
-    train = str(known["split"].default)
-    sets: dict[str | None, Any] = {"train": made(split=train if train.startswith("train") else "train")}
-    tests = ((part_by_name(split), made(split=split)) for split in _TEST_SPLITS)
+    if "train" in accepted:
+        return {"train": open_part(train=True), "test": open_part(train=False)}
+    if "split" not in accepted:
+        return {None: open_part()}
+    train = str(accepted["split"].default)
+    sets: dict[str | None, Any] = {"train": open_part(split=train if train.startswith("train") else "train")}
+    tests = ((part_by_name(split), open_part(split=split)) for split in _TEST_SPLITS)
     return sets | dict([next((part, test) for part, test in tests if test is not None)])
 
 
-def _create(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
+def _create(name: str, kind: type, root: Path, options: Mapping[str, Any]) -> Any:
     """The data set; None if it has no such split."""
     try:
-        return kind(root, **given)
+        return kind(root, **options)
     except ImportError as problem:
         raise SfumatoError(
             f"torchvision:{name} needs a package that is not installed ({problem})", "install it"
@@ -206,16 +206,16 @@ def _create(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
         reason = " ".join(str(problem).split()) or type(problem).__name__
         if "for argument split" in reason:
             return None
-        fetch = "pass `download=True` to fetch it" if "download" in given else "put its files there yourself"
-        other = f"{'' if 'download' in given else 'pass '}`root` with the folder that holds it"
+        fetch = "pass `download=True` to fetch it" if "download" in options else "put its files there yourself"
+        other = f"{'' if 'download' in options else 'pass '}`root` with the folder that holds it"
         absent = isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None
-        if absent and not given.get("download"):
-            what = f"is not in {str(root)!r}, or is damaged there"
+        if absent and not options.get("download"):
+            fault = f"is not in {str(root)!r}, or is damaged there"
             remedy = f"{fetch}, or {other}"
-        elif given.get("download"):
-            what = f"could not be downloaded into {str(root)!r} ({reason})"
+        elif options.get("download"):
+            fault = f"could not be downloaded into {str(root)!r} ({reason})"
             remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
         else:
-            what = f"could not be read in {str(root)!r} ({reason})"
+            fault = f"could not be read in {str(root)!r} ({reason})"
             remedy = f"delete its files and {fetch}"
-        raise SfumatoError(f"torchvision:{name} {what}", remedy) from None
+        raise SfumatoError(f"torchvision:{name} {fault}", remedy) from None

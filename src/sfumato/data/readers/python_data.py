@@ -58,7 +58,7 @@ class ReaderChoice:
     spelt: bool = False
 
 
-def choose_reader(given: Any) -> ReaderChoice:
+def choose_reader(source: Any) -> ReaderChoice:
     """The source and its reader.
 
     Args:
@@ -66,88 +66,88 @@ def choose_reader(given: Any) -> ReaderChoice:
 
     Errors: `SfumatoError` for anything else.
     """
-    if isinstance(given, str):
-        name, argument = parse(given)
+    if isinstance(source, str):
+        name, argument = parse(source)
         load = lambda order: KINDS[name].load(argument, order)  # noqa: E731
-        return ReaderChoice(kind=name, where=given, load=load, like=name, spelt=True)
-    if _is_instance("pandas", "DataFrame", given):
+        return ReaderChoice(kind=name, where=source, load=load, like=name, spelt=True)
+    if _is_instance("pandas", "DataFrame", source):
         from sfumato.data.readers.table import read_frame
 
         return ReaderChoice(
-            kind="frame", where="the DataFrame", load=lambda order: read_frame(given, order), like="csv"
+            kind="frame", where="the DataFrame", load=lambda order: read_frame(source, order), like="csv"
         )
-    named = _by_part(given)
+    named = _by_part(source)
     if named and all(_is_instance("datasets", "Dataset", data) for data in named.values()):
         from sfumato.data.readers.arrow import from_sets
 
         where = "the Dataset" if None in named else "the DatasetDict"
         return ReaderChoice(kind="hf", where=where, load=lambda order: from_sets(named, order, where), like="hf")
-    if (arrays := _arrays(given)) is not None:
+    if (arrays := _arrays(source)) is not None:
         return ReaderChoice(kind="arrays", where=WHERE, load=lambda order: load_arrays(arrays, order), like="npz")
-    if (sets := _sets(given)) is not None:
+    if (sets := _sets(source)) is not None:
         where = f"the {type(next(iter(sets.values()))).__name__}"
         return ReaderChoice(kind="dataset", where=where, load=lambda order: load_sets(sets, order, where), like="npz")
-    return refuse(given)
+    return refuse(source)
 
 
-def refuse(given: Any) -> NoReturn:
+def refuse(value: Any) -> NoReturn:
     """Refuses objects that are not data."""
-    if isinstance(given, os.PathLike):
-        parse(os.fspath(given))
-    members = given if isinstance(given, (tuple, list)) else given.values() if isinstance(given, Mapping) else (given,)
+    if isinstance(value, os.PathLike):
+        parse(os.fspath(value))
+    members = value if isinstance(value, (tuple, list)) else value.values() if isinstance(value, Mapping) else (value,)
     for loader in filter(is_loader, members):
         raise SfumatoError(
             f"a {type(loader).__name__} draws batches, but the plan itself samples the participants of each step",
             "give its `.dataset`",
         )
     if (
-        isinstance(given, Iterator)
-        or _is_instance("datasets", ("IterableDataset", "IterableDatasetDict"), given)
-        or _is_instance("torch.utils.data", "IterableDataset", given)
+        isinstance(value, Iterator)
+        or _is_instance("datasets", ("IterableDataset", "IterableDatasetDict"), value)
+        or _is_instance("torch.utils.data", "IterableDataset", value)
     ):
         raise SfumatoError(
-            f"a {type(given).__name__} is read from its start, but each step samples from all records",
+            f"a {type(value).__name__} is read from its start, but each step samples from all records",
             "give a map-style data set (with __getitem__ and __len__)",
         )
-    if hasattr(given, "__getitem__") and not hasattr(given, "__len__"):
-        raise SfumatoError(f"a {type(given).__name__} has no length", "give it `__len__`")
-    what = f"a {type(given).__name__} of {len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
-    raise SfumatoError(f"source must be data, got {what}", f"give {TAKEN}")
+    if hasattr(value, "__getitem__") and not hasattr(value, "__len__"):
+        raise SfumatoError(f"a {type(value).__name__} has no length", "give it `__len__`")
+    form = f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list)) else type(value).__name__
+    raise SfumatoError(f"source must be data, got {form}", f"give {TAKEN}")
 
 
-def _is_instance(module: str, names: str | tuple[str, ...], given: Any) -> bool:
+def _is_instance(module: str, names: str | tuple[str, ...], value: Any) -> bool:
     """Whether the object is an instance of these classes of a module, without importing it."""
-    known = sys.modules.get(module)
+    imported = sys.modules.get(module)
     names = (names,) if isinstance(names, str) else names
-    kinds = [kind for name in names if isinstance(kind := getattr(known, name, None), type)]
-    return isinstance(given, tuple(kinds))
+    kinds = [kind for name in names if isinstance(kind := getattr(imported, name, None), type)]
+    return isinstance(value, tuple(kinds))
 
 
-def _by_part(given: Any) -> dict[str | None, Any]:
+def _by_part(source: Any) -> dict[str | None, Any]:
     """Data by part name: the keys of a mapping; train and test for a pair; None for a single object."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    if isinstance(given, (tuple, list)) and len(given) == 2:
-        return dict(zip(("train", "test"), given, strict=True))
-    return {None: given}
+    if isinstance(source, Mapping):
+        return dict(source)
+    if isinstance(source, (tuple, list)) and len(source) == 2:
+        return dict(zip(("train", "test"), source, strict=True))
+    return {None: source}
 
 
-def _arrays(given: Any) -> dict[str, Any] | None:
+def _arrays(source: Any) -> dict[str, Any] | None:
     """Arrays under the names of an archive."""
-    if isinstance(given, Mapping):
-        known = dict(given)
-        return known if {"x", "x_train"} & set(known) and all(map(is_array, known.values())) else None
-    if not isinstance(given, (tuple, list)) or len(given) not in NAMES or not all(map(is_array, given)):
+    if isinstance(source, Mapping):
+        arrays = dict(source)
+        return arrays if {"x", "x_train"} & set(arrays) and all(map(is_array, arrays.values())) else None
+    if not isinstance(source, (tuple, list)) or len(source) not in NAMES or not all(map(is_array, source)):
         return None
-    return dict(zip(NAMES[len(given)], given, strict=True))
+    return dict(zip(NAMES[len(source)], source, strict=True))
 
 
-def _sets(given: Any) -> dict[str | None, Any] | None:
+def _sets(source: Any) -> dict[str | None, Any] | None:
     """Map-style data sets by part name, or a single one. A list of images with labels is a data set."""
-    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], list) and is_array(given[1]):
-        images, labels = given
+    if isinstance(source, (tuple, list)) and len(source) == 2 and isinstance(source[0], list) and is_array(source[1]):
+        images, labels = source
         return {None: list(zip(images, labels, strict=True))} if len(images) == len(labels) else None
-    named = _by_part(given)
+    named = _by_part(source)
     if [*named] != [None]:
         parts = [part_by_name(str(name)) for name in named]
         if "train" not in parts or None in parts or len({*parts}) < len(parts):
@@ -161,51 +161,51 @@ NAMES = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
 WHERE = "the arrays"
 
 
-def is_array(given: Any) -> bool:
+def is_array(value: Any) -> bool:
     """Whether the object is an array, a tensor, or a list of labels (numbers or names)."""
-    if isinstance(given, (list, tuple)):
-        return bool(given) and all(isinstance(label, (str, int, np.integer)) for label in given)
-    return hasattr(given, "__array__") and hasattr(given, "shape") and hasattr(given, "dtype")
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(label, (str, int, np.integer)) for label in value)
+    return hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def load_arrays(given: Mapping[str, Any], order: Order) -> Parts:
+def load_arrays(source: Mapping[str, Any], order: Order) -> Parts:
     """Both parts of arrays and tensors, which are read like those of an archive (`readers.arrays.load`).
 
     Tensors of images are (N, C, H, W) if C is 1 or 3, else (N, H, W, C) or (N, H, W). For arrays, (N, H, W, C) takes
     precedence. Labels may be names.
     """
     arrays = {
-        name: _images(array, name) if name.startswith("x") else array_of(array, name) for name, array in given.items()
+        name: _images(array, name) if name.startswith("x") else array_of(array, name) for name, array in source.items()
     }
     spoken = {name: array for name, array in arrays.items() if name.startswith("y") and array.dtype.kind in "UO"}
     if spoken:
         texts = {name: _texts(array, name) for name, array in spoken.items()}
-        found = class_lists.sort_names({text for some in texts.values() for text in some})
+        distinct = class_lists.sort_names({text for labels in texts.values() for text in labels})
         if order.declared.labels.classes is None:
-            class_lists.refuse_reordered(found, WHERE)
-        names = order.declared.labels.classes or found
-        for text in found:
+            class_lists.refuse_reordered(distinct, WHERE)
+        names = order.declared.labels.classes or distinct
+        for text in distinct:
             class_lists.require_declared(text, names, f"{WHERE} hold", "the images")
         places = {name: place for place, name in enumerate(names)}
-        arrays |= {name: np.array([places[text] for text in some], np.int64) for name, some in texts.items()}
+        arrays |= {name: np.array([places[text] for text in labels], np.int64) for name, labels in texts.items()}
         if len(names) > 1:
             arrays["classes"] = np.array(names, np.str_)
     return parts_from_arrays(arrays, order, where=WHERE)
 
 
-def array_of(given: Any, name: str) -> np.ndarray:
+def array_of(value: Any, name: str) -> np.ndarray:
     """The object as an array in main memory, whatever a tensor's device."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu()
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
     try:
-        return np.asarray(given)
+        return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as problem:
-        what = f"{name} of {WHERE} is not an array ({problem})"
-        raise SfumatoError(what, "give a numpy array, or a tensor of uint8 or float32") from None
+        message = f"{name} of {WHERE} is not an array ({problem})"
+        raise SfumatoError(message, "give a numpy array, or a tensor of uint8 or float32") from None
 
 
-def _images(given: Any, name: str) -> np.ndarray:
-    return channels_last(array_of(given, name), tensors=hasattr(given, "detach"))
+def _images(value: Any, name: str) -> np.ndarray:
+    return channels_last(array_of(value, name), tensors=hasattr(value, "detach"))
 
 
 def channels_last(images: np.ndarray, *, tensors: bool) -> np.ndarray:
@@ -232,21 +232,21 @@ _ITEMS = (
 )
 
 
-def is_map_style(given: Any) -> bool:
+def is_map_style(value: Any) -> bool:
     """Whether the object is a map-style data set, or a list of pairs."""
-    if isinstance(given, list):
-        return len(given) > 2 and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given)
-    if isinstance(given, (str, bytes, tuple, Mapping)) or hasattr(given, "__array__") or is_loader(given):
+    if isinstance(value, list):
+        return len(value) > 2 and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value)
+    if isinstance(value, (str, bytes, tuple, Mapping)) or hasattr(value, "__array__") or is_loader(value):
         return False
     try:
-        return hasattr(given, "__getitem__") and len(given) >= 0
+        return hasattr(value, "__getitem__") and len(value) >= 0
     except (TypeError, NotImplementedError):
         return False
 
 
-def is_loader(given: Any) -> bool:
+def is_loader(value: Any) -> bool:
     """Whether the object is torch's `DataLoader`, or similar."""
-    return hasattr(given, "dataset") and hasattr(given, "batch_size")
+    return hasattr(value, "dataset") and hasattr(value, "batch_size")
 
 
 class Items:
@@ -284,8 +284,8 @@ class Items:
         """Image, label and user. `SfumatoError` if they differ from the first read."""
         part, name = self.part(place), self.name(place)
         with self._lock:
-            given = self._sets[part][place - self._starts[part]]
-        image, label, user = _unpack(given, name)
+            record = self._sets[part][place - self._starts[part]]
+        image, label, user = _unpack(record, name)
         content, label = encode_image(image, name), _label(label, name)
         code = hashlib.blake2b(content + repr((label, user)).encode(), digest_size=_CODE).digest()
         if self._codes.setdefault(place, code) != code:
@@ -309,23 +309,23 @@ def load_sets(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts
     """
     parts = ["train", test_part(sets)] if len(sets) > 1 else [None]
     read = [sets[part] for part in parts] if len(sets) > 1 else [*sets.values()]
-    stored, found = Items(read, where), ListingBuilder()
-    known = [_names_of(data) for data in read]  # per data set: two folders may number the same classes differently
+    stored, builder = Items(read, where), ListingBuilder()
+    names = [_names_of(data) for data in read]  # per data set: two folders may number the same classes differently
     several = order.declared.labels.label_columns
     for place in range(len(stored)):
         _, label, user = stored.item(place)
         name, part = stored.name(place), stored.part(place)
         refuse_several(user or "", str(name))
-        found.add(_label_name(label, known[part], several, name), part=parts[part], user=user)
+        builder.add(_label_name(label, names[part], several, name), part=parts[part], user=user)
         if order.progress is not None:
             order.progress(place + 1, len(stored))
-        if bool(user) != ("user" in found.optional_facts):
+        if bool(user) != ("user" in builder.optional_facts):
             raise SfumatoError(f"{name} says otherwise than others whether it has a user", "give each item its user")
-    refuse_empty(len(found), where)
+    refuse_empty(len(builder), where)
     for place in range(min(8, len(stored))):  # detects random transforms early
         stored.item(place)
-    written = known[0] if not several and len(set(known)) == 1 else None
-    listing = found.listing(stored, written=written)
+    written = names[0] if not several and len(set(names)) == 1 else None
+    listing = builder.listing(stored, written=written)
     return load_files(
         listing.numbered(order.declared.labels.classes), order, where=where, notes=notes_on_parts(sets, where)
     )
@@ -337,10 +337,10 @@ def _unpack(item: Any, name: str) -> tuple[Any, Any, str | None]:
         return item["image"], item["label"], None if user is None else str(user)
     if isinstance(item, (tuple, list)) and len(item) == 2:
         return item[0], item[1], None
-    what = f"{len(item)} things" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
+    form = f"{len(item)} things" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
     if isinstance(item, Mapping):
-        what += f" with the keys {', '.join(map(str, item))[:100]}"
-    raise SfumatoError(f"{name} is {what}, and no pair of image and label", _ITEMS)
+        form += f" with the keys {', '.join(map(str, item))[:100]}"
+    raise SfumatoError(f"{name} is {form}, and no pair of image and label", _ITEMS)
 
 
 def _label(label: Any, name: str) -> str | int | tuple[int, ...]:
@@ -351,8 +351,8 @@ def _label(label: Any, name: str) -> str | int | tuple[int, ...]:
         return int(values.reshape(()))
     if values.ndim == 1 and values.dtype.kind in "iubf" and np.isin(values, (0, 1)).all():
         return tuple(int(value) for value in values)
-    what = f"{values.dtype} {values.shape}" if values.dtype.kind in "iubf" else type(label).__name__
-    raise SfumatoError(f"the label of {name} is {what}", "give an integer from 0, or the class's name")
+    form = f"{values.dtype} {values.shape}" if values.dtype.kind in "iubf" else type(label).__name__
+    raise SfumatoError(f"the label of {name} is {form}", "give an integer from 0, or the class's name")
 
 
 def _label_name(
@@ -372,15 +372,15 @@ def _label_name(
 
 def _names_of(data: Any) -> tuple[str, ...] | None:
     """The class names of torchvision's data sets, and of `Subset` and `ConcatDataset` of them; else None."""
-    known = next((getattr(data, name) for name in ("classes", "categories") if hasattr(data, name)), None)
-    if known is None and hasattr(data, "dataset"):
+    classes = next((getattr(data, name) for name in ("classes", "categories") if hasattr(data, name)), None)
+    if classes is None and hasattr(data, "dataset"):
         return _names_of(data.dataset)
-    if known is None and hasattr(data, "datasets"):
+    if classes is None and hasattr(data, "datasets"):
         several = {_names_of(member) for member in data.datasets}
         return several.pop() if len(several) == 1 else None
-    if not isinstance(known, (list, tuple)) or len(known) < 2:
+    if not isinstance(classes, (list, tuple)) or len(classes) < 2:
         return None
-    names = [", ".join(name) if isinstance(name, tuple) else name for name in known]  # ImageNet has synonyms
+    names = [", ".join(name) if isinstance(name, tuple) else name for name in classes]  # ImageNet has synonyms
     return declared_names(names) if all(isinstance(name, str) for name in names) else None
 
 
@@ -401,10 +401,10 @@ def encode_image(image: Any, name: str) -> bytes:
     return stream.getvalue()
 
 
-def _as_image(given: Any, name: str) -> Image.Image:
-    if not hasattr(given, "__array__"):
-        raise SfumatoError(f"the image of {name} is a {type(given).__name__}", _ITEMS)
-    array = channels_last(array_of(given, f"the image of {name}"), tensors=hasattr(given, "detach"))
+def _as_image(image: Any, name: str) -> Image.Image:
+    if not hasattr(image, "__array__"):
+        raise SfumatoError(f"the image of {name} is a {type(image).__name__}", _ITEMS)
+    array = channels_last(array_of(image, f"the image of {name}"), tensors=hasattr(image, "detach"))
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     plane = array.ndim == 2
     if 0 in array.shape or not (plane or (array.ndim == 3 and array.shape[2] == 3)):

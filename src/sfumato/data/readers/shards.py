@@ -52,28 +52,28 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
     where = f"{kind}:{argument}"
     if "://" in argument:
         raise SfumatoError(f"{where} is a URL, but shards are read from the disk", "download them first")
-    given = expanded(argument)
-    if given.is_dir():
-        found = _find_files(given, suffix)
-        if not found:
+    place = expanded(argument)
+    if place.is_dir():
+        shards = _find_files(place, suffix)
+        if not shards:
             remedy = f"correct {where}"
-            if _find_files(given, ".arrow"):
+            if _find_files(place, ".arrow"):
                 remedy = "give a folder that Hugging Face's datasets saved as hf:PATH, or write dataset.to_parquet"
-            raise SfumatoError(f"folder {str(given)!r} holds no file that ends with {suffix}", remedy)
-        return found
-    if given.exists():
-        return [given]
-    found = []
-    for pattern in _expanded(str(given), where):
+            raise SfumatoError(f"folder {str(place)!r} holds no file that ends with {suffix}", remedy)
+        return shards
+    if place.exists():
+        return [place]
+    shards = []
+    for pattern in _expanded(str(place), where):
         matching = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
         if not matching:
             raise SfumatoError(f"no file matches {pattern!r}", f"correct the path after {kind}:")
-        found += matching
-    for path in found:
+        shards += matching
+    for path in shards:
         with path_errors(f"shard {path!r}", f"correct the path after {kind}:", "give the files in it"):
             refuse_special(paths.status(path), f"shard {path!r}")
-    once = list(dict.fromkeys(map(Path, found)))
-    if len(once) < len(found):
+    once = list(dict.fromkeys(map(Path, shards)))
+    if len(once) < len(shards):
         raise SfumatoError(f"{where} names a shard twice", "name each once")
     return once
 
@@ -85,10 +85,10 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
     none.
     """
     common = os.path.commonpath([path.parent for path in shards])
-    found = [_part_name(path.relative_to(common)) for path in shards]
-    if len(set(found)) == 1:
-        return list(shards), [None] * len(found), ()
-    read, notes = parts_read(dict(zip(shards, found, strict=True)), where)
+    names = [_part_name(path.relative_to(common)) for path in shards]
+    if len(set(names)) == 1:
+        return list(shards), [None] * len(names), ()
+    read, notes = parts_read(dict(zip(shards, names, strict=True)), where)
     return [*read], [*read.values()], notes
 
 
@@ -117,12 +117,12 @@ def _expanded(pattern: str, where: str) -> list[str]:
     >>> _expanded("{000..002}", "")
     ['000', '001', '002']
     """
-    found = _BRACES.search(pattern)
-    if found is None:
+    braces = _BRACES.search(pattern)
+    if braces is None:
         return [pattern]
-    numbers = _RANGE.fullmatch(found[1])
+    numbers = _RANGE.fullmatch(braces[1])
     if numbers is None:
-        choices = found[1].split(",")
+        choices = braces[1].split(",")
     else:
         first, last = map(int, numbers.groups())
         if not 0 <= last - first < LONGEST_LIST:
@@ -132,8 +132,8 @@ def _expanded(pattern: str, where: str) -> list[str]:
             )
         width = len(numbers[1]) if numbers[1].startswith("0") else 0
         choices = [f"{number:0{width}}" for number in range(first, last + 1)]
-    rest = _expanded(pattern[found.end() :], where)
-    return [pattern[: found.start()] + choice + other for choice in choices for other in rest]
+    rest = _expanded(pattern[braces.end() :], where)
+    return [pattern[: braces.start()] + choice + other for choice in choices for other in rest]
 
 
 def place_in(shard: str | os.PathLike[str], inner: object) -> str:
@@ -239,8 +239,8 @@ class ParquetRows:
     def _check_groups(self, metadata: Any, shard: Path) -> None:
         place = bytes_in(self.schema, self.image)
         for group in range(metadata.num_row_groups):
-            known = metadata.row_group(group)
-            sizes = (known.column(number) for number in range(known.num_columns))
+            row_group = metadata.row_group(group)
+            sizes = (row_group.column(number) for number in range(row_group.num_columns))
             size = sum(chunk.total_uncompressed_size for chunk in sizes if chunk.path_in_schema == place)
             if size > LARGEST_GROUP:
                 raise SfumatoError(
@@ -270,7 +270,7 @@ def features_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     """The metadata that `datasets` wrote about columns, by name: `_type`, and `names` for a class label."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: known for name, known in features.items() if isinstance(known, dict)}
+        return {name: about for name, about in features.items() if isinstance(about, dict)}
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}
 
@@ -300,7 +300,7 @@ def check_same(first: pa.Schema, schema: pa.Schema, image: str, shard: str) -> N
     """Refuses a shard whose columns or class names differ from those of the first one."""
     features, others = features_of(first), features_of(schema)
     same = all(
-        known.get("names") == others.get(name, {}).get("names") for name, known in features.items() if name != image
+        about.get("names") == others.get(name, {}).get("names") for name, about in features.items() if name != image
     )
     if not schema.equals(first) or not same:
         raise SfumatoError(
@@ -312,7 +312,7 @@ def column_named(schema: pa.Schema, name: str, feature: str, shard: str) -> str:
     """The column with this name, or the only one that `datasets` wrote with this feature."""
     if name in schema.names:
         return name
-    alike = [column for column, known in features_of(schema).items() if known.get("_type") == feature]
+    alike = [column for column, about in features_of(schema).items() if about.get("_type") == feature]
     if len(alike) == 1 and alike[0] in schema.names:
         return alike[0]
     raise SfumatoError(

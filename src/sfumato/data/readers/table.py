@@ -136,9 +136,9 @@ def load_texts(table: Path, first: Sequence[str], columns: Sequence[str], order:
         labels = None if order.declared.texts.task is None else ()
         example = "text,label or text,label,user,split" if labels is None else "text,user"
         remedy = f"begin the table with a line such as {example}"
-        found = columns_of(first, columns, order, where, remedy=remedy, labels=labels)
+        column_of = columns_of(first, columns, order, where, remedy=remedy, labels=labels)
         for line, row in rows_of(table):
-            builder.add(**{"label": "", **facts_of(row, found, table, line, labels)})
+            builder.add(**{"label": "", **facts_of(row, column_of, table, line, labels)})
             text = " ".join(row[column] or "" for column in columns)
             if labels is not None and not text.strip():
                 raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
@@ -189,8 +189,8 @@ def _reading(table: Path) -> Iterator[TextIO]:
             raise SfumatoError(f"{where} is not a complete gzip file", remedy) from None
         except (UnicodeDecodeError, csv.Error) as problem:
             reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem
-            what = f"{where} cannot be read as comma-separated text ({reason})"
-            raise SfumatoError(what, "save it as CSV in UTF-8") from None
+            message = f"{where} cannot be read as comma-separated text ({reason})"
+            raise SfumatoError(message, "save it as CSV in UTF-8") from None
 
 
 def _lines(stream: TextIO) -> Iterator[str]:
@@ -347,14 +347,14 @@ def text_parts(listing: Listing, buffer: TextBuffer, order: Order, where: str, n
         test = np.array([record_in_test(key, content, None, share) for content in stored], bool)
 
     def part(rows: np.ndarray) -> TextRecords:
-        own = [texts[row] for row in rows]
-        tokens, labels = _inputs_and_labels(own, form)
+        chosen = [texts[row] for row in rows]
+        tokens, labels = _inputs_and_labels(chosen, form)
         return TextRecords(
             tokens=tokens,
             codes=as_array(stored_code(key, stored[row]) + word_code(key, texts[row]) for row in rows),
-            texts=np.array(own, dtype=object),
+            texts=np.array(chosen, dtype=object),
             rows=rows,
-            **(listing.known(rows) | ({} if labels is None else {"labels": labels})),
+            **(listing.facts(rows) | ({} if labels is None else {"labels": labels})),
         )
 
     return Parts(

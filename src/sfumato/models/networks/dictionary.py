@@ -160,12 +160,12 @@ def _pool(maps: Tensor, stride: int) -> Tensor:
 
 
 FEATURE_NORM = 2.0
-"""The Euclidean norm of a feature vector. At clipping norm 1 the surer half of the examples is not clipped."""
+"""The Euclidean norm of a feature vector. At clipping norm 1 the more certain half of the examples is not clipped."""
 NORM_WITH_WAVELETS = WAVELET_NORM
-"""Where wavelets stand beside: at clipping norm 1 every example then counts alike, as those of drawings have to."""
+"""The norm if wavelet features are added: at clipping norm 1 all examples then weigh the same, as drawings require."""
 FAINTEST = NORM_WITH_WAVELETS / 4
-"""Wavelet features of a smaller norm, as only images of almost one grey have them, are not brought to their length:
-those of one grey are rounding errors, of norm 2e-4. Of CIFAR-10's test images the least norm is 6.5."""
+"""Wavelet features of a smaller norm are not scaled up. Only images of nearly one grey have such features, and those of
+one grey are rounding errors of norm 2e-4. The smallest norm of CIFAR-10's test images is 6.5."""
 SMALLEST = 16
 """Smallest side of an image in pixels. The patches of the coarser scale cover twice their side."""
 LARGEST_WORKING_SIDE = 40
@@ -235,7 +235,7 @@ class Dictionary(nn.Module):
         if torch.compiler.is_exporting():  # a loop over chunks would fix the number of images
             return self._features(images)
         at_once = AT_ONCE if images.device.type == "cpu" else AT_ONCE_ON_A_DEVICE
-        return torch.cat([self._features(some) for some in images.split(at_once)])
+        return torch.cat([self._features(chunk) for chunk in images.split(at_once)])
 
     def _features(self, images: Tensor) -> Tensor:
         white = F.normalize(torch.cat([F.normalize(layer) for layer in self._white(images)], 1))
@@ -252,6 +252,6 @@ class Dictionary(nn.Module):
         if self.working is not None:
             images = F.adaptive_avg_pool2d(images, self.working)
         prior = Prior.from_constants({name: self.get_buffer(name) for name in self.names})
-        found = responses(images, prior.scales, prior.second, mirrored=self.mirrored)
+        maps = responses(images, prior.scales, prior.second, mirrored=self.mirrored)
         whitenings = (prior.whitening, prior.second_whitening)
-        return [whiten(some) for whiten, some in zip(whitenings, found, strict=False) if whiten is not None]
+        return [whiten(layer) for whiten, layer in zip(whitenings, maps, strict=False) if whiten is not None]

@@ -119,23 +119,23 @@ class Prior(NamedTuple):
 
     def constants(self) -> dict[str, Tensor]:
         """All of its tensors by name, as a model holds them."""
-        named = dict(self.whitening._asdict())
+        constants = dict(self.whitening._asdict())
         for place, atoms in enumerate(self.scales):
-            named |= {f"filters_{place}": atoms.filters, f"offsets_{place}": atoms.offsets}
+            constants |= {f"filters_{place}": atoms.filters, f"offsets_{place}": atoms.offsets}
         for part in (self.second, self.second_whitening):
-            named |= {} if part is None else {f"second_{name}": value for name, value in part._asdict().items()}
-        return named
+            constants |= {} if part is None else {f"second_{name}": value for name, value in part._asdict().items()}
+        return constants
 
     @classmethod
-    def from_constants(cls, named: Mapping[str, Tensor]) -> Prior:
+    def from_constants(cls, constants: Mapping[str, Tensor]) -> Prior:
         """The dictionary of these tensors."""
-        count = sum(name.startswith("filters_") for name in named)
-        scales = tuple(Atoms(named[f"filters_{place}"], named[f"offsets_{place}"]) for place in range(count))
-        white = Whitening(*(named[name] for name in Whitening._fields))
-        if "second_filters" not in named:
+        count = sum(name.startswith("filters_") for name in constants)
+        scales = tuple(Atoms(constants[f"filters_{place}"], constants[f"offsets_{place}"]) for place in range(count))
+        white = Whitening(*(constants[name] for name in Whitening._fields))
+        if "second_filters" not in constants:
             return cls(scales, white)
-        second = SecondLayer(*(named[f"second_{name}"] for name in SecondLayer._fields))
-        return cls(scales, white, second, Whitening(*(named[f"second_{name}"] for name in Whitening._fields)))
+        second = SecondLayer(*(constants[f"second_{name}"] for name in SecondLayer._fields))
+        return cls(scales, white, second, Whitening(*(constants[f"second_{name}"] for name in Whitening._fields)))
 
 
 def prior_for(channels: int) -> Prior:
@@ -169,8 +169,8 @@ def _place(name: str) -> Any:
 
 def read(path: Path) -> Prior:
     """Reads a dictionary that `studies.dead_leaves.write` wrote."""
-    named = safetensors.torch.load_file(path)
-    return Prior.from_constants({name: value.float() if "filters" in name else value for name, value in named.items()})
+    loaded = safetensors.torch.load_file(path)
+    return Prior.from_constants({name: value.float() if "filters" in name else value for name, value in loaded.items()})
 
 
 def responses(
@@ -222,8 +222,8 @@ def pooled(maps: Tensor) -> Tensor:
 
 def map_patches(maps: Tensor) -> Tensor:
     """Patches of maps (N, h, w, d), scaled to variance 1: (N, h - SIDE + 1, w - SIDE + 1, SIDE^2 d)."""
-    found = maps.unfold(1, SIDE, 1).unfold(2, SIDE, 1).flatten(3)
-    return F.normalize(found, dim=3) * found.shape[3] ** 0.5
+    patches = maps.unfold(1, SIDE, 1).unfold(2, SIDE, 1).flatten(3)
+    return F.normalize(patches, dim=3) * patches.shape[3] ** 0.5
 
 
 def _second_layer(maps: Tensor, second: SecondLayer) -> Tensor:
