@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from sfumato.privacy.planning.by_name import Request
 
 
-# Zoom and unit decide how the shared data are read; groups and shares are properties of the data.
-FIXED = ("zoom", "seed", "unit", "per_user", "per_step", "drift_groups", "drift_size", "class_prevalence", "noise")
-"""The choices that are the same in all runs of a search."""
-
-
 class Decision(NamedTuple):
     """A plan, settings, and lines for the user that explain the values of absent options."""
 

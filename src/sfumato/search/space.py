@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
-from sfumato.experiment.experiment import FIXED, Experiment
+from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
     from sfumato.randomness import Space
 
+# Zoom and unit decide how the shared data are read; groups and shares are properties of the data.
+FIXED = ("zoom", "seed", "unit", "per_user", "per_step", "drift_groups", "drift_size", "class_prevalence", "noise")
 VARIED = tuple(choice.name for choice in fields(Experiment) if choice.name not in FIXED)
 
 
