@@ -314,7 +314,7 @@ class Settings(NestedChoices):
         """The name of the model."""
         return self.network.model
 
-    @property
+    @cached_property
     def views(self) -> Views:
         """The views of an example."""
         return self.augmentation.rule
