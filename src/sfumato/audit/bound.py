@@ -70,9 +70,9 @@ def epsilon_of_mixture(mu: float, q: float, steps: int, delta: float) -> float:
     reach = 12 * math.sqrt(steps) * deviation + float(loss[-1]) - mean
     width = 2 * reach / CELLS
     cell = np.floor(loss / width).astype(int)
-    one = np.zeros(CELLS)
-    np.add.at(one, (cell - cell[0]) % CELLS, mass)
-    total = np.fft.irfft(np.fft.rfft(one) ** steps, CELLS)
+    of_step = np.zeros(CELLS)
+    np.add.at(of_step, (cell - cell[0]) % CELLS, mass)
+    total = np.fft.irfft(np.fft.rfft(of_step) ** steps, CELLS)
     first = math.floor((steps * mean - reach) / width)  # the lowest cell of the sum that the grid can represent
     cells = first + (np.arange(CELLS) + steps * int(cell[0]) - first) % CELLS
     nonzero = total > 1e-16
@@ -144,7 +144,7 @@ def smallest_fault(noticed: Callable[[float], bool]) -> float | None:
     """The largest factor below 1 on the noise that is detected; None if there is none.
 
     Args:
-        noticed: whether, with the noise multiplied by this factor, the audit contradicts the promise in nine of ten
+        noticed: whether, with the noise multiplied by this factor, the audit contradicts the guarantee in nine of ten
             repetitions. If it does for one factor, it does for every smaller one.
     """
     if not noticed(LEAST):
@@ -195,7 +195,7 @@ class Bound:
         return self.assumption is None
 
     def refutes(self, epsilon: float) -> bool:
-        """Whether the bound contradicts a promise of this epsilon at the same delta."""
+        """Whether the bound contradicts a guarantee of this epsilon at the same delta."""
         return self.epsilon > epsilon
 
     @property

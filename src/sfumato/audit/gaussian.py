@@ -58,7 +58,7 @@ def white_box(
     Args:
         included: (n,) observations of releases with a canary, independent of each other.
         observed_out: (n',) observations of releases without the canary.
-        delta: delta of the promise.
+        delta: delta of the guarantee.
         confidence: confidence of each bound.
         thresholds: one or several thresholds, fixed before the observations. Half the nominal mu is a good choice.
             Several thresholds share one minus the confidence.
@@ -79,8 +79,11 @@ def white_box(
     plain = two_worlds(values_in, values_out, delta=delta, confidence=confidence, threshold=candidates)
     share, steps = (1 - fraction("confidence", confidence)) / len(candidates), positive_integer("steps", steps)
     q, sizes = _probability(sampling_probability), (len(values_in), len(values_out))
-    counts = {float(one): (int((values_in < one).sum()), int((values_out >= one).sum())) for one in candidates}
-    mu, threshold = max((mu_lower_bound(*pair, sizes, share, q), one) for one, pair in counts.items())
+    counts = {
+        float(candidate): (int((values_in < candidate).sum()), int((values_out >= candidate).sum()))
+        for candidate in candidates
+    }
+    mu, threshold = max((mu_lower_bound(*pair, sizes, share, q), candidate) for candidate, pair in counts.items())
     fault = None
     if nominal_mu is not None:
         nominal = positive("nominal_mu", nominal_mu)
@@ -218,12 +221,12 @@ def two_worlds(
     Args:
         scores_in: (n,) one score per model trained with the example, in an order independent of the scores.
         scores_out: (n',) one score per model trained without it, likewise.
-        delta: delta of the promise.
+        delta: delta of the guarantee.
         confidence: confidence of the bound, over all thresholds.
         threshold: one or several thresholds fixed in advance; None to choose one from the scores.
         choosing: number of scores of each world, taken from the start, on which the threshold is chosen. The default is
             half of the smaller world.
-        nominal_epsilon: the promised epsilon, for the smallest detectable fault.
+        nominal_epsilon: the guaranteed epsilon, for the smallest detectable fault.
 
     **Guarantee.** The bound exceeds the mechanism's true epsilon at delta with probability at most 1 - confidence, if
     the scores are independent, identically distributed within a world, and functions of the release only.

@@ -107,7 +107,8 @@ class NoiseAudit:
             f"fails this check with probability at most {self.false_alarm:g}."
         )
         single, together = (
-            "less than a hundredth" if one is None else f"{math.floor(1e4 * one) / 100:.2f}%" for one in self.scale
+            "less than a hundredth" if factor is None else f"{math.floor(1e4 * factor) / 100:.2f}%"
+            for factor in self.scale
         )
         power = (
             f"The check would have noticed noise of {together} of its scale in all parameters, or of {single} in "
@@ -122,13 +123,13 @@ class NoiseAudit:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data for `from_dict`, and the sentences."""
-        plain = {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(self).items()}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {**plain, "broken": self.has_fault, "sentences": list(self.sentences)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NoiseAudit:
         """The audit that `to_dict` wrote."""
-        values: dict[str, Any] = {one.name: data[one.name] for one in fields(cls)}
+        values: dict[str, Any] = {field.name: data[field.name] for field in fields(cls)}
         for name in ("faults", "scale", "cut"):
             values[name] = tuple(values[name])
         return cls(**values)
@@ -157,19 +158,19 @@ def audit_noise(
     share = false_alarm / len(TESTS)
     whole = ParameterNoise(
         name=ALL,
-        coordinates=sum(one.coordinates for one in seen),
+        coordinates=sum(noise.coordinates for noise in seen),
         steps=seen[0].steps,
-        squares=math.fsum(one.squares for one in seen),
-        least=min(one.least for one in seen),
-        largest=max(one.largest for one in seen),
+        squares=math.fsum(noise.squares for noise in seen),
+        least=min(noise.least for noise in seen),
+        largest=max(noise.largest for noise in seen),
         kept=seen[0].kept[:, :, :0],
     )
     each = share / (len(seen) + 1)
-    faults = [fault for one in (*seen, whole) for fault in (*_scale(one, each), *_tails(one, each))]
-    for one in seen:
+    faults = [fault for noise in (*seen, whole) for fault in (*_scale(noise, each), *_tails(noise, each))]
+    for noise in seen:
         alone = share / len(seen)
-        faults += (*_coordinates(one, alone), *_repeats(one, alone), *_neighbours(one, alone, first_steps))
-    weakest = min(seen, key=lambda one: one.numbers)
+        faults += (*_coordinates(noise, alone), *_repeats(noise, alone), *_neighbours(noise, alone, first_steps))
+    weakest = min(seen, key=lambda noise: noise.numbers)
     return NoiseAudit(
         parameters=len(seen),
         steps=whole.steps,
@@ -193,27 +194,27 @@ def _rejected(mean: float, count: int, alpha: float) -> bool:
     return _log_chance(mean, count) < math.log(alpha / 2)
 
 
-def _scale(one: ParameterNoise, alpha: float) -> Iterator[str]:
-    mean = one.squares / one.numbers
-    if _rejected(mean, one.numbers, alpha):
-        yield f"{one.name}: the noise has {100 * math.sqrt(mean):.2f}% of its scale"
+def _scale(noise: ParameterNoise, alpha: float) -> Iterator[str]:
+    mean = noise.squares / noise.numbers
+    if _rejected(mean, noise.numbers, alpha):
+        yield f"{noise.name}: the noise has {100 * math.sqrt(mean):.2f}% of its scale"
 
 
-def _coordinates(one: ParameterNoise, alpha: float) -> Iterator[str]:
-    mean = one.least / one.steps
-    if mean < 1 and _log_chance(mean, one.steps) < math.log(alpha / one.coordinates):
-        yield f"{one.name}: in one coordinate the noise has {100 * math.sqrt(mean):.2f}% of its scale"
+def _coordinates(noise: ParameterNoise, alpha: float) -> Iterator[str]:
+    mean = noise.least / noise.steps
+    if mean < 1 and _log_chance(mean, noise.steps) < math.log(alpha / noise.coordinates):
+        yield f"{noise.name}: in one coordinate the noise has {100 * math.sqrt(mean):.2f}% of its scale"
 
 
-def _tails(one: ParameterNoise, alpha: float) -> Iterator[str]:
+def _tails(noise: ParameterNoise, alpha: float) -> Iterator[str]:
     """The two-sided test of the largest magnitude."""
-    beyond = 2 * math.exp(float(log_ndtr(-one.largest)))
-    below = -math.inf if beyond >= 1 else one.numbers * math.log1p(-beyond)
-    what = f"{one.name}: the largest of {one.numbers:,} values is {one.largest:.2f} standard deviations"
+    beyond = 2 * math.exp(float(log_ndtr(-noise.largest)))
+    below = -math.inf if beyond >= 1 else noise.numbers * math.log1p(-beyond)
+    largest = f"{noise.name}: the largest of {noise.numbers:,} values is {noise.largest:.2f} standard deviations"
     if below < math.log(alpha / 2):
-        yield f"{what}, but correct noise reaches at least {_rounded_down(_least_maximum(one.numbers, alpha))}"
-    elif one.numbers * beyond < alpha / 2:
-        yield f"{what}, which correct noise does not reach"
+        yield f"{largest}, but correct noise reaches at least {_rounded_down(_least_maximum(noise.numbers, alpha))}"
+    elif noise.numbers * beyond < alpha / 2:
+        yield f"{largest}, which correct noise does not reach"
 
 
 def _least_maximum(count: int, alpha: float) -> float:
@@ -221,13 +222,13 @@ def _least_maximum(count: int, alpha: float) -> float:
     return -float(ndtri_exp(math.log(-math.expm1(math.log(alpha / 2) / count) / 2)))
 
 
-def _repeats(one: ParameterNoise, alpha: float) -> Iterator[str]:
+def _repeats(noise: ParameterNoise, alpha: float) -> Iterator[str]:
     """Whether a window of values occurs twice, in any steps of any runs.
 
     A value lies within e of any given number with probability at most e sqrt(2 / pi). In two overlapping windows of the
     same run each value is still independent of the earlier ones, so k values match with at most the k-th power.
     """
-    kept = one.kept[:, :, :WINDOW]
+    kept = noise.kept[:, :, :WINDOW]
     length = -(-WINDOW // kept.shape[2])
     if kept.shape[1] < length:
         return
@@ -236,7 +237,7 @@ def _repeats(one: ParameterNoise, alpha: float) -> Iterator[str]:
     pairs = len(points) * (len(points) - 1) / 2
     distance = math.sqrt(math.pi / 2) * (alpha / pairs) ** (1 / points.shape[1])
     if _two_within(points, distance):
-        yield f"{one.name}: the noise of one step repeats in another"
+        yield f"{noise.name}: the noise of one step repeats in another"
 
 
 def _two_within(points: np.ndarray, distance: float) -> bool:
@@ -252,25 +253,25 @@ def _two_within(points: np.ndarray, distance: float) -> bool:
     return False
 
 
-def _neighbours(one: ParameterNoise, alpha: float, first_steps: bool) -> Iterator[str]:
+def _neighbours(noise: ParameterNoise, alpha: float, first_steps: bool) -> Iterator[str]:
     """Correlation with the next step and with the same step of the other run, each tested at level alpha."""
-    kept, even = one.kept, one.kept.shape[1] // 2 * 2
+    kept, even = noise.kept, noise.kept.shape[1] // 2 * 2
     names = ("two runs", "two runs") if first_steps else ("two steps in a row", "the same step of two runs")
     sides = (kept[:, 0:even:2], kept[:, 1:even:2]), (kept[0], kept[1])
-    for what, (first, second) in zip(names, sides, strict=True):
+    for pair, (first, second) in zip(names, sides, strict=True):
         if first.size and _rejected(mean := float(np.square(first - second).mean()) / 2, first.size, alpha):
-            yield f"{one.name}: the noise of {what} has a correlation of {1 - mean:.2f}"
+            yield f"{noise.name}: the noise of {pair} has a correlation of {1 - mean:.2f}"
 
 
 def _between_parameters(seen: Sequence[ParameterNoise], alpha: float) -> Iterator[str]:
     """Correlation between the first coordinates of every pair of parameters, over all steps."""
-    first = np.stack([one.kept[:, :, 0].ravel() for one in seen])
+    first = np.stack([noise.kept[:, :, 0].ravel() for noise in seen])
     products = first @ first.T
     count, pairs = first.shape[1], len(seen) * (len(seen) - 1) // 2
-    for (i, one), (j, other) in combinations(enumerate(seen), 2):
+    for (i, noise), (j, other) in combinations(enumerate(seen), 2):
         mean = float(products[i, i] + products[j, j] - 2 * products[i, j]) / (2 * count)
         if _rejected(mean, count, alpha / pairs):
-            yield f"{one.name} and {other.name}: their noise has a correlation of {1 - mean:.2f}"
+            yield f"{noise.name} and {other.name}: their noise has a correlation of {1 - mean:.2f}"
 
 
 def _smallest(count: int, alpha: float) -> float | None:

@@ -33,8 +33,8 @@ class Averages:
 
     def __post_init__(self) -> None:
         if self.aggregate is None:
-            options = [one for one in fields(self) if one.name.startswith("aggregate_")]
-            changed = [one.name for one in options if getattr(self, one.name) != one.default]
+            options = [option for option in fields(self) if option.name.startswith("aggregate_")]
+            changed = [option.name for option in options if getattr(self, option.name) != option.default]
             if changed:
                 raise SfumatoError(
                     f"{' and '.join(f'`{name}`' for name in changed)} given, but gradients are not taken at an average",

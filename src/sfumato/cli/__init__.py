@@ -32,19 +32,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # some terminals cannot show all class names
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given == ["--version"]:
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words == ["--version"]:
         from importlib.metadata import version
 
         print(f"{PROGRAM} {version(PROGRAM)}")
         return 0
-    for argument in given:
+    for argument in words:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):  # surrogates: bytes that are not UTF-8
             print(f"error: the argument {argument!r} is not UTF-8; rename the file", file=sys.stderr)
             return 2
     verb: Any = None
     try:
-        verb = parse(given)
+        verb = parse(words)
         if isinstance(verb, int):
             return verb
         from sfumato.cli.output import processes

@@ -150,14 +150,14 @@ def parse(verb: type, words: Sequence[str], *, program: str = "", description: s
 
     Errors: `UsageError` for words that cannot be read, or that are no option.
     """
-    parser, given = parser_of(verb, program=program, description=description), list[str]()
+    parser, arguments = parser_of(verb, program=program, description=description), list[str]()
     for word in words:
-        if given and given[-1].startswith("--") and re.match(r"-\.?\d", word):
-            given[-1] += f"={word}"  # argparse takes -160,240 for an option
+        if arguments and arguments[-1].startswith("--") and re.match(r"-\.?\d", word):
+            arguments[-1] += f"={word}"  # argparse takes -160,240 for an option
         else:
-            given.append(word)
+            arguments.append(word)
     try:
-        values, odd = parser.parse_known_intermixed_args(given)
+        values, odd = parser.parse_known_intermixed_args(arguments)
     except argparse.ArgumentError as error:
         parser.error(" ".join(filter(None, (error.argument_name, error.message))))
     for word in sorted(odd, key=lambda word: not word.startswith("-")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -168,12 +169,12 @@ class Source:
         """The facts that were read from the data: `read`, and "users" if the users were counted."""
         return (*self.read, *((USERS,) if self.users_read else ()))
 
-    @property
+    @cached_property
     def multilabel(self) -> bool:
         """Whether a record may have none, one or many of `classes`. Its labels are then (L,) of 0 and 1."""
         return self.train.labels.ndim == 2 and not self.next_words
 
-    @property
+    @cached_property
     def next_words(self) -> bool:
         """Whether each word of a text is predicted from those before it. Labels are then (T,), positions in `classes`,
         and 0 for padding."""
@@ -205,12 +206,12 @@ class Source:
                 "leave it out, or give a source with one label for each record",
             )
 
-    @property
+    @cached_property
     def data_digests(self) -> tuple[str, ...]:
         """The digests by which the owner's list of runs recognises the data in any form."""
         return tuple(filter(None, (self.stored_digest, self.pixels)))
 
-    @property
+    @cached_property
     def published(self) -> bool:
         """Whether the records, or the images behind the features, are published data."""
         return (self.kind if self.cache is None else self.cache.contents.source["kind"]) in PUBLISHED
@@ -223,7 +224,7 @@ class Source:
             return None
         return f"{network['name']}, whitened by public images" if network.get("whitened_by") else network["name"]
 
-    @property
+    @cached_property
     def cached_views(self) -> int | None:
         """K of a cache; None for images, which allow any number of views."""
         return None if self.cache is None else self.cache.contents.views
@@ -237,7 +238,7 @@ class Source:
             return FeatureTransform(width=self.cache.contents.width)
         return Images(size=self.size, channels=self.channels)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of one record as model input: (C, H, W), (D,) or (T,)."""
         return self.form.shape

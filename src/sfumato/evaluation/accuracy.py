@@ -44,7 +44,7 @@ def logits(
     rows = parts if places is None else [np.asarray(places[part], np.int64) for part in parts]
     with evaluation_mode(module), torch.inference_mode():
         return torch.cat(
-            [module(transform(torch.from_numpy(records.take(one)).to(device))).float().cpu() for one in rows]
+            [module(transform(torch.from_numpy(records.take(batch)).to(device))).float().cpu() for batch in rows]
         )
 
 
@@ -109,11 +109,11 @@ def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: 
         texts = records.texts if isinstance(records, TextRecords) else None
         inputs = [png(image) for image in records.take(rows)] if texts is None else texts[rows].tolist()
         samples = [
-            (one, classes[int(labels[i])], classes[int(predicted[i])], score)
-            for i, one, score in zip(indices, inputs, scores, strict=True)
+            (content, classes[int(labels[i])], classes[int(predicted[i])], score)
+            for i, content, score in zip(indices, inputs, scores, strict=True)
         ]
-    found = calibration(outputs, labels, loss=loss)
-    error = None if found is None else found.error
+    result = calibration(outputs, labels, loss=loss)
+    error = None if result is None else result.error
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration_error=error)
 
 
@@ -196,12 +196,12 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
     """The evaluation as JSON-ready data."""
     samples = [
         [
-            {"text": one} if isinstance(one, str) else base64.b64encode(one).decode("ascii"),
+            {"text": content} if isinstance(content, str) else base64.b64encode(content).decode("ascii"),
             label,
             guess,
             finite_or_none(score),
         ]
-        for one, label, guess, score in result.samples
+        for content, label, guess, score in result.samples
     ]
     names = ("accuracy", "top5", "weighted_auc", "loss", "classes", "confusion", "samples", "over_steps")
     names += ("calibration_error",)
@@ -213,8 +213,8 @@ def to_dict(result: Evaluation) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any]) -> Evaluation:
     """The evaluation that `to_dict` wrote."""
     samples = [
-        (one["text"] if isinstance(one, dict) else base64.b64decode(one), label, guess, _or_nan(value))
-        for one, label, guess, value in data["samples"]
+        (content["text"] if isinstance(content, dict) else base64.b64decode(content), label, guess, _or_nan(value))
+        for content, label, guess, value in data["samples"]
     ]
     parts: dict[str, Any] = {}
     if (spread := data.get("over_steps")) is not None:

@@ -56,11 +56,11 @@ def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[st
     with contextlib.suppress(SfumatoError):
         mixed = embeddings[torch.from_numpy(shuffled)], labels[shuffled]
         batchwise = recall_at_far(*mixed, [far], minibatch=MINIBATCH).points[0].recall
-    point = whole.points[0]
+    chosen = whole.points[0]
     return {
-        "recall": point.recall,
+        "recall": chosen.recall,
         "far": far,
-        "threshold": point.threshold,
+        "threshold": chosen.threshold,
         "recall_by_minibatch": batchwise,
         "images": whole.images,
         "pairs_of_one_class": whole.same,

@@ -62,12 +62,12 @@ def group_scores(outputs: Tensor, labels: Tensor, parts: Sequence[Part], *, loss
         labels: the classes, int64 (N,).
         loss: the loss, which determines how logits become probabilities.
     """
-    known = [part.subgroups for part in parts if part.subgroups is not None]
-    if not known:
+    subgroups = [part.subgroups for part in parts if part.subgroups is not None]
+    if not subgroups:
         return []
-    groups = np.concatenate(known)
+    groups = np.concatenate(subgroups)
     rows = {name: torch.from_numpy(groups == name) for name in sort_names(np.unique(groups).tolist())}
-    return [_score(name, outputs[own], labels[own], loss) for name, own in rows.items()]
+    return [_score(name, outputs[places], labels[places], loss) for name, places in rows.items()]
 
 
 def smallest_group(groups: Sequence[GroupScore]) -> str:
@@ -102,10 +102,10 @@ def _score(name: str, outputs: Tensor, labels: Tensor, loss: str) -> GroupScore:
 
 def _calibration(outputs: Tensor, labels: Tensor, loss: str) -> Interval | None:
     """The expected calibration error over the bins of `accuracy.calibration`."""
-    found = accuracy.calibration(outputs, labels, loss=loss)
-    if found is None:
+    result = accuracy.calibration(outputs, labels, loss=loss)
+    if result is None:
         return None
-    count, sure, share = (np.array([band[place] for band in found.bands]) for place in (2, 3, 4))
+    count, sure, share = (np.array([band[place] for band in result.bands]) for place in (2, 3, 4))
     return calibration_error(count * (share - sure), share, count)
 
 
@@ -140,9 +140,9 @@ def calibration_error(missed: np.ndarray, share: np.ndarray, count: np.ndarray) 
 @lru_cache(maxsize=4)
 def _sizes_of_draws(bins: int) -> np.ndarray:
     """Absolute values of standard normal draws, always the same ones: (DRAWS, bins)."""
-    found = np.abs(np.random.default_rng(0).normal(size=(DRAWS, bins)))
-    found.flags.writeable = False  # the cached array is shared
-    return found
+    sizes = np.abs(np.random.default_rng(0).normal(size=(DRAWS, bins)))
+    sizes.flags.writeable = False  # the cached array is shared
+    return sizes
 
 
 def _mean_size(means: np.ndarray, deviations: np.ndarray) -> np.ndarray:

@@ -52,14 +52,14 @@ def figures_of_words(
 ) -> Tensor:
     """Figures float32 (N, T, 3) of each word, on the CPU, in evaluation mode: whether it is the likeliest (0 or 1),
     whether it is among the five likeliest, and its loss in nats; zeros for padding."""
-    found = [torch.zeros(0, form.length, 3)]
+    blocks = [torch.zeros(0, form.length, 3)]
     for logits, targets in _batches(module, form, device, records, places):
         nearest = logits.topk(min(LIKELIEST, logits.shape[2]), dim=2).indices == targets.unsqueeze(2)
         right = logits.argmax(2) == targets
         loss = -logits.log_softmax(2).gather(2, targets.unsqueeze(2)).squeeze(2)
         figures = torch.stack([right.float(), nearest.any(2).float(), loss], 2)
-        found.append(figures.masked_fill((targets == PADDING).unsqueeze(2), 0).cpu())
-    return torch.cat(found)
+        blocks.append(figures.masked_fill((targets == PADDING).unsqueeze(2), 0).cpu())
+    return torch.cat(blocks)
 
 
 def decisions(
@@ -68,9 +68,9 @@ def decisions(
     """Logits (n, V) and targets (n,), on the CPU, of the counted words of some records."""
     logits, labels = [torch.zeros(0, form.vocabulary)], [torch.zeros(0, dtype=torch.int64)]
     for some, targets in _batches(module, form, device, records, places):
-        own = counted(targets, form.vocabulary)
-        logits.append(some[own].cpu())
-        labels.append(targets[own].cpu())
+        scored = counted(targets, form.vocabulary)
+        logits.append(some[scored].cpu())
+        labels.append(targets[scored].cpu())
     return torch.cat(logits), torch.cat(labels)
 
 
@@ -82,12 +82,12 @@ def score_of(figures: Tensor, targets: Tensor, vocabulary: int) -> dict[str, Any
         targets: (N, T).
         vocabulary: V.
     """
-    own, words = counted(targets, vocabulary), targets != PADDING
+    scored, words = counted(targets, vocabulary), targets != PADDING
     right, nearest, loss = figures.double().unbind(2)
-    count = max(1, int(own.sum()))
+    count = max(1, int(scored.sum()))
     return {
-        "accuracy": (right[own].sum() / count).item(),
-        "top5": (nearest[own].sum() / count).item(),
+        "accuracy": (right[scored].sum() / count).item(),
+        "top5": (nearest[scored].sum() / count).item(),
         "loss": finite_or_none((loss.sum() / max(1, int(words.sum()))).item()),
     }
 
@@ -99,20 +99,20 @@ def evaluation(figures: Tensor, parts: Sequence[Part], vocabulary: int) -> WordE
     unknown: words of one person are dependent, and a mean of shares has at most the variance of a single trial.
     """
     targets = torch.from_numpy(np.concatenate([part.labels for part in parts]))
-    own, words = counted(targets, vocabulary), targets != PADDING
+    scored, words = counted(targets, vocabulary), targets != PADDING
     score, right = score_of(figures, targets, vocabulary), figures[..., 0].double()
     named = [part.users for part in parts if part.users is not None]
     users = len(np.unique(np.concatenate(named))) if len(named) == len(parts) else None
     trials = users or len(targets)
-    frequent = torch.bincount(targets[own], minlength=1).max().item()
+    frequent = torch.bincount(targets[scored], minlength=1).max().item()
     return WordEvaluation(
         accuracy=FigureInterval(score["accuracy"], *wilson(score["accuracy"] * trials, trials)),
         top5=score["top5"],
         loss=score["loss"],
         texts=len(targets),
         users=users,
-        words=int(own.sum()),
+        words=int(scored.sum()),
         all_words=int(words.sum()),
         accuracy_of_all=(right[words].sum() / max(1, int(words.sum()))).item(),
-        majority=frequent / max(1, int(own.sum())),
+        majority=frequent / max(1, int(scored.sum())),
     )

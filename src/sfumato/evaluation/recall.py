@@ -219,9 +219,9 @@ def _lower_halves(
 def _value_counts(pairs: Iterator[tuple[Tensor, Tensor]], values: int, device: torch.device) -> Tensor:
     """Counts how often each value occurs: int64 (2, values), for pairs of different classes and of one class."""
     counts = torch.zeros(2 * values, dtype=torch.int64, device=device)
-    one = torch.ones((), dtype=torch.int64, device=device)
+    increment = torch.ones((), dtype=torch.int64, device=device)
     for value, same in pairs:
-        counts.index_add_(0, value + values * same, one.expand(len(value)))
+        counts.index_add_(0, value + values * same, increment.expand(len(value)))
     return counts.reshape(2, values)
 
 
@@ -329,9 +329,9 @@ def _deciding_pairs(
         row, column = (later & ~equal).nonzero(as_tuple=True)
         values = block[row, column]
         top = values.topk(min(number, len(values))).indices
-        one, other = codes[rows][row[top].numpy()], codes[start:][column[top].numpy()]
-        different.append((values[top].numpy(), one, other))
+        row_codes, column_codes = codes[rows][row[top].numpy()], codes[start:][column[top].numpy()]
+        different.append((values[top].numpy(), row_codes, column_codes))
     steps, first, second = (np.concatenate(column) for column in zip(*different, strict=True))
     order = np.argsort(-steps, kind="stable")[:number]
-    all_same = np.concatenate([one for one, _ in same]), np.concatenate([code for _, code in same])
+    all_same = np.concatenate([similarities for similarities, _ in same]), np.concatenate([code for _, code in same])
     return steps[order], all_same, (first[order], second[order])

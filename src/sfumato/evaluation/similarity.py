@@ -68,10 +68,10 @@ def checked_embeddings(embeddings: Tensor | np.ndarray) -> Tensor:
     largest = torch.linalg.vector_norm(embeddings, ord=torch.inf, dim=1)
     odd = ((largest == 0) | ~largest.isfinite()).nonzero().flatten()
     if len(odd):
-        what = "all zero" if largest[odd[0]] == 0 else "not finite"
+        problem = "all zero" if largest[odd[0]] == 0 else "not finite"
         raise SfumatoError(
             f"{len(odd):,} of {len(embeddings):,} embeddings have no direction: the values of embedding "
-            f"{int(odd[0])} are {what}",
+            f"{int(odd[0])} are {problem}",
             "check the model that computed them: it may have diverged",
         )
     return embeddings

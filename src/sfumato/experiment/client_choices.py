@@ -20,13 +20,13 @@ KIND = "embedding"
 WITH_NOISE = ("fedemb", "fedavg")
 """DP-FedEmb and DP-FedAvg, by a plan."""
 NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
-"""DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a promise."""
+"""DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a guarantee."""
 UNTRAINED = "untrained"
 """Fixed public features: nothing is trained, and no private data are used."""
 FEATURE_OPTIONS = ("method", "model", "pretrained", "pretrained_weights", "dimension", "far", "per_user", "seed")
 """The options of this method."""
 WITHOUT_PLAN = ("central", *NOISELESS, UNTRAINED)
-"""Methods that promise nothing."""
+"""Methods without a guarantee."""
 METHODS = (*WITH_NOISE, "dpsgd", *WITHOUT_PLAN)
 LOCAL_HEAD = ("fedemb", "fedemb-noiseless", UNTRAINED)
 """Methods whose model has no head: each client has one of its own, or there is none."""
@@ -92,7 +92,7 @@ class ClientChoices:
     )
     """fedemb: virtual clients that each train a head of their own (Xu et al. 2022). fedavg: one head, which is summed
     and noised too. dpsgd: the mean gradient of each user. untrained: fixed public features, without private data. On
-    public data and without a promise: central (no clients, no clipping), fedemb-noiseless and fedavg-noiseless."""
+    public data and without a guarantee: central (no clients, no clipping), fedemb-noiseless and fedavg-noiseless."""
     clients: int | None = optional_choice(by_default="an eighth of the users in a round")
     """m, the number of virtual clients in each round."""
     grouping: str | None = optional_choice("random|even|group|fixed", "random")

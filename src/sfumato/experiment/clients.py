@@ -178,15 +178,15 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def refuse_others(self) -> None:
         """Refuse options that the method ignores: comparing two of their values would compare a run with itself."""
-        method, given = self.chosen, self.given
+        method, options = self.chosen, self.given
         for name in unused_choices(method, self.client_loss):
-            if name in given:
+            if name in options:
                 loss = f" with the loss {self.client_loss}" if self.client_loss and name != "client_loss" else ""
                 raise SfumatoError(
-                    f"method {method}{loss} does not use {name}, but `{name}={given[name]}` is given",
+                    f"method {method}{loss} does not use {name}, but `{name}={options[name]}` is given",
                     f"leave {name} out",
                 )
-        odd = next((f"`{name}={value}`" for name, value in given.items() if name not in FEATURE_OPTIONS), None)
+        odd = next((f"`{name}={value}`" for name, value in options.items() if name not in FEATURE_OPTIONS), None)
         if odd is not None and method == UNTRAINED:
             raise SfumatoError(
                 f"method {UNTRAINED} trains nothing and uses no private data, but {odd} is given",
@@ -238,8 +238,8 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         if self.batch_size is not None:
             return positive_integer("batch_size", self.batch_size)
         size = max(1, min(USERS_PER_ROUND, population // 4))
-        what = "groups" if self.grouping == "fixed" else "users"
-        reasons.append(f"batch size {size} (by rule: {what} in a round: {USERS_PER_ROUND}, a quarter at most)")
+        units = "groups" if self.grouping == "fixed" else "users"
+        reasons.append(f"batch size {size} (by rule: {units} in a round: {USERS_PER_ROUND}, a quarter at most)")
         return size
 
     def clients_by_rule(self, source: Source, settings: Settings, expected: int, reasons: list[str]) -> Clients:
@@ -260,18 +260,18 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def clients_of(self, **others: Any) -> Clients:
         """The clients with the requested method, grouping, dimension and false accept rate."""
-        given = {name: value for name, value in self.given.items() if name in ("grouping", "dimension", "far")}
-        return Clients(**{"local": self.local(), "method": self.chosen, **given, **others})
+        options = {name: value for name, value in self.given.items() if name in ("grouping", "dimension", "far")}
+        return Clients(**{"local": self.local(), "method": self.chosen, **options, **others})
 
     def local(self) -> LocalSGD:
         """The settings of a client's training."""
-        given = {name: getattr(self, name) for name in CLIENT_OPTIONS if getattr(self, name) is not None}
+        options = {name: getattr(self, name) for name in CLIENT_OPTIONS if getattr(self, name) is not None}
         has_heads = self.chosen in LOCAL_HEAD and self.client_loss in (None, "softmax")
         by_rule: dict[str, Any] = {"examples": 2048, "first_head": "prototype" if has_heads else "random"}
         by_rule["head"] = "global" if self.chosen in ("fedavg", "fedavg-noiseless") else "local"
         if one_of("client_head", self.client_head or by_rule["first_head"], FIRST_HEADS) == "prototype":
             by_rule |= {"head_scale": 1.0, "temperature": TEMPERATURE}
-        return LocalSGD(**by_rule | {CLIENT_OPTIONS[name]: value for name, value in given.items()})
+        return LocalSGD(**by_rule | {CLIENT_OPTIONS[name]: value for name, value in options.items()})
 
     def settings(self, source: Source) -> Settings:
         """The settings of model and server."""
@@ -357,8 +357,8 @@ def _dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
     experiment.refuse_no_noise()
     names = {field.name for kind in (Budget, Pair) for field in fields(kind)}
     names |= {*choices_of(Descent), *choices_of(Averages), "seed", "noise"}
-    given = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
-    classifier = Experiment(**given, unit="user", per_user=experiment.per_user, per_step=ALL, views=1, model="cnn")
+    options = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
+    classifier = Experiment(**options, unit="user", per_user=experiment.per_user, per_step=ALL, views=1, model="cnn")
     plan, settings, reasons = classifier.decide(source)
     network = experiment.settings(source).network
     settings = replace(
@@ -374,8 +374,8 @@ def _dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
 def _central(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
     """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
-    given = (experiment.target, experiment.accountant, experiment.noise_multiplier, experiment.noise)
-    if any(value is not None for value in given):
+    budget = (experiment.target, experiment.accountant, experiment.noise_multiplier, experiment.noise)
+    if any(value is not None for value in budget):
         raise SfumatoError("method central has no guarantee, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, CENTRAL_BATCH if experiment.batch_size is None else experiment.batch_size)
@@ -396,9 +396,9 @@ def _noiseless(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
     """
     method, reasons = experiment.chosen, []
     experiment.refuse_orders()
-    of_guarantees = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
-    given = {name: getattr(experiment, name) for name in of_guarantees if getattr(experiment, name) is not None}
-    for name, value in given.items():
+    names = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(field.name for field in fields(Pair)))
+    options = {name: getattr(experiment, name) for name in names if getattr(experiment, name) is not None}
+    for name, value in options.items():
         if (name, value) != ("participation", "poisson"):
             raise SfumatoError(
                 f"method {method} adds no noise and has no guarantee, but `{name}={value}` is given",
@@ -433,12 +433,12 @@ def _untrained(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
     reasons: list[str] = []
     model, dimension = experiment.model, experiment.dimension
     if model is None:
-        by_rule = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
+        by_rule = defaults.model_rule(options={}, size=source.size, channels=source.channels).value
         model = by_rule if source.size >= SMALLEST else PIXELS
         reasons.append(f"model {model} (by rule: fixed public features, by a public projection)")
     if dimension is None:
         dimension = FEATURES_DIMENSION
         reasons.append(f"dimension {dimension} (by rule: keeps the features' similarities)")
-    given = {name: experiment.given.get(name) for name in ("pretrained", "pretrained_weights", "seed")}
-    settings = Settings(model=model, optimizer="sgd", learning_rate=1.0, momentum=0.0, ema=0.0, **given)
+    options = {name: experiment.given.get(name) for name in ("pretrained", "pretrained_weights", "seed")}
+    settings = Settings(model=model, optimizer="sgd", learning_rate=1.0, momentum=0.0, ema=0.0, **options)
     return PublicDecision(settings, experiment.clients_of(dimension=dimension), batch_size=1, steps=0, reasons=reasons)

@@ -87,7 +87,7 @@ GREY_ALONE = FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, s
 
 def model_rule(
     *,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     size: int,
     channels: int,
     cached: int | None = None,
@@ -101,14 +101,14 @@ def model_rule(
         return Rule(BAG, "a linear model of the words in a text: few weights to add noise to")
     if cached is not None:
         return Rule(HEAD, "one linear layer on features of equal norm")
-    if size < dictionary.SMALLEST or (channels == 3 and given.get("flip") is False):
+    if size < dictionary.SMALLEST or (channels == 3 and options.get("flip") is False):
         return Rule(SCATTERING, "a linear head on fixed public wavelet features: few weights to add noise to")
-    model, what = DICTIONARY, "fixed features learnt on synthetic images"
+    model, features = DICTIONARY, "fixed features learnt on synthetic images"
     if channels == 1:
-        model, what = BOTH, "fixed public wavelet features and fixed features learnt on synthetic images"
+        model, features = BOTH, "fixed public wavelet features and fixed features learnt on synthetic images"
     if size > dictionary.LARGEST_WORKING_SIDE:
-        what += f", of images downsampled to {dictionary.WORKING_SIDE} pixels"
-    return Rule(model, f"a linear head on {what}: few weights to add noise to")
+        features += f", of images downsampled to {dictionary.WORKING_SIDE} pixels"
+    return Rule(model, f"a linear head on {features}: few weights to add noise to")
 
 
 def fixed_features(model: str, channels: int = 3) -> FixedFeatures | None:
@@ -150,11 +150,11 @@ def plan_rules(
         features: facts about the fixed features, if the model is a linear head on them.
     """
     features = features or FixedFeatures()
-    asked = None if request is None else request.participation
-    if isinstance(asked, FixedOrder) and asked.assignment != "random":
+    participation = None if request is None else request.participation
+    if isinstance(participation, FixedOrder) and participation.assignment != "random":
         return _one_pass(examples, batch_size, steps)
-    if asked is not None and asked.expected_batch_size(examples) != examples:
-        return _rules_of_turns(examples, asked)
+    if participation is not None and participation.expected_batch_size(examples) != examples:
+        return _rules_of_turns(examples, participation)
     size, steps, kind = LARGE_BATCH, STEPS_SAMPLED, "sampled"
     why = f"large Poisson samples, because N is above {features.full_batch_up_to}"
     if examples <= features.full_batch_up_to:
@@ -172,16 +172,16 @@ def user_rules(rules: Mapping[str, Rule], examples: int, users: int, request: Re
     """
     size = rules["batch_size"]
     drawn = users_for_batch(size.value, examples, users, request)
-    what = f"all {users} users"
+    sample = f"all {users} users"
     if drawn < users:
-        what = f"these users show about {drawn * examples / users:.0f} examples"
-    return {**rules, "batch_size": Rule(drawn, f"{what}; {size.reason}")}
+        sample = f"these users show about {drawn * examples / users:.0f} examples"
+    return {**rules, "batch_size": Rule(drawn, f"{sample}; {size.reason}")}
 
 
 def users_for_batch(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
     """The number of users who have about `batch_size` examples, within what the participation allows."""
-    asked = None if request is None else request.participation
-    most = None if asked is None else asked.largest_batch(users)
+    participation = None if request is None else request.participation
+    most = None if participation is None else participation.largest_batch(users)
     return unit.users_for_gradients(batch_size, records=examples, users=users, most=most)
 
 
@@ -220,7 +220,7 @@ def _one_pass(examples: int, batch_size: int | None, steps: int | None) -> dict[
 def training_rules(
     plan: PrivacyPlan,
     *,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     size: int,
     channels: int,
     cached: int | None = None,
@@ -232,7 +232,7 @@ def training_rules(
 
     Args:
         plan: the run's plan. It is public.
-        given: the user's options by name; None for an option that follows a rule.
+        options: the options that were given, by name; None for an option that follows a rule.
         size: pixels on each side.
         channels: 1 for grey, 3 for colour.
         cached: K of a feature cache; None for images.
@@ -240,9 +240,9 @@ def training_rules(
         multilabel: whether a record may have none, one or many of the classes.
         next_words: whether the words of texts are predicted.
     """
-    momentum = 0.9 if given.get("momentum") is None else given["momentum"]
-    model = model_rule(given=given, size=size, channels=channels, cached=cached, texts=texts, next_words=next_words)
-    chosen = given.get("model") or model.value
+    momentum = 0.9 if options.get("momentum") is None else options["momentum"]
+    model = model_rule(options=options, size=size, channels=channels, cached=cached, texts=texts, next_words=next_words)
+    chosen = options.get("model") or model.value
     fixed = fixed_features(chosen, channels)
     rules = (
         {
@@ -253,36 +253,36 @@ def training_rules(
             "shift": Rule(0, "one view"),
             "flip": Rule(False, "one view"),
         }
-        | aggregate_rules(given)
+        | aggregate_rules(options)
         | _loss_rules(multilabel=multilabel, next_words=next_words)
     )
     if texts:
         rules["views"] = Rule(1, "a text has a single view")
     elif cached is not None:
         rules["views"] = Rule(cached, "the number of views in the cache")
-    elif channels == 3 and chosen == SCATTERING and given.get("views") is None and given.get("flip") is not False:
+    elif channels == 3 and chosen == SCATTERING and options.get("views") is None and options.get("flip") is not False:
         rules["views"] = Rule(2, "each colour photograph and its mirror image")
         rules["flip"] = Rule(True, MIRRORED)
-    elif (given.get("views") or 1) > 1:
-        if _has_fixed_windows(given):
+    elif (options.get("views") or 1) > 1:
+        if _has_fixed_windows(options):
             rules["shift"] = Rule(max(1, size // 8), "an eighth of the side, like 4 of 32 pixels in De et al. 2022")
         rules["flip"] = Rule(channels == 3, MIRRORED)
     elif fixed is not None:
         mirrored = is_prior(chosen) and channels == 3
         rules["views"] = Rule(1, MIRRORED_ALREADY if mirrored else "the features already tolerate small shifts")
-    if fixed is not None and given.get("optimizer") in (None, "momentum"):
+    if fixed is not None and options.get("optimizer") in (None, "momentum"):
         rate, reason = fixed.rate(plan, momentum), ""
     else:
-        chosen = given.get("optimizer") or "momentum"
+        chosen = options.get("optimizer") or "momentum"
         rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)
-        what = "a moderate fraction of each tensor's norm" if chosen == "lamb" else f"a moderate rate {DIVIDED}"
-        reason = f"{what}; worth tuning on public data"
+        description = "a moderate fraction of each tensor's norm" if chosen == "lamb" else f"a moderate rate {DIVIDED}"
+        reason = f"{description}; worth tuning on public data"
     return rules | {"learning_rate": Rule(rate, reason)}
 
 
-def _has_fixed_windows(given: Mapping[str, Any]) -> bool:
+def _has_fixed_windows(options: Mapping[str, Any]) -> bool:
     """Whether neither zoom nor random crops already move the views."""
-    return all(given.get(name) in (None, 1) for name in ("zoom", "crop_area"))
+    return all(options.get(name) in (None, 1) for name in ("zoom", "crop_area"))
 
 
 def crop_note(share: float) -> str | None:
@@ -315,7 +315,7 @@ def public_rules(
     examples: int,
     batch_size: int,
     *,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     size: int,
     channels: int,
     cached: int | None = None,
@@ -328,7 +328,7 @@ def public_rules(
     Args:
         examples: training examples.
         batch_size: examples in a step.
-        given, size, channels, cached, texts, multilabel, next_words: as for `training_rules`.
+        options, size, channels, cached, texts, multilabel, next_words: as for `training_rules`.
     """
     rules = (
         {
@@ -338,11 +338,11 @@ def public_rules(
             "learning_rate": Rule(0.1 * batch_size / 128, "0.1 for 128 examples, proportional to the batch size"),
             "weight_decay": Rule(5e-4, "as De et al. 2022 on CIFAR-100"),
             "schedule": Rule("step", "divided by ten at 1/2 and at 3/4 of the steps"),
-            "shift": Rule(max(1, size // 8) if _has_fixed_windows(given) else 0, "an eighth of the side"),
+            "shift": Rule(max(1, size // 8) if _has_fixed_windows(options) else 0, "an eighth of the side"),
             "flip": Rule(channels == 3, MIRRORED),
             "ema": Rule(0.9999, "fine-tuning starts from averaged weights, Shejwalkar et al. 2022"),
         }
-        | aggregate_rules(given)
+        | aggregate_rules(options)
         | _loss_rules(multilabel=multilabel, next_words=next_words)
     )
     if cached is None and not texts:
@@ -350,7 +350,7 @@ def public_rules(
     model = Rule(HEAD, "one linear layer on features of one norm")
     rate = Rule(FIXED[HEAD].public_rate, "below 2 (1 + 0.9) over the curvature, for this norm")
     if next_words:
-        model, rate = model_rule(given=given, size=size, channels=channels, next_words=True), Rule(0.2, "moderate")
+        model, rate = model_rule(options=options, size=size, channels=channels, next_words=True), Rule(0.2, "moderate")
     elif texts:
         model = Rule(BAG, "a linear model of the words in a text")
     return rules | {
@@ -372,10 +372,10 @@ def _loss_rules(*, multilabel: bool, next_words: bool) -> dict[str, Rule]:
     return {"loss": Rule(MULTILABEL, "an image may have none, one or many of the labels")}
 
 
-def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
+def aggregate_rules(options: Mapping[str, Any]) -> dict[str, Rule]:
     """The rules for uta, which trains on and releases the mean of the last weights: no further moving average, the
     number of weights in the mean, and steps that start from the mean."""
-    if given.get("aggregate") != "uta":
+    if options.get("aggregate") != "uta":
         return {}
     return {
         "ema": Rule(0.0, "the mean of the last weights is released"),
@@ -384,10 +384,10 @@ def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
     }
 
 
-def reasons(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> list[str]:
+def reasons(rules: Mapping[str, Rule], options: Mapping[str, Any]) -> list[str]:
     """One detail for each option that was not given."""
     return [
         Detail(f"{name.replace('_', ' ')} {rule.value} (by rule{rule.reason and f': {rule.reason}'})")
         for name, rule in rules.items()
-        if given.get(name) is None and rule.value not in (False, 0)
+        if options.get(name) is None and rule.value not in (False, 0)
     ]

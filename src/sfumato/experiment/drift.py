@@ -38,12 +38,12 @@ def group_mask(source: Source, names: Sequence[str]) -> np.ndarray:
         )
     if groups is None:
         source.require_classes("a drift between classes")
-    known = set(source.classes) if groups is None else set(np.unique(groups).tolist())
-    if odd := sorted(set(names) - known):
-        what = "class" if groups is None else "group"
+    available = set(source.classes) if groups is None else set(np.unique(groups).tolist())
+    if odd := sorted(set(names) - available):
+        kind = "class" if groups is None else "group"
         raise SfumatoError(
-            f"`drift_groups` names {shortened(odd[0])}, which is not a {what} of the source",
-            f"name one of {shortened(', '.join(sorted(known)))}",
+            f"`drift_groups` names {shortened(odd[0])}, which is not a {kind} of the source",
+            f"name one of {shortened(', '.join(sorted(available)))}",
         )
     if groups is not None:
         return np.isin(groups, names)

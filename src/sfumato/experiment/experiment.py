@@ -124,11 +124,11 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         """
         from sfumato.experiment import defaults
 
-        given, source = asdict(self), self.select_records(source)
+        options, source = asdict(self), self.select_records(source)
         plan, reasons = self._plan(source)
         rules = defaults.training_rules(
             plan,
-            given=given,
+            options=options,
             size=source.size,
             channels=source.channels,
             cached=source.cached_views,
@@ -137,9 +137,9 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             next_words=source.next_words,
         )
         values = {name: rule.value for name, rule in rules.items()}
-        values |= {name: given[name] for name in choices_of(Settings) if given[name] is not None}
+        values |= {name: options[name] for name in choices_of(Settings) if options[name] is not None}
         reasons += self._remarks(plan, source)
-        return Decision(plan, Settings(**values), [*reasons, *defaults.reasons(rules, given)])
+        return Decision(plan, Settings(**values), [*reasons, *defaults.reasons(rules, options)])
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
         """The plan, with the reasons for its unit, batch size and steps."""
@@ -171,8 +171,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             steps=sizes["steps"].value if steps is None and not solved["steps"] else steps,
             epsilon=None if bounded or target is None else target.limit,
         )
-        given = {name: solved[name] or getattr(self, name) or None for name in sizes}
-        reasons = [*why, *defaults.reasons(sizes, given)]
+        options = {name: solved[name] or getattr(self, name) or None for name in sizes}
+        reasons = [*why, *defaults.reasons(sizes, options)]
         return plan, [*reasons, *self._target_reasons(plan, target, bounded=bounded)]
 
     def _target_reasons(self, plan: PrivacyPlan, target: Epsilon | None, *, bounded: bool) -> list[str]:
@@ -206,9 +206,9 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         """The constants of the model if it is a linear head on fixed features; else None."""
         from sfumato.experiment import defaults
 
-        given = {"model": self.model, "flip": self.flip}
+        options = {"model": self.model, "flip": self.flip}
         rule = defaults.model_rule(
-            given=given,
+            options=options,
             size=source.size,
             channels=source.channels,
             cached=source.cached_views,
@@ -242,16 +242,16 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         from sfumato.privacy.planning import remarks
 
         notes = [remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), drift.size_note(source, plan)]
-        what, counted = users.count_candidates(source, plan)
+        units, counted = users.count_candidates(source, plan)
         if users.is_far(plan.population, counted):
             sizes = (
-                f"steps have about {counted * plan.sampling_probability:.0f} {what}, and sums are divided by "
+                f"steps have about {counted * plan.sampling_probability:.0f} {units}, and sums are divided by "
                 f"{plan.expected_batch_size}"
             )
             if getattr(plan.participation, "assignment", None) == "position":
                 sizes = f"only the first {plan.population} records have bins"
             notes.append(
-                f"{plan.population} {what} are declared, but the data hold {counted}; the guarantee holds as stated, "
+                f"{plan.population} {units} are declared, but the data hold {counted}; the guarantee holds as stated, "
                 f"but {sizes}"
             )
         if not (source.multilabel or source.next_words):  # the thresholds were measured with one class per record

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind")
 
-PLAN_OPTIONS = [one.name for kind in (Budget, PairOfRecords, Units) for one in fields(kind)]
+PLAN_OPTIONS = [field.name for kind in (Budget, PairOfRecords, Units) for field in fields(kind)]
 
 
 def experiment_of(
@@ -72,11 +72,11 @@ def _averages(averaging: EMA | None, choices: Mapping[str, Any]) -> dict[str, An
     return {"ema": averaging.decay, **constant}
 
 
-def refuse_others(kind: type, given: Iterable[str], others: Collection[str] = ()) -> None:
+def refuse_others(kind: type, names: Iterable[str], others: Collection[str] = ()) -> None:
     """Refuses a name that is neither a choice of `kind` nor one of `others`."""
-    known = {*choices_of(kind), *others}
-    for name in given:
-        if name not in known:
+    allowed = {*choices_of(kind), *others}
+    for name in names:
+        if name not in allowed:
             refuse_unknown(name, kind, others=others)
 
 
@@ -85,8 +85,8 @@ def from_choices(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
     refuse_others(kind, choices)  # type: ignore[arg-type]
     missing = [
         name
-        for name, one in choices_of(kind).items()  # type: ignore[arg-type]
-        if one.default is MISSING and one.default_factory is MISSING and name not in choices
+        for name, choice in choices_of(kind).items()  # type: ignore[arg-type]
+        if choice.default is MISSING and choice.default_factory is MISSING and name not in choices
     ]
     if missing:
         raise SfumatoError(f"{', '.join(missing)} must be given with a plan", "give it, or a budget instead of a plan")

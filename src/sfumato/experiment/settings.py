@@ -78,7 +78,7 @@ class Budget:
 
     @property
     def target(self) -> Epsilon | None:
-        """What the plan is calibrated to; None if nothing is given."""
+        """The epsilon that the plan is calibrated to; None without one."""
         return None if self.epsilon is None else Epsilon(self.epsilon)
 
     def check_numbers(self) -> None:
@@ -105,12 +105,12 @@ class Pair(all_optional(by_name.Pair, without=by_name.PARTICIPATION_OPTIONS["dri
             momentum: replaces the one that was asked for, or the rule's.
             counted: options that were counted in the data.
         """
-        names = (one.name for one in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
+        names = (field.name for field in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
         pair: dict[str, Any] = {name: getattr(self, name) for name in names} | counted
-        own: float | None = getattr(self, "momentum", None)
+        chosen: float | None = getattr(self, "momentum", None)
         if momentum is None:
             heavy_ball = getattr(self, "optimizer", None) in (None, "momentum")
-            momentum = 0.0 if not heavy_ball else 0.9 if own is None else own
+            momentum = 0.0 if not heavy_ball else 0.9 if chosen is None else chosen
         rates = rates_of(getattr(self, "schedule", None), getattr(self, "warmup", None))
         return by_name.request_by_names(examples=examples, momentum=momentum, rates=rates, **pair)
 
@@ -142,13 +142,13 @@ class NoiseMade:
     also covers rounding."""
 
 
-def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request, **given: Any) -> PrivacyPlan:
-    """The plan of a request: what is None of batch size, steps, noise and epsilon follows from the others.
+def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request, **changes: Any) -> PrivacyPlan:
+    """The plan of a request: of batch size, steps, noise and epsilon, the one that is None follows from the others.
 
     Args:
-        budget: what holds these and `delta`, which follows a rule where it is None.
+        budget: holds these and `delta`, which follows a rule if it is None.
         population: how many records or users are drawn from.
-        given: what is taken in place of what `budget` holds.
+        changes: values that replace those of `budget`.
 
     Errors: `SfumatoError` where not exactly one of the four is None, where no plan meets the others, and for an
     accountant without an epsilon to meet.
@@ -156,7 +156,7 @@ def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request
     from sfumato.privacy import PrivacyPlan
     from sfumato.privacy.plan import default_delta
 
-    target = target_of(budget.epsilon, given.get("mu"), given.get("attack_risk"))
+    target = target_of(budget.epsilon, changes.get("mu"), changes.get("attack_risk"))
     if budget.accountant is not None and target is None and budget.noise_multiplier is not None:
         raise SfumatoError(
             f"accountant {budget.accountant!r} is given, and no epsilon that a plan should meet by it",
@@ -168,7 +168,7 @@ def make_plan(budget: Any, population: int, unit: Unit, request: by_name.Request
         unit=unit,
         delta=default_delta(unit.count(population)) if budget.delta is None else budget.delta,
         accountant=budget.accountant or "pld",
-        **{**{name: getattr(budget, name) for name in numbers}, **given},
+        **{**{name: getattr(budget, name) for name in numbers}, **changes},
         **request._asdict(),
     )
 
@@ -178,11 +178,11 @@ MOST_EXAMPLES = 10**9
 
 
 def check_plan(
-    budget: Any, unit: Unit, request: by_name.Request, *, examples: int = MOST_EXAMPLES, **given: Any
+    budget: Any, unit: Unit, request: by_name.Request, *, examples: int = MOST_EXAMPLES, **changes: Any
 ) -> None:
     """Refuses combinations of participation, noise, adjacency and unit without a theorem, and numbers out of range.
 
-    It makes a plan for this many examples: what is refused then is refused for fewer examples too. Noise whose
+    It makes a plan for this many examples: if that is refused, so is any plan for fewer examples. Noise whose
     coefficients are computed from the plan is tried with two steps, to save time.
     """
     batch_size = examples if isinstance(request.participation, FullBatch) else 1
@@ -190,8 +190,8 @@ def check_plan(
         batch_size = budget.batch_size
     steps = 2 if isinstance(request.mechanism, by_name.OptimalToeplitz) else budget.steps or 1
     noise = 1.0 if budget.noise_multiplier is None else budget.noise_multiplier
-    given = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise, "epsilon": None} | given
-    make_plan(budget, examples, unit, request, **given)
+    changes = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise, "epsilon": None} | changes
+    make_plan(budget, examples, unit, request, **changes)
 
 
 def refuse_noise(noise: str | None, mechanism: Any, clipping: Any = None) -> None:
@@ -242,24 +242,24 @@ class Settings(NestedChoices):
     noise: str = choice(STANDARD)
     seed: int | None = None
 
-    def __init__(self, **given: Any):
-        super().__init__(**given)
+    def __init__(self, **choices: Any):
+        super().__init__(**choices)
         one_of("noise", self.noise, NOISES, remedy="choose one of these; `noise_multiplier` sets the amount of noise")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 
     def flat(self) -> dict[str, Any]:
         """Every setting by name, the most important first."""
-        known = super().flat()
-        return {name: known[name] for name in ("model", "learning_rate", "optimizer")} | known
+        settings = super().flat()
+        return {name: settings[name] for name in ("model", "learning_rate", "optimizer")} | settings
 
     @classmethod
-    def provisional(cls, given: Mapping[str, Any], **by_rule: Any) -> Settings:
+    def provisional(cls, options: Mapping[str, Any], **by_rule: Any) -> Settings:
         """Settings with the given choices, and placeholders for defaults that depend on the data."""
         from sfumato.experiment.defaults import aggregate_rules
 
-        rules = {name: rule.value for name, rule in aggregate_rules(given).items()}
-        chosen = {name: given[name] for name in choices_of(cls) if given.get(name) is not None}
+        rules = {name: rule.value for name, rule in aggregate_rules(options).items()}
+        chosen = {name: options[name] for name in choices_of(cls) if options.get(name) is not None}
         return cls(**{"model": OWN_MODEL, "learning_rate": 1e-3, **rules, **by_rule, **chosen})
 
     def check_steps(self, steps: int | None) -> None:
@@ -314,7 +314,7 @@ class Settings(NestedChoices):
         """The name of the model."""
         return self.network.model
 
-    @property
+    @cached_property
     def views(self) -> Views:
         """The views of an example."""
         return self.augmentation.rule

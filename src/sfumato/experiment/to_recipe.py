@@ -29,14 +29,14 @@ SEEDED = """\
 """
 
 
-def request_of(spec: SourceSpec, *given: Any) -> dict[str, Any]:
+def request_of(spec: SourceSpec, *choices: Any) -> dict[str, Any]:
     """The request of a run, for its record: its source, and its options if a recipe can express all of them.
 
     Args:
-        given: dataclasses or mappings of options by name; None for an option that was left out.
+        choices: dataclasses or mappings of options by name; None for an option that was left out.
     """
     source = spec.record()
-    return {"source": source} | ({} if (options := _options(spec, source, given)) is None else {OPTIONS: options})
+    return {"source": source} | ({} if (options := _options(spec, source, choices)) is None else {OPTIONS: options})
 
 
 def recipe_text(record: Mapping[str, Any]) -> str | None:
@@ -70,15 +70,15 @@ def to_toml(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
-def _options(spec: SourceSpec, source: Mapping[str, Any], given: tuple[Any, ...]) -> dict[str, Any] | None:
+def _options(spec: SourceSpec, source: Mapping[str, Any], choices: tuple[Any, ...]) -> dict[str, Any] | None:
     """All given options by name; None if a recipe cannot express one of them."""
     declared = {name: source.get(name, value) for name, value in spec.declared.given.items()}
     public = declared.pop("public", None)
     named = {name: value for name, value in declared.items() if name not in choices_of(Purpose)}
     if public is not None:
         named["public" if public else "private"] = True
-    for one in given:
-        values = {each.name: getattr(one, each.name) for each in fields(one)} if is_dataclass(one) else dict(one)
+    for part in choices:
+        values = {each.name: getattr(part, each.name) for each in fields(part)} if is_dataclass(part) else dict(part)
         named |= {name: value for name, value in values.items() if value is not None}
     spelt = {name: _toml_value(name, value) for name, value in {"source": source["spec"], **named}.items()}
     return None if named.get("model") == OWN or None in spelt.values() else spelt
@@ -93,7 +93,7 @@ def _toml_value(name: str, value: Any) -> Any:
             return place_of(value)
         case bool() | int() | float() | str():
             return value
-        case tuple() | list() if all(isinstance(one, (int, float, str)) for one in value):
+        case tuple() | list() if all(isinstance(entry, (int, float, str)) for entry in value):
             return list(value)
         case Mapping():
             return [f"{key}={share!r}" for key, share in value.items()]

@@ -54,7 +54,7 @@ def person_note(source: Source, plan: PrivacyPlan) -> str | None:
     """
     if source.public or not isinstance(plan.unit, Example):
         return None
-    what = "texts" if source.tokens is not None else "images"
+    kind = "texts" if source.tokens is not None else "images"
     if source.train.users is not None:
         from sfumato.data import most_of_one_user
 
@@ -63,11 +63,11 @@ def person_note(source: Source, plan: PrivacyPlan) -> str | None:
             return None
         images, epsilon = person_guarantee(plan, most)
         return (
-            f"epsilon {rounded_up(epsilon)} for the person with the most {what}, {images} (a private figure); "
+            f"epsilon {rounded_up(epsilon)} for the person with the most {kind}, {images} (a private figure); "
             "`unit=user` covers each person as a whole"
         )
     would = [person_guarantee(plan, images) for images in SEVERAL if images <= plan.population]
-    listed = ", ".join(f"{rounded_up(epsilon)} for a person with {images} {what}" for images, epsilon in would)
+    listed = ", ".join(f"{rounded_up(epsilon)} for a person with {images} {kind}" for images, epsilon in would)
     return f"epsilon {listed}; `unit=user` covers each person as a whole, if the data name the persons"
 
 
@@ -149,11 +149,11 @@ def check(source: Source, plan: PrivacyPlan) -> None:
     if isinstance(plan.unit, User):
         _check_users(source, plan, plan.unit)
         declared = plan.users, source.users, "users"
-    planned, of_source, what = declared
+    planned, of_source, units = declared
     if planned != of_source:
         raise SfumatoError(
-            f"the plan is for {planned} {what}, but the source has {of_source}, declared or counted",
-            f"calibrate the plan with {what}=source.{what}, or declare the same number",
+            f"the plan is for {planned} {units}, but the source has {of_source}, declared or counted",
+            f"calibrate the plan with {units}=source.{units}, or declare the same number",
         )
 
 

@@ -108,8 +108,8 @@ def export(
         with _quiet(), _refusing(spelling, to):
             form.write(served, staging, facts)
             difference = _checked(form.opened(staging, served), served, spelling, to)
-        files = sorted(staging.iterdir(), key=lambda one: one.name != form.file)
-        contents = {renamed.get(one.name, one.name): one.read_bytes() for one in files} | contents
+        files = sorted(staging.iterdir(), key=lambda path: path.name != form.file)
+        contents = {renamed.get(path.name, path.name): path.read_bytes() for path in files} | contents
     use = export_description.use(served, form.use)
     for name, new_name in renamed.items():
         use = use.replace(name, new_name)
@@ -168,7 +168,7 @@ def _refuse_other(folder: Path, contents: dict[str, bytes]) -> None:
 
 def _write(folder: Path, contents: dict[str, bytes], *, alone: bool) -> None:
     """Writes the missing files. Refuses files with other contents and, with `alone`, any other files."""
-    existing = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
+    existing = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     for name in sorted(existing - set(contents)) if alone else ():
         raise SfumatoError(f"{folder / name} is not part of this export", "give another `output`")
     _refuse_other(folder, contents)

@@ -98,9 +98,9 @@ def _write_onnx(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
     for graph in (exported.model.graph, *exported.model.functions.values()):
         nodes = list(graph.all_nodes())
         values = [*graph.inputs, *(value for node in nodes for value in node.outputs)]
-        for one in (graph, *nodes, *values, *getattr(graph, "initializers", {}).values()):
-            one.metadata_props.clear()
-            one.doc_string = None
+        for element in (graph, *nodes, *values, *getattr(graph, "initializers", {}).values()):
+            element.metadata_props.clear()
+            element.doc_string = None
     exported.model.metadata_props.clear()
     exported.model.metadata_props[ONNX_ENTRY] = json.dumps(about, ensure_ascii=False)
     exported.save(folder / ONNX.file)

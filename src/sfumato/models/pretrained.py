@@ -331,7 +331,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.model, self.head = model, head
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         """D, the number of inputs of the classifier."""
         head = self.model.get_submodule(self.head)

@@ -122,18 +122,18 @@ class ProgressBars:
             raise SfumatoError("the progress bar has not been started", "call begin first")
         if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_SECONDS:
             self._last_line = time.monotonic()
-            self.report(f"{self._what}: {done} of {self._total}{self._left(done)}{f', {note}' if note else ''}")
+            self.report(f"{self._what}: {done} of {self._total}{self._time_left(done)}{f', {note}' if note else ''}")
         if note:
             self._bars.update(self._task, completed=done, note=note)
         else:
             self._bars.update(self._task, completed=done)
 
-    def _left(self, done: int) -> str:
+    def _time_left(self, done: int) -> str:
         """The estimated time left, from the average speed so far; empty before the first part is done."""
         if done <= self._done_before:
             return ""
-        left = (time.monotonic() - self._began) / (done - self._done_before) * (self._total - done)
-        return f", about {duration(left)} left" if left >= 1 else ""
+        seconds = (time.monotonic() - self._began) / (done - self._done_before) * (self._total - done)
+        return f", about {duration(seconds)} left" if seconds >= 1 else ""
 
     def report(self, line: str) -> None:
         """Prints a line above the bar."""
@@ -156,9 +156,9 @@ class ProgressBars:
 
 
 @contextmanager
-def line_if_slow(what: str) -> Iterator[None]:
+def line_if_slow(work: str) -> Iterator[None]:
     """Prints one line on standard error if the work takes more than `SLOW_SECONDS`."""
-    line = Timer(SLOW_SECONDS, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    line = Timer(SLOW_SECONDS, lambda: print(f"{work} ...", file=sys.stderr, flush=True))
     line.daemon = True
     line.start()
     try:

@@ -22,7 +22,7 @@ class Tracker(Observer):
 
     Args:
         run: the run; its name in the tracker is the last two components of its path.
-        public: whether all who see the tracker may see exact figures of the data, which no promise covers.
+        public: whether all who see the tracker may see exact figures of the data, which no guarantee covers.
         report: receives a line if the tracker fails; a logger by default. Missing rows are written at the run's end.
     """
 
@@ -106,8 +106,8 @@ class WandB(Tracker):
 
     def _open(self) -> Callable[..., Any]:
         off = ("disable_code", "disable_git", "disable_job_creation", "x_disable_meta", "x_disable_stats")
-        how = self._client.Settings(console="off", x_save_requirements=False, **dict.fromkeys(off, True))
-        self._run = self._client.init(name=self.called, config=self.settings, reinit="create_new", settings=how)
+        settings = self._client.Settings(console="off", x_save_requirements=False, **dict.fromkeys(off, True))
+        self._run = self._client.init(name=self.called, config=self.settings, reinit="create_new", settings=settings)
         return self._run.log
 
     def _close(self, statement: dict[str, Any] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
@@ -256,15 +256,16 @@ class Draft:
 
     def _least_noise(self, target: Any) -> Any:
         plan = self.plan(noise_multiplier=1.0)
+        with_noise = cache(plan.with_noise)
         noise_multiplier = least_within(
-            lambda sigma, grid: target.cost(plan.with_noise(sigma), accountant=self.accountant, grid=grid),
+            lambda sigma, grid: target.cost(with_noise(sigma), accountant=self.accountant, grid=grid),
             target.limit,
             guess=_noise_like(plan, target.mu(self.delta)),
             what=f"noise multiplier below 1e7 reaches {target} at delta {self.delta:g}",
             remedy=f"give a larger {target.name} or delta, or fewer steps"
             + (", or more count_noise" if isinstance(self.clipping, QuantileClipping) else ""),
         )
-        return plan.with_noise(noise_multiplier)
+        return with_noise(noise_multiplier)
 
     def _most_steps(self, target: Any) -> Any:
         single_step = self.plan(steps=1)

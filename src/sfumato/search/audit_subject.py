@@ -101,10 +101,10 @@ class Subject:
     def gradient(self) -> ClippedGradient | UserGradient:
         """The run's clipped gradient, after its self-check."""
         kind = UserGradient if self.is_user_level else ClippedGradient
-        found = kind(self.trained, self.clipped_loss, max_norm=self.plan.max_norm, views=self.views)
+        gradient = kind(self.trained, self.clipped_loss, max_norm=self.plan.max_norm, views=self.views)
         inputs = self.inputs(1)[0, 0, 0]
-        found.self_check(inputs if isinstance(self.form, Tokens) else inputs.shape, targets=self._targets)
-        return found
+        gradient.self_check(inputs if isinstance(self.form, Tokens) else inputs.shape, targets=self._targets)
+        return gradient
 
     @property
     def _targets(self) -> Tensor | None:
@@ -231,8 +231,8 @@ class Residuals:
         self._squares, self._largest = np.zeros(len(self._sizes)), np.zeros(len(self._sizes))
         self._coordinates = np.zeros(sum(self._sizes.values()), np.float32)
         chosen = [np.unique(np.linspace(0, size - 1, WINDOW).round().astype(int)) for size in self._sizes.values()]
-        self._places = np.concatenate([start + one for start, one in zip(self._starts, chosen, strict=True)])
-        self._ends = np.cumsum([len(one) for one in chosen])
+        self._places = np.concatenate([start + places for start, places in zip(self._starts, chosen, strict=True)])
+        self._ends = np.cumsum([len(places) for places in chosen])
         self._observations = np.empty((RUNS, steps, len(self._places)))
 
     def add(

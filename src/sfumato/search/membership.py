@@ -63,8 +63,8 @@ class RateResult:
         false_positives_at_most: an upper bound of the true false-positive rate, with confidence 97.5%.
         true_positives: the share of the members above the threshold.
         true_positives_at_least, true_positives_at_most: its 95% interval.
-        allowed: the largest true-positive rate that the promise allows any attack at the target rate; None without a
-            promise.
+        allowed: the largest true-positive rate that the guarantee allows any attack at the target rate; None without a
+            guarantee.
         allowed_at_most: the same at `false_positives_at_most`.
     """
 
@@ -79,7 +79,7 @@ class RateResult:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the interval lies above what the promise allows at `false_positives_at_most`."""
+        """Whether the interval lies above the rate that the guarantee allows at `false_positives_at_most`."""
         return self.allowed_at_most is not None and self.true_positives_at_least > self.allowed_at_most
 
 
@@ -106,17 +106,17 @@ class AttackResult:
 
     @property
     def exceeds(self) -> bool:
-        """Whether, at some rate, the attack succeeds more often than the promise allows, beyond the intervals."""
+        """Whether, at some rate, the attack succeeds more often than the guarantee allows, beyond the intervals."""
         return any(rate.exceeds for rate in self.rates)
 
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
-        found = "; ".join(_words(rate) for rate in self.rates)
+        successes = "; ".join(_words(rate) for rate in self.rates)
         return (
             f"With {self.shadows} shadow models ({self.variant} attack) a stranger who has the model file, and knows "
-            f"all other training records, recognises {found}. An estimate by this attack, of {self.members} training "
-            f"records and {self.others} others, and private: it was measured on them"
+            f"all other training records, recognises {successes}. An estimate by this attack, of {self.members} "
+            f"training records and {self.others} others, and private: it was measured on them"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def attack(
     included: np.ndarray,
     members: np.ndarray,
     *,
-    promise: PrivacyPlan | None,
+    plan: PrivacyPlan | None,
     variant: str = "online",
     rates: Sequence[float] = RATES,
 ) -> AttackResult:
@@ -146,7 +146,7 @@ def attack(
         shadows: float (S, n), phi under each shadow model.
         included: bool (S, n), whether each shadow model was trained with each record.
         members: bool (n,), the records that the attacked model was trained on; known to the owner alone.
-        promise: the attacked model's plan; None without a promise.
+        plan: the attacked model's plan; None without a guarantee.
         variant: see `VARIANTS`.
         rates: the false-positive rates.
 
@@ -163,18 +163,18 @@ def attack(
             f"{int(members.sum())} of {len(members)} records were trained on", "give records of both kinds"
         )
     scores = online(target, shadows, included) if variant == "online" else offline(target, shadows, included)
-    own, others = scores[members], np.sort(scores[~members])[::-1]
-    found = tuple(_result_at_rate(rate, own, others, promise) for rate in rates)
-    true, false = (np.searchsorted(np.sort(part), others, "right") for part in (own, others))
-    places = np.unique(np.linspace(0, len(others) - 1, min(200, len(others))).round().astype(int))
-    points = [(float(1 - false[at] / len(others)), float(1 - true[at] / len(own))) for at in places]
-    area: tuple[float, float, float] = auc(own, others)
+    member_scores, other_scores = scores[members], np.sort(scores[~members])[::-1]
+    results = tuple(_result_at_rate(rate, member_scores, other_scores, plan) for rate in rates)
+    true, false = (np.searchsorted(np.sort(part), other_scores, "right") for part in (member_scores, other_scores))
+    places = np.unique(np.linspace(0, len(other_scores) - 1, min(200, len(other_scores))).round().astype(int))
+    points = [(float(1 - false[at] / len(other_scores)), float(1 - true[at] / len(member_scores))) for at in places]
+    area: tuple[float, float, float] = auc(member_scores, other_scores)
     return AttackResult(
         variant=variant,
         shadows=len(shadows),
-        members=len(own),
-        others=len(others),
-        rates=found,
+        members=len(member_scores),
+        others=len(other_scores),
+        rates=results,
         auc=area,
         curve=[*points, (1.0, 1.0)],
     )
@@ -225,13 +225,13 @@ def phi(logits: Tensor, labels: Tensor, loss: str) -> np.ndarray:
     """
     logits = logits.double()
     place = labels.expand(logits.shape[:-1]).unsqueeze(-1)
-    own = logits.gather(-1, place).squeeze(-1)
+    log_odds = logits.gather(-1, place).squeeze(-1)
     if loss == "softmax":
-        own = own - logits.scatter(-1, place, -torch.inf).logsumexp(-1)
-    return own.numpy()
+        log_odds = log_odds - logits.scatter(-1, place, -torch.inf).logsumexp(-1)
+    return log_odds.numpy()
 
 
-def _result_at_rate(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan | None) -> RateResult:
+def _result_at_rate(rate: float, members: np.ndarray, others: np.ndarray, plan: PrivacyPlan | None) -> RateResult:
     """The success at one rate, with the threshold that the most non-members within the rate exceed. `others` descend.
 
     The share of all possible non-members above the (k + 1)th of n scores has the distribution Beta(k + 1, n - k),
@@ -239,16 +239,16 @@ def _result_at_rate(rate: float, own: np.ndarray, others: np.ndarray, promise: P
     chosen on the same records.
     """
     alarms, tail = int(rate * len(others) + 1e-9), (1 - CONFIDENCE) / 2
-    hits = int((own > others[alarms]).sum())
+    hits = int((members > others[alarms]).sum())
     most = at_most(alarms, len(others), tail)
-    allowed = (None, None) if promise is None else true_positive_rates(promise, [rate, min(most, 1 - 1e-9)])
+    allowed = (None, None) if plan is None else true_positive_rates(plan, [rate, min(most, 1 - 1e-9)])
     return RateResult(
         false_positives=rate,
         alarms=alarms,
         false_positives_at_most=most,
-        true_positives=hits / len(own),
-        true_positives_at_least=at_least(hits, len(own), tail),
-        true_positives_at_most=at_most(hits, len(own), tail),
+        true_positives=hits / len(members),
+        true_positives_at_least=at_least(hits, len(members), tail),
+        true_positives_at_most=at_most(hits, len(members), tail),
         allowed=allowed[0],
         allowed_at_most=allowed[1],
     )
@@ -293,8 +293,8 @@ def shadow_attack(
     **Guarantee.** None: the result depends on private records, is for their owner alone, and enters no statement or
     model file. Shadow models are not kept or listed as uses, and their noise is unrelated to the run's.
 
-    Errors: `SfumatoError` for a run that promises nothing, promises for users, predicts several labels, or was trained
-    on other records than the source's.
+    Errors: `SfumatoError` for a run that has no guarantee, protects people rather than examples, predicts several
+    labels, or was trained on other records than the source's.
     """
     positive_integer("shadows", shadows, remedy="give the number of shadow models, such as 64")
     run, progress = RunDirectory(directory), default_progress(progress)
@@ -329,12 +329,12 @@ def shadow_attack(
     about, around = replace(settings, seed=None), vars(RunOptions.from_record(record)).copy()
     around["precision"] = Performance.from_dict(record["performance"]).precision
 
-    def make_job(own: Source) -> PrivateJob:
-        return prepare(None, own, plan, about, threads=1, **around)
+    def make_job(records: Source) -> PrivateJob:
+        return prepare(None, records, plan, about, threads=1, **around)
 
     loaded, job = load(run.path), make_job(source)
-    target, found = _phi_of_models(make_job, job, loaded, question, progress)
-    return attack(target, found, question.halves, question.members, promise=plan, variant=variant)
+    target, shadow_phi = _phi_of_models(make_job, job, loaded, question, progress)
+    return attack(target, shadow_phi, question.halves, question.members, plan=plan, variant=variant)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,10 +358,10 @@ class AttackedRecords:
         each = min(train, test)
         if not each:
             raise SfumatoError(f"{source.kind} has {train} training and {test} test records", "give one with both")
-        own, others = (np.sort(generator.choice(count, each, replace=False)) for count in (train, test))
+        members, others = (np.sort(generator.choice(count, each, replace=False)) for count in (train, test))
         return cls(
             source=source,
-            positions=np.concatenate([own, train + others]),
+            positions=np.concatenate([members, train + others]),
             halves=_halves(shadows, 2 * each, key.generator("halves", 0)),
         )
 
@@ -378,10 +378,10 @@ class AttackedRecords:
     @property
     def training_masks(self) -> np.ndarray:
         """bool (S, N + M), the training records of each shadow model among all records, the training part first."""
-        found = np.zeros((len(self.halves), len(self.source.train) + len(self.source.test)), bool)
-        found[:, : len(self.source.train)] = True
-        found[:, self.positions] = self.halves
-        return found
+        masks = np.zeros((len(self.halves), len(self.source.train) + len(self.source.test)), bool)
+        masks[:, : len(self.source.train)] = True
+        masks[:, self.positions] = self.halves
+        return masks
 
 
 def _halves(shadows: int, records: int, generator: np.random.Generator) -> np.ndarray:
@@ -400,17 +400,19 @@ def _phi_of_models(
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray]:
     """phi of the attacked records under the run's model (n,) and under all shadow models (S, n)."""
-    source, loss, found = question.source, job.settings.objective.loss, []
+    source, loss, shadow_phi = question.source, job.settings.objective.loss, []
     module, transform = loaded.module_for(source)
     target = phi(_logits(module, question, transform, torch.device("cpu")), question.labels, loss)
     progress.begin("training shadow models", len(question.halves))
     for number, used in enumerate(question.training_masks, start=1):
         inside, outside = used[: len(source.train)], used[len(source.train) :]
         part = _concatenate(source.train.select(inside), source.test.select(outside))
-        own = make_job(replace(source, train=part))
-        found.append(phi(_logits(train_in_memory(own), question, own.transform, own.device), question.labels, loss))
+        shadow = make_job(replace(source, train=part))
+        shadow_phi.append(
+            phi(_logits(train_in_memory(shadow), question, shadow.transform, shadow.device), question.labels, loss)
+        )
         progress.advance(number)
-    return target, np.stack(found)
+    return target, np.stack(shadow_phi)
 
 
 def _logits(module: nn.Module, question: AttackedRecords, transform: Preparation, device: torch.device) -> Tensor:
@@ -426,7 +428,7 @@ def _concatenate(first: Part, second: Part) -> Part:
     if isinstance(first, CachedRecords):
         assert isinstance(second, CachedRecords)
         return first.joined(second)
-    both = {one.name: (getattr(first, one.name), getattr(second, one.name)) for one in fields(first)}
+    both = {field.name: (getattr(first, field.name), getattr(second, field.name)) for field in fields(first)}
     arrays = {name: pair for name, pair in both.items() if all(isinstance(value, np.ndarray) for value in pair)}
     return replace(first, **{name: np.concatenate(pair) for name, pair in arrays.items()})
 
@@ -434,7 +436,7 @@ def _concatenate(first: Part, second: Part) -> Part:
 def train_in_memory(job: PrivateJob) -> nn.Module:
     """The model after a job's steps, for an attack. Nothing is kept, listed or released."""
     with TemporaryDirectory() as place:
-        how = job.kind.steps(job, job.key, NoProgress()), job.first_checkpoint("shadow")
-        outcome = take_steps(job, RunDirectory(place), *how)
+        steps = job.kind.steps(job, job.key, NoProgress())
+        outcome = take_steps(job, RunDirectory(place), steps, job.first_checkpoint("shadow"))
     job.module.load_state_dict(outcome.weights)
     return job.module

@@ -20,12 +20,12 @@ VARIED = tuple(choice.name for choice in fields(Experiment) if choice.name not i
 
 def check(space: Space, varied: Iterable[str]) -> None:
     """Refuse names that cannot be varied, and invalid rules."""
-    known = sorted(varied)
-    unknown = sorted(set(space) - set(known))
+    names = sorted(varied)
+    unknown = sorted(set(space) - set(names))
     if unknown or not space:
         problem = f"a search cannot vary {', '.join(unknown)}" if unknown else "nothing is varied"
-        meant = [near for name in unknown if (near := nearest(name, known))]
-        raise SfumatoError(problem, f"did you mean {', '.join(meant)}" if meant else f"vary {', '.join(known)}")
+        meant = [near for name in unknown if (near := nearest(name, names))]
+        raise SfumatoError(problem, f"did you mean {', '.join(meant)}" if meant else f"vary {', '.join(names)}")
     from sfumato.randomness import Choice, LogUniform, Uniform
 
     for name, rule in space.items():

@@ -60,7 +60,7 @@ class CachedGradient:
     """
 
     def __init__(self, gradient: ClippedGradient | UserGradient):
-        self._gradient, self._found = gradient, {}
+        self._gradient, self._sums = gradient, {}
         self.latest: Gradient = {}
         self.max_norm = gradient.max_norm
         self.sums_over: Drawn = gradient.sums_over
@@ -68,17 +68,17 @@ class CachedGradient:
 
     def __call__(self, *batch: Tensor) -> ClippedSum:
         """The clipped sum of a batch. A batch is recognised by the identity of its tensors."""
-        found = self._clipped_sum(batch)
-        self.latest = found.gradients
-        return found
+        total = self._clipped_sum(batch)
+        self.latest = total.gradients
+        return total
 
     def _clipped_sum(self, batch: tuple[Tensor, ...]) -> ClippedSum:
         if self._gradient.uses_keys:
             return self._gradient(*batch)
         place = tuple(map(id, batch))
-        if place not in self._found:
-            self._found[place] = batch, self._gradient(*batch)
-        return self._found[place][1]
+        if place not in self._sums:
+            self._sums[place] = batch, self._gradient(*batch)
+        return self._sums[place][1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,9 @@ class WhiteBox:
     def units(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the other units and, last, of the canary: the candidate with the longest gradient."""
         inputs, labels = self.subject.inputs(OTHERS + CANDIDATES), self.subject.labels(OTHERS + CANDIDATES)
-        lengths = [_length(self._raw(inputs[one], labels[one])) for one in range(OTHERS, OTHERS + CANDIDATES)]
+        lengths = [
+            _length(self._raw(inputs[candidate], labels[candidate])) for candidate in range(OTHERS, OTHERS + CANDIDATES)
+        ]
         chosen = [*range(OTHERS), OTHERS + int(np.argmax(lengths))]
         return inputs[chosen], labels[chosen]
 
@@ -122,29 +124,29 @@ class WhiteBox:
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         views = self.subject.views
         losses = [loss(module(x), y.expand(views, *y.shape)) for x, y in zip(inputs, labels, strict=True)]
-        found = torch.autograd.grad(sum(losses) / len(losses), list(trained.values()), allow_unused=True)  # type: ignore[arg-type]
+        gradients = torch.autograd.grad(sum(losses) / len(losses), list(trained.values()), allow_unused=True)  # type: ignore[arg-type]
         return {
-            name: torch.zeros_like(value) if one is None else one.detach()
-            for (name, value), one in zip(trained.items(), found, strict=True)
+            name: torch.zeros_like(value) if gradient is None else gradient.detach()
+            for (name, value), gradient in zip(trained.items(), gradients, strict=True)
         }
 
     @cached_property
     def direction(self) -> Gradient:
         """The canary's gradient, normalised to length 1."""
-        raw = self._raw(*(one[-1] for one in self.units))
+        raw = self._raw(*(tensor[-1] for tensor in self.units))
         return {name: value / _length(raw) for name, value in raw.items()}
 
     @cached_property
     def reach(self) -> float:
         """The norm of the canary's clipped gradient over C: 1 if it is long enough to be clipped."""
-        return min(1.0, _length(self._raw(*(one[-1] for one in self.units))) / self.subject.plan.max_norm)
+        return min(1.0, _length(self._raw(*(tensor[-1] for tensor in self.units))) / self.subject.plan.max_norm)
 
     @cached_property
     def others_component(self) -> float:
         """The component of the others' clipped sum in the canary's direction."""
-        raw = [self._raw(*(one[place] for one in self.units)) for place in range(OTHERS)]
+        raw = [self._raw(*(tensor[place] for tensor in self.units)) for place in range(OTHERS)]
         bound = self.subject.plan.max_norm
-        return sum(min(1.0, bound / _length(one)) * _inner_product(one, self.direction) for one in raw)
+        return sum(min(1.0, bound / _length(gradient)) * _inner_product(gradient, self.direction) for gradient in raw)
 
     @cached_property
     def plan(self) -> PrivacyPlan:
@@ -181,7 +183,7 @@ class WhiteBox:
 
     def _batch(self, *, canary: bool) -> tuple[Tensor, ...]:
         count = OTHERS + canary
-        inputs, labels = (one[:count] for one in self.units)
+        inputs, labels = (tensor[:count] for tensor in self.units)
         if self.subject.views == 1:
             inputs = inputs.squeeze(2)
         if self.subject.is_user_level:
@@ -200,8 +202,8 @@ class WhiteBox:
         unit = self.plan.noise_multiplier * self.plan.max_norm
         if residuals is not None:
             residuals.add(int(canary), place, private, self.gradient.latest, scale=scale, unit=unit)
-        found = scale * _inner_product(private, self.direction) - self.others_component
-        return found / unit
+        component = scale * _inner_product(private, self.direction) - self.others_component
+        return component / unit
 
 
 def audit_step(
@@ -248,7 +250,7 @@ def audit_step(
         "nominal_mu": mu,
         "histograms": _histograms(seen, mu),
     }
-    bounds, sure = (_bounds(seen, box, confidence=one) for one in (confidence, max(confidence, SURE)))
+    bounds, sure = (_bounds(seen, box, confidence=level) for level in (confidence, max(confidence, SURE)))
     return AuditOutcome(
         nominal=plan.epsilon(),
         bounds=bounds,
@@ -282,8 +284,8 @@ def composed_epsilon(plan: PrivacyPlan, mu: float) -> tuple[float, str]:
     if plan.participation.name == POISSON and plan.users is None:
         q = plan.sampling_probability
         return epsilon_of_mixture(mu, q, plan.steps, plan.delta), f"{gaussian}, and sampling with probability {q:.4g}"
-    found = with_noise(plan, 1 / mu, plan.steps).epsilon() if math.isfinite(mu) else math.inf
-    return found, f"{gaussian}, and the plan's own theorem for who takes part"
+    epsilon = with_noise(plan, 1 / mu, plan.steps).epsilon() if math.isfinite(mu) else math.inf
+    return epsilon, f"{gaussian}, and the plan's own theorem for who takes part"
 
 
 def _plan_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
@@ -309,8 +311,8 @@ def _largest_mu(sizes: tuple[float, float], confidence: float) -> float:
 
 def _step_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
     """The bound that makes no assumption, with a text about the steps that it covers."""
-    what = "the whole run" if merged == plan.steps else f"{_steps(merged)} in which the canary takes part"
-    return replace(bound, method=f"white box, no assumption, of {what}")
+    covered = "the whole run" if merged == plan.steps else f"{_steps(merged)} in which the canary takes part"
+    return replace(bound, method=f"white box, no assumption, of {covered}")
 
 
 def _steps(count: int) -> str:
@@ -337,12 +339,12 @@ def _histograms(seen: np.ndarray, mu: float) -> dict[str, list[float]]:
     return {"edges": edges.tolist(), "out": without, "in": with_canary}
 
 
-def _inner_product(one: Gradient, other: Gradient) -> float:
-    return float(sum((one[name].double() * other[name].double()).sum() for name in one))
+def _inner_product(first: Gradient, second: Gradient) -> float:
+    return float(sum((first[name].double() * second[name].double()).sum() for name in first))
 
 
-def _length(one: Gradient) -> float:
-    return math.sqrt(_inner_product(one, one))
+def _length(gradient: Gradient) -> float:
+    return math.sqrt(_inner_product(gradient, gradient))
 
 
 def audit_run(
@@ -363,15 +365,15 @@ def audit_run(
         progress: where to report progress.
 
     Returns:
-        The promised epsilon, the bounds (none for correlated noise), the check of the noise (`noise`), and whether a
-        bound lies above the promise or the noise is not the plan's (`refuted`).
+        The guaranteed epsilon, the bounds (none for correlated noise), the check of the noise (`noise`), and whether a
+        bound lies above the guarantee or the noise is not the plan's (`refuted`).
 
     Errors: `SfumatoError` for anything but a finished private run of a classifier with its record, and for clipping
     norms that follow a quantile.
     """
     subject = from_run(directory, model=model)
-    found = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
+    outcome = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
     run = RunDirectory(directory)
-    audit_outcomes.save(run, found)
+    audit_outcomes.save(run, outcome)
     write(run / names.REPORT, run_report.report(run).encode(), private=True)
-    return found
+    return outcome

@@ -65,7 +65,7 @@ class Sweep:
         data_digests: keyed codes that identify the data, whatever their name.
         scored_on: the number of held-out records that a search is scored on; None for the test part.
         is_public: whether the figures may be shown to others.
-        promises: whether the runs promise anything. Seeded runs do not; the figures are then those of their plans.
+        promises: whether the runs have a guarantee. Seeded runs do not; the figures are then those of their plans.
         without_privacy: the accuracy of the same model trained without privacy, for several budgets on public data.
     """
 
@@ -346,14 +346,14 @@ def _joint_cost(trials: Trials, plans: Mapping[str, PrivacyPlan], source: Source
     coming = [plan for name, plan in plans.items() if not RunDirectory(place / name).exists]
     composed += _other_plans(place, source.fingerprint, plans)
     cost, adjacency = composed_cost(composed), budgets.adjacency_of(composed)
-    known = list(coming)
+    all_plans = list(coming)
     if not source.public:
         unit = composed[0].unit.name
         earlier_plans = uses.earlier_uses(DataIdentity.from_source(source)).plans
-        known += [plan for plan in earlier_plans if plan.unit.name == unit]
+        all_plans += [plan for plan in earlier_plans if plan.unit.name == unit]
     all_uses = cost.epsilon, adjacency
-    if len(known) > len(composed):
-        all_uses = max(cost.epsilon, budgets.joint_cost(known)[0]), budgets.adjacency_of(known)
+    if len(all_plans) > len(composed):
+        all_uses = max(cost.epsilon, budgets.joint_cost(all_plans)[0]), budgets.adjacency_of(all_plans)
     return {"cost": cost, "adjacency": adjacency, "all_uses": all_uses}
 
 

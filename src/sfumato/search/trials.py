@@ -129,10 +129,10 @@ class Trials(ABC):
 
     def trial_with(self, change: Mapping[str, Any]) -> AnyTrial:
         """The trial of one run."""
-        trial, known = self.trial, {choice.name for choice in fields(self.trial.experiment)}
+        trial, names = self.trial, {choice.name for choice in fields(self.trial.experiment)}
         if "source" in change:
             trial = replace(trial, source=replace(trial.spec, spec=change["source"]))
-        choices = {name: value for name, value in change.items() if name in known}
+        choices = {name: value for name, value in change.items() if name in names}
         return replace(trial, experiment=replace(trial.experiment, **choices))
 
     def label(self, name: str, change: Mapping[str, Any]) -> str:

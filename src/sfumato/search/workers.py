@@ -83,11 +83,11 @@ def _units_of(trial: AnyTrial, source: Source) -> int:
     return (source.users if by_person else None) or source.examples
 
 
-def refuse_embeddings(trial: AnyTrial, what: str) -> None:
+def refuse_embeddings(trial: AnyTrial, option: str) -> None:
     """Refuse an embedding training in a search that counts correct answers."""
     if not isinstance(trial, Trial):
         raise SfumatoError(
-            f"{what} counts correct answers, which embeddings don't give", "use an open search: public or uncovered"
+            f"{option} counts correct answers, which embeddings don't give", "use an open search: public or uncovered"
         )
 
 
@@ -203,8 +203,8 @@ class Worker:
         """Train every unfinished run in other processes. Yields each with its name as it ends."""
         self._read.clear()  # each process reads its own data
         context = multiprocessing.get_context("spawn")
-        known: dict[str, Any] = {"initializer": _begin, "initargs": (self, context.Value("i", 0))}
-        with ProcessPoolExecutor(processes, mp_context=context, **known) as pool:
+        initialisation: dict[str, Any] = {"initializer": _begin, "initargs": (self, context.Value("i", 0))}
+        with ProcessPoolExecutor(processes, mp_context=context, **initialisation) as pool:
             jobs = {pool.submit(_train, trial, place / name): name for name, trial in trials.items()}
             try:
                 for job in as_completed(jobs):
@@ -229,13 +229,13 @@ def train_all(
     runs: dict[str, Run | PublicRun] = {}
     total.begin("searching", len(listed))
     if processes == 1:
-        ended = ((name, worker.train(one, place / name, of_run, observers)) for name, one in listed.items())
+        ended = ((name, worker.train(trial, place / name, of_run, observers)) for name, trial in listed.items())
     else:
         ended = worker.in_processes(listed, place, processes)
     for name, run in ended:
         runs[name], figure = run, figure_of(run.figures)
-        known = " (trained before)" if run.seconds == 0 and trials.plot_file is None else ""
-        progress.report(f"{trials.label(name, changes[name])}: {figure} {run.figures[figure]:.2%}{known}")
+        note = " (trained before)" if run.seconds == 0 and trials.plot_file is None else ""
+        progress.report(f"{trials.label(name, changes[name])}: {figure} {run.figures[figure]:.2%}{note}")
         total.advance(len(runs), f"best {max(run.figures[figure] for run in runs.values()):.1%}")
     return [runs[name] for name in listed]
 

@@ -244,14 +244,14 @@ def _from_json(content: bytes, name: str, *, numeric: bool) -> list[Any]:
     if not isinstance(data, dict) or set(data) != {name} or not isinstance(data[name], list):
         raise Refused(400, f"the JSON must be an object with one field, {name}, a list", f"send {example}")
     if numeric:
-        return [_row(index, one) for index, one in enumerate(data[name])]
-    for index, one in enumerate(data[name]):
-        if not isinstance(one, str):
+        return [_row(index, entry) for index, entry in enumerate(data[name])]
+    for index, entry in enumerate(data[name]):
+        if not isinstance(entry, str):
             raise Refused(400, f"{name}[{index}] is not a string", f"send {example}")
     if of_texts:
         return data[name]
     try:
-        return [base64.b64decode("".join(one.split()), validate=True) for one in data[name]]
+        return [base64.b64decode("".join(entry.split()), validate=True) for entry in data[name]]
     except (binascii.Error, ValueError):
         raise Refused(400, "an image in the JSON is not base64", "encode the bytes of the image file") from None
 
@@ -272,7 +272,7 @@ def _from_array(content: bytes, is_one: Callable[[Any], bool]) -> list[np.ndarra
 
 
 def _row(index: int, row: Any) -> Any:
-    if not isinstance(row, list) or any(type(one) is not int or abs(one) >> 62 for one in row) or not row:
+    if not isinstance(row, list) or any(type(number) is not int or abs(number) >> 62 for number in row) or not row:
         raise Refused(400, f"texts[{index}] is not a list of integers", 'send {"texts": [[12, 7]]}')
     return np.array(row, dtype=np.int64)
 
@@ -292,7 +292,7 @@ async def _from_form(request: Request, content: bytes) -> list[bytes]:
         reason = getattr(error, "message", "it has no boundary")
         raise Refused(400, f"the form cannot be read ({reason})", "send files as multipart/form-data") from None
     try:
-        return [await one.read() for _, one in form.multi_items() if not isinstance(one, str)]
+        return [await upload.read() for _, upload in form.multi_items() if not isinstance(upload, str)]
     finally:
         await form.close()
 

@@ -164,7 +164,9 @@ class Service:
             "/predict": ("POST", self._predict),
             "/embed": ("POST", self._embed),
         }
-        routes = [Route(path, self._answered(one), methods=[method]) for path, (method, one) in handlers.items()]
+        routes = [
+            Route(path, self._answered(handler), methods=[method]) for path, (method, handler) in handlers.items()
+        ]
         app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._unknown})
         app.router.redirect_slashes = False  # a redirect would go to any host that the request names
         return app

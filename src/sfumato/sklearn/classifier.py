@@ -252,12 +252,12 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         options: further keywords of `sfumato.train`, such as {"steps": 300, "device": "cuda"}.
         directory: the run directory; None for a temporary one, which is deleted with the estimator. A pickled copy
             contains the model and the statement, but no directory.
-        random_state: None for fresh randomness. A seeded fit promises nothing.
+        random_state: None for fresh randomness. A seeded fit has no guarantee.
         verbose: whether to print the messages of the run; `notes_` holds them in any case.
 
-    Attributes after `fit`: `classes_`; `n_features_in_`, H W C; `image_shape_`; `statement_`, the promise; `run_`, the
-    finished run; `model_`, the loaded model; `together_`, (epsilon, delta) of all of the owner's runs on these data, or
-    None; `notes_`, the messages of the run.
+    Attributes after `fit`: `classes_`; `n_features_in_`, H W C; `image_shape_`; `statement_`, the guarantee; `run_`,
+    the finished run; `model_`, the loaded model; `together_`, (epsilon, delta) of all of the owner's runs on these
+    data, or None; `notes_`, the messages of the run.
 
     **Guarantee.** That of `sfumato.train`, for one fit. For several fits on the same records, see `register_fit`.
 

@@ -299,11 +299,12 @@ def features(
     """
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
-    progress.begin("computing features", len(records))
+    count = len(records)
+    progress.begin("computing features", count)
     at_once = (job.device.type == "cpu" and job.trunk.preferred_batch_size) or BATCH
-    result = torch.empty(len(records), job.trunk.width, device=job.device) if into is None else into
+    result = torch.empty(count, job.trunk.width, device=job.device) if into is None else into
     with evaluation_mode(job.trunk), unchanged_outputs(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
-        for start in range(workers.rank * BATCH, len(records) + workers.rank * BATCH, BATCH * workers.count):
+        for start in range(workers.rank * BATCH, count + workers.rank * BATCH, BATCH * workers.count):
             images = _devices.to_device(records.take(slice(start, start + BATCH)), job.device)
             shown = job.transform(images.flip(2) if mirrored else images)
             filled = F.pad(shown, (0, 0) * (shown.dim() - 1) + (0, BATCH - len(shown)))
@@ -311,7 +312,7 @@ def features(
             for at, block in enumerate(workers.gather(found), start=start // BATCH - workers.rank):
                 rows = result[at * BATCH : (at + 1) * BATCH]
                 rows.copy_(block[: len(rows)])
-            progress.advance(min(start + BATCH * workers.count, len(records)))
+            progress.advance(min(start + BATCH * workers.count, count))
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,17 +110,17 @@ class SourceJob(Job):
         "origin": "",
     }
 
-    @property
+    @cached_property
     def views(self) -> Views:
         """How the views of an example are made."""
         return self.settings.views
 
-    @property
+    @cached_property
     def averaging(self) -> Average | None:  # type: ignore[override]
         """As the settings name it."""
         return average_for(self.settings.averages)
 
-    @property
+    @cached_property
     def training_over(self) -> TrainingOverAggregates | None:  # type: ignore[override]
         """As the settings name it."""
         return training_over(self.settings.averages)
@@ -210,7 +211,7 @@ class PrivateJob(SourceJob, PlannedJob):
         """As the settings name it."""
         return self.settings.noise
 
-    @property
+    @cached_property
     def identity(self) -> DataIdentity:  # type: ignore[override]
         """By what the owner's list recognises the source."""
         return DataIdentity.from_source(self.source)
@@ -220,7 +221,7 @@ class PrivateJob(SourceJob, PlannedJob):
         """The source's."""
         return self.source.fingerprint
 
-    @property
+    @cached_property
     def decided(self) -> Any:  # type: ignore[override]
         """As of `PlannedJob`."""
         named = self.settings.to_dict(), self.transform.to_dict(), self.source.features
@@ -231,7 +232,7 @@ class PrivateJob(SourceJob, PlannedJob):
         """Targets for trying out `gradient`; None for class numbers."""
         return synthetic_targets(self.source, self.device)
 
-    @property
+    @cached_property
     def records_of_a_step(self) -> tuple[int, int | None]:
         """Average number of records in a step, and of each user where the plan draws users (else None)."""
         expected = self.plan.participation.padded_size or self.plan.expected_batch_size

@@ -114,7 +114,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     rules = defaults.public_rules(
         examples,
         batch_size,
-        given=given,
+        options=given,
         size=source.size,
         channels=source.channels,
         cached=source.cached_views,

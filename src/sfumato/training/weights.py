@@ -39,10 +39,10 @@ def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) 
 
 def _groups(module: nn.Module, choice: Descent) -> list[Any]:
     """The trained parameters, in two parameter groups if the classifier has its own learning rate."""
-    below = tuple(f"{name}." for name in models.classifier_names(module))
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     if choice.pretrained_rate == 1:
         return list(trained.values())
+    below = tuple(f"{name}." for name in models.classifier_names(module))
     last = [value for name, value in trained.items() if below and name.startswith(below)]
     rest = [value for name, value in trained.items() if not (below and name.startswith(below))]
     if not (last and rest):
@@ -90,7 +90,7 @@ def average_for(choice: Averages) -> Average | None:
 
 def training_over(choice: Averages) -> TrainingOverAggregates | None:
     """The aggregate at which gradients are computed; None for the last weights."""
-    average = average_for(choice)
-    if choice.aggregate is None or average is None:
+    average = None if choice.aggregate is None else average_for(choice)
+    if average is None:
         return None
     return TrainingOverAggregates(average=average, start=choice.aggregate_from, restart=bool(choice.aggregate_restart))

@@ -30,7 +30,7 @@ def scores(moved, *, shadows=SHADOWS, seed=0):
 @pytest.mark.parametrize("variant", membership.VARIANTS)
 def test_it_is_as_good_as_the_best_test_of_gaussians(promise, variant):
     """Of N(0, 1) against N(3, 1): TPR(a) = Phi(Phi^-1(a) + 3), which Neyman and Pearson's test has."""
-    found = attack(*scores(3.0), promise=promise, variant=variant)
+    found = attack(*scores(3.0), plan=promise, variant=variant)
     rate = found.rates[1]
     best = stats.norm.cdf(stats.norm.ppf(0.01) + 3)
     assert rate.true_positives == pytest.approx(best, abs=0.1)
@@ -43,7 +43,7 @@ def test_what_moves_no_more_than_the_promise_allows_stays_beneath_it(promise):
     """The Gaussian of the promise itself, which no attack on it can exceed."""
     mu = 1 / promise.noise_multiplier
     for seed in range(2):
-        found = attack(*scores(mu, seed=seed), promise=promise)
+        found = attack(*scores(mu, seed=seed), plan=promise)
         assert not found.exceeds
         for rate in found.rates:
             assert rate.true_positives_at_least <= rate.allowed_at_most
@@ -72,7 +72,7 @@ def test_the_bound_of_false_alarms_holds_for_a_threshold_chosen_on_the_same_reco
 
 
 def test_the_curve_rises_from_nothing_to_all(promise):
-    found = attack(*scores(3.0), promise=None)
+    found = attack(*scores(3.0), plan=None)
     assert found.rates[0].allowed is None
     assert not found.exceeds
     assert (np.diff(found.curve, axis=0) >= 0).all()
@@ -106,6 +106,6 @@ def test_phi_is_the_logit_of_the_probability_of_ones_own_class():
 )
 def test_what_says_nothing_is_refused(change, words):
     with pytest.raises(SfumatoError, match=words):
-        attack(*change(*scores(1.0)), promise=None)
+        attack(*change(*scores(1.0)), plan=None)
     with pytest.raises(SfumatoError, match="variant"):
-        attack(*scores(1.0), promise=None, variant="sideways")
+        attack(*scores(1.0), plan=None, variant="sideways")

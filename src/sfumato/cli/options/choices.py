@@ -76,55 +76,55 @@ class NewRunChoices(EndsWithJson, DeviceOptions, SourceChoices):
             if field.name != "what" and getattr(self, field.name) != field.default
         }
 
-    def resumes(self, what: str) -> bool:
-        """Whether `what` is a run directory to resume. Refuses options that would change the run."""
+    def resumes(self, path: str) -> bool:
+        """Whether `path` is a run directory to resume. Refuses options that would change the run."""
         from sfumato.runs import directory as names
 
-        if not what or not (Path(what) / names.SETTINGS).is_file():
+        if not path or not (Path(path) / names.SETTINGS).is_file():
             return False
         harmless = ("copy", "dry_run", "json", "verbose", "title", "trust_code", "tensorboard", "track")
-        given = [name for name in self.given if name not in harmless]
-        if given:
+        options = [name for name in self.given if name not in harmless]
+        if options:
             raise SfumatoError(
-                f"{what} is a run, which resumes with its own settings, but options were given: {', '.join(given)}",
+                f"{path} is a run, which resumes with its own settings, but options were given: {', '.join(options)}",
                 "leave them out, or give the source to start a new run",
             )
         return True
 
-    def with_recipe(self, what: str) -> Self:
-        """These options, completed by those of the recipe if `what` is one."""
+    def with_recipe(self, spec: str) -> Self:
+        """These options, completed by those of the recipe if `spec` is one."""
         from sfumato.data import refuse_absent
         from sfumato.experiment.client_choices import unused_choices
 
-        if not recipe.is_recipe(what):
+        if not recipe.is_recipe(spec):
             if self.source is not None:
                 raise SfumatoError(
-                    f"--source {self.source} and the source {what} are both given",
+                    f"--source {self.source} and the source {spec} are both given",
                     "leave out --source, which is for recipes",
                 )
-            refuse_absent(what)
-            return replace(self, source=what)
+            refuse_absent(spec)
+            return replace(self, source=spec)
         names = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
-        given = self.given
-        options = recipe.read(what, given, names, verb=name_of(type(self)))
+        chosen = self.given
+        options = recipe.read(spec, chosen, names, verb=name_of(type(self)))
         if getattr(self, "model", None) is None and "model" in options:
             for model in options["model"].split():
-                recipe.check_trusted(model, recipe.title(what), trust_code=self.trust_code)
-        if {"source", "private"} & set(given):  # the recipe's `public` is about its own source
+                recipe.check_trusted(model, recipe.title(spec), trust_code=self.trust_code)
+        if {"source", "private"} & set(chosen):  # the recipe's `public` is about its own source
             options.pop("public", None)
-        if "public" in given:
+        if "public" in chosen:
             options.pop("private", None)
-        if "pretrained" in given and not Path(given["pretrained"]).is_dir():
+        if "pretrained" in chosen and not Path(chosen["pretrained"]).is_dir():
             options.pop("pretrained_weights", None)  # only a run has several weights to choose from
-        if {"method", "client_loss"} & set(given):  # drop options that the given method or loss does not use
-            method, loss = (given.get(name, options.get(name)) for name in ("method", "client_loss"))
+        if {"method", "client_loss"} & set(chosen):  # drop options that the given method or loss does not use
+            method, loss = (chosen.get(name, options.get(name)) for name in ("method", "client_loss"))
             options = {name: value for name, value in options.items() if name not in unused_choices(method, loss)}
         alternatives = ("bit_depth", "window")  # only one of them can be given
-        if set(alternatives) & set(given):
+        if set(alternatives) & set(chosen):
             options = {name: value for name, value in options.items() if name not in alternatives}
-        merged = replace(self, **{**options, **given})
+        merged = replace(self, **{**options, **chosen})
         if merged.source is None:
-            raise SfumatoError(f"{recipe.title(what)} names no source", 'give --source, or add source = "digits" to it')
+            raise SfumatoError(f"{recipe.title(spec)} names no source", 'give --source, or add source = "digits" to it')
         refuse_absent(merged.source)
         return merged
 
@@ -265,8 +265,8 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
 
     def check_processes(self) -> None:
         """Refuse several processes for anything but one private run."""
-        for feature, given in {"several budgets": self.budgets, "--seeds": self.seeds}.items():
-            if given is not None:
+        for feature, value in {"several budgets": self.budgets, "--seeds": self.seeds}.items():
+            if value is not None:
                 raise SfumatoError(
                     f"several processes can only train one private run, got {feature}", "use one process"
                 )
@@ -378,8 +378,8 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     declared = {
         field.name: getattr(options, field.name) for field in fields(options) if field.name in choices_of(Declared)
     }
-    given = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
+    declarations = by_rule | {name: value for name, value in declared.items() if value is not None and name != "public"}
     private = getattr(options, "private", False)
     if options.public and private:
         raise SfumatoError("--public and --private are both given", "give one of them")
-    return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
+    return SourceSpec(spec=spec, **declarations, public=options.public if options.public or private else None)

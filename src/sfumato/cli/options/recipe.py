@@ -40,7 +40,7 @@ _TYPES |= {"private": "bool"} | dict.fromkeys(("epsilon", "deviations", "learnin
 
 
 def is_recipe(recipe: str) -> bool:
-    """Whether `what` names a recipe: a built-in one, or any TOML file."""
+    """Whether this names a recipe: a built-in one, or any TOML file."""
     return recipe.startswith(SCHEME) or recipe.endswith(".toml")
 
 
@@ -64,7 +64,7 @@ def _names_in(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")))
 
 
-def read(recipe: str, given: Mapping[str, Any], names: Collection[str], verb: str | None = None) -> dict[str, Any]:
+def read(recipe: str, options: Mapping[str, Any], names: Collection[str], verb: str | None = None) -> dict[str, Any]:
     """The options of a recipe, by their Python names: those that all rows share, and those of the selected row.
 
     The table [about] is for human readers, and [sweep] for sfumato sweep. The table [search] goes into the statement
@@ -72,7 +72,7 @@ def read(recipe: str, given: Mapping[str, Any], names: Collection[str], verb: st
 
     Args:
         recipe: `recipe:NAME`, or the path of a TOML file.
-        given: the options on the command line, which select the row by its label. Several labels select no row: each
+        options: the options on the command line, which select the row by its label. Several labels select no row: each
             must have one, and the result holds only the options that all rows share.
         names: the names of the verb's options.
         verb: the verb that the recipe must be for.
@@ -83,7 +83,7 @@ def read(recipe: str, given: Mapping[str, Any], names: Collection[str], verb: st
     if verb and len(command) > 1 and command[1] != verb and (command[1] in separate or verb in separate):
         raise SfumatoError(f"{title(recipe)} is for sfumato {command[1]}", f"run sfumato {command[1]} {recipe}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
-    return _checked(recipe, shared | _selected_row(recipe, _rows(recipe, data), given), names)
+    return _checked(recipe, shared | _selected_row(recipe, _rows(recipe, data), options), names)
 
 
 def _command_of(data: Mapping[str, Any]) -> list[str]:
@@ -213,12 +213,12 @@ def _rows(recipe: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _selected_row(recipe: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+def _selected_row(recipe: str, rows: list[dict[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the selected row; empty if there are no rows, or several labels are given."""
     if not rows:
         return {}
     label = next(iter(rows[0]))
-    requested = given.get(label)
+    requested = options.get(label)
     if requested is None and len(rows) == 1:
         return rows[0]
     by_label = {row[label]: row for row in rows}

@@ -17,8 +17,8 @@ TABLE = "sweep"
 LISTS = ("trainable",)
 
 
-def read(given: Iterable[str], what: str, names: Iterable[str], *, trust_code: bool) -> dict[str, Dimension]:
-    """The search space {option: rule}, from the recipe's table if `what` is a recipe, then from the command line.
+def read(texts: Iterable[str], spec: str, names: Iterable[str], *, trust_code: bool) -> dict[str, Dimension]:
+    """The search space {option: rule}, from the recipe's table if `spec` is a recipe, then from the command line.
 
     `NAME=A,B,C` lists values. `NAME=LOW..HIGH` is a uniform range, `NAME=log:LOW..HIGH` a log-uniform one.
     """
@@ -27,13 +27,13 @@ def read(given: Iterable[str], what: str, names: Iterable[str], *, trust_code: b
 
     space: dict[str, Dimension] = {}
     chosen_by, named = None, set()
-    if recipe.is_recipe(what):
-        chosen_by, table = recipe.row_option(what), recipe.table_of(what).get(TABLE, {})
+    if recipe.is_recipe(spec):
+        chosen_by, table = recipe.row_option(spec), recipe.table_of(spec).get(TABLE, {})
         space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
         models = space.get("model")
         for model in models.values if isinstance(models, Choice) else ():
-            recipe.check_trusted(f"{model}", f"the table [{TABLE}] of {recipe.title(what)}", trust_code=trust_code)
-    for text in given:
+            recipe.check_trusted(f"{model}", f"the table [{TABLE}] of {recipe.title(spec)}", trust_code=trust_code)
+    for text in texts:
         name, equals, rule = text.partition("=")
         if not equals or not rule:
             raise UsageError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
@@ -44,7 +44,7 @@ def read(given: Iterable[str], what: str, names: Iterable[str], *, trust_code: b
         space[option] = _from_text(name, rule)
     if chosen_by is not None and chosen_by in space:
         option = chosen_by.replace("_", "-")
-        raise SfumatoError(f"--{option} selects the row of {recipe.title(what)}, so it cannot vary", "search each row")
+        raise SfumatoError(f"--{option} selects the row of {recipe.title(spec)}, so it cannot vary", "search each row")
     if not space:
         raise UsageError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
     check(space, names)

@@ -195,7 +195,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0)
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+def bar(work: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on standard error during the work. Without a terminal, print one line after five seconds."""
     from rich.console import Console
     from rich.progress import Progress
@@ -204,8 +204,8 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
     console = Console(stderr=True)
     with (
-        nullcontext() if console.is_terminal else line_if_slow(what),
+        nullcontext() if console.is_terminal else line_if_slow(work),
         Progress(console=console, transient=True, disable=not console.is_terminal) as bars,
     ):
-        task = bars.add_task(what, total=None)
+        task = bars.add_task(work, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -12,7 +12,7 @@ from sfumato.cli.output.console import Note, Table
 from sfumato.cli.parser import option
 
 if TYPE_CHECKING:
-    from sfumato.training.conclusion.aggregating import Aggregate as Made
+    from sfumato.training.conclusion.aggregating import Aggregate as Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Aggregate(ModelOptions):
         """Write the model file and print how the weights were chosen."""
         from sfumato.training.conclusion.aggregating import aggregate
 
-        made = aggregate(
+        result = aggregate(
             self.run_directory,
             self.method,  # type: ignore[arg-type]
             last=self.last,
@@ -56,42 +56,47 @@ class Aggregate(ModelOptions):
             output=self.output,
             model=self.model,
         )
-        recipe = made.recipe
+        recipe = result.recipe
         data: dict[str, Any] = {"method": recipe.method, "steps": list(recipe.steps), "decay": recipe.decay}
-        data |= {"reason": made.reason, "epsilon": made.epsilon, "candidates": _scored(made), "model": str(made.path)}
-        console.show(data, *self._parts(made, data), json=self.json)
+        data |= {
+            "reason": result.reason,
+            "epsilon": result.epsilon,
+            "candidates": _scored(result),
+            "model": str(result.path),
+        }
+        console.show(data, *self._parts(result, data), json=self.json)
 
-    def _parts(self, made: Made, data: dict[str, Any]) -> Iterator[str | Table]:
+    def _parts(self, result: Result, data: dict[str, Any]) -> Iterator[str | Table]:
         """The scores of the candidates, the choice and its reason, and the privacy cost."""
         steps = data["steps"]
         if data["candidates"]:
             columns = {"decay": "{decay}"} if data["method"] == "ema" else {"last weights": "{weights}"}
-            marks = ["<- taken" if one == made.recipe else "" for one in made.candidates]
+            marks = ["<- taken" if candidate == result.recipe else "" for candidate in result.candidates]
             rows = [row | {"mark": mark} for row, mark in zip(data["candidates"], marks, strict=True)]
             yield Table(rows, columns | {"accuracy": "{accuracy:.2%}", "": "{mark}"})
         of = f"{len(steps)} weights after steps {steps[0]} to {steps[-1]}"
         if len(steps) == 1:
             of = f"weights after step {steps[0]} (the last one)"
         fall = "" if data["decay"] is None else f", decay {data['decay']:g}"
-        yield f"{data['method']} of the {of}{fall} ({made.reason})"
-        if made.epsilon is None:
+        yield f"{data['method']} of the {of}{fall} ({result.reason})"
+        if result.epsilon is None:
             yield "It uses only what the run has released: the run's guarantee is unchanged, and nothing more is spent."
         else:
             yield (
-                f"The run's guarantee is unchanged. For each scored record, this choice is ({made.epsilon:g}, "
+                f"The run's guarantee is unchanged. For each scored record, this choice is ({result.epsilon:g}, "
                 "0)-differentially private. Further choices by the same records (they are on your list of uses) and "
                 "several records of one person add up. A person in one part pays for that part alone; a person in both "
                 "pays the sum."
             )
-        yield Note(f"{made.path}   the model")
-        yield Note(f"sfumato evaluate {made.path} SOURCE   measures it")
-        if made.beside_the_run:
+        yield Note(f"{result.path}   the model")
+        yield Note(f"sfumato evaluate {result.path} SOURCE   measures it")
+        if result.beside_the_run:
             yield Note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
 
 
-def _scored(made: Made) -> list[dict[str, Any]]:
+def _scored(result: Result) -> list[dict[str, Any]]:
     """The scored candidates and their accuracies."""
     return [
-        {"weights": len(one.steps), "decay": one.decay, "accuracy": share}
-        for one, share in zip(made.candidates, made.accuracies or (), strict=False)
+        {"weights": len(candidate.steps), "decay": candidate.decay, "accuracy": share}
+        for candidate, share in zip(result.candidates, result.accuracies or (), strict=False)
     ]

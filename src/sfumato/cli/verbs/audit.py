@@ -52,46 +52,50 @@ class Audit(EndsWithJson):
         from sfumato.training.conclusion import run_report
 
         with self.progress_bars() as progress:
-            found = self._run_audit(progress)
+            outcome = self._run_audit(progress)
         run = None if recipe.is_recipe(self.what) else names.RunDirectory(self.what)
         console.show(
-            {"run": self.what, **found.summary},
-            *run_report.terminal_lines(found),
+            {"run": self.what, **outcome.summary},
+            *run_report.terminal_lines(outcome),
             "",
-            _verdict(found),
+            _verdict(outcome),
             None if run is None else Note(f"{run / names.STEP_AUDIT}   the observations"),
             None if run is None else Note(f"{run / names.REPORT}   the report, with a plot of it"),
             json=self.json,
         )
-        return 1 if found.refuted else 0
+        return 1 if outcome.refuted else 0
 
     def _run_audit(self, progress: Progress) -> AuditOutcome:
         from sfumato.search.step_audit import audit_run, audit_step
 
-        how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
+        keywords: dict[str, Any] = {
+            "observations": self.observations,
+            "confidence": self.confidence,
+            "progress": progress,
+        }
         if recipe.is_recipe(self.what):
-            return audit_step(self._recipe_subject(progress), **how)
+            return audit_step(self._recipe_subject(progress), **keywords)
         if self.epsilon is not None:
             raise SfumatoError(
                 f"--epsilon {self.epsilon:g} selects a recipe's row, but {self.what} is a run", "leave it out"
             )
-        return audit_run(self.what, model=self.model, **how)
+        return audit_run(self.what, model=self.model, **keywords)
 
     def _attack(self, shadows: int) -> int:
         """Attack the model file like an outsider. The result is for the owner only and is not stored."""
         from sfumato.search.membership import shadow_attack
 
         others = {"--epsilon": self.epsilon, "--observations": self.observations, "--model": self.model}
-        if given := [name for name, value in others.items() if value is not None]:
-            raise SfumatoError(f"--attack {shadows} and {given[0]} are both given", f"leave {given[0]} out")
+        if names := [name for name, value in others.items() if value is not None]:
+            raise SfumatoError(f"--attack {shadows} and {names[0]} are both given", f"leave {names[0]} out")
         if recipe.is_recipe(self.what):
             raise SfumatoError(
                 f"--attack {shadows} is for a model file, but {self.what} is a recipe", "name a run directory"
             )
         with self.progress_bars() as progress:
-            found = shadow_attack(self.what, shadows, progress=progress)
-        console.show({"run": self.what, **found.to_dict()}, found.sentence, json=self.json)
-        return 1 if found.exceeds else 0
+            result = shadow_attack(self.what, shadows, progress=progress)
+        console.show({"run": self.what, **result.to_dict()}, result.sentence, json=self.json)
+        return 1 if result.exceeds else 0
 
     def _recipe_subject(self, progress: Progress) -> Subject:
         """The training of a recipe, prepared as for a dry run."""
@@ -113,15 +117,17 @@ class Audit(EndsWithJson):
         return from_job(job, self.what)
 
 
-def _verdict(found: AuditOutcome) -> str:
+def _verdict(outcome: AuditOutcome) -> str:
     """The verdict, which is the last line."""
-    broken = found.noise is not None and found.noise.has_fault
-    if not found.bounds:
+    broken = outcome.noise is not None and outcome.noise.has_fault
+    if not outcome.bounds:
         return (
             "no epsilon is proven for correlated noise; in the first steps the noise is "
             f"{'NOT ' if broken else ''}the plan's"
         )
-    best = max(found.bounds, key=lambda bound: bound.epsilon)
-    where = "above" if found.exceeds else "within chance of" if found.doubtful else "not above"
+    best = max(outcome.bounds, key=lambda bound: bound.epsilon)
+    where = "above" if outcome.exceeds else "within chance of" if outcome.doubtful else "not above"
     noise = "; the noise is NOT the plan's" if broken else ""
-    return f"epsilon is at least {int(best.epsilon * 100) / 100:.2f}, {where} the guaranteed {found.nominal:.3f}{noise}"
+    return (
+        f"epsilon is at least {int(best.epsilon * 100) / 100:.2f}, {where} the guaranteed {outcome.nominal:.3f}{noise}"
+    )

@@ -63,19 +63,19 @@ class Budget(PrintsJson):
         from sfumato.runs.owner import budgets
 
         setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency")}
-        given = [name for name, value in setting.items() if value is not None]
+        options = [name for name, value in setting.items() if value is not None]
         if self.what is None:
-            if given or self.plot:
-                raise SfumatoError(f"--{(given or ['plot'])[0]} is given without a budget's name", "name the budget")
+            if options or self.plot:
+                raise SfumatoError(f"--{(options or ['plot'])[0]} is given without a budget's name", "name the budget")
             self.list_all()
             return
         if ":" in self.what:
-            if given or self.plot:
+            if options or self.plot:
                 raise SfumatoError(f"{self.what} is a source and no budget's name", "give a name, such as faces")
             self.list_all(self.what)
             return
-        if given and self.epsilon is None:
-            raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
+        if options and self.epsilon is None:
+            raise SfumatoError(f"--{options[0]} is given without --epsilon", "give --epsilon to set the budget")
         if self.plot is not None:
             curves.check(self.plot)
         account = budgets.read_budget(self.what) if self.epsilon is None else budgets.set_budget(self.what, **setting)

@@ -104,19 +104,19 @@ def _places() -> Iterator[Finding]:
     yield _key(owners / "owner.key")
 
 
-def _space(what: str, place: Path) -> Finding:
+def _space(name: str, place: Path) -> Finding:
     free = shutil.disk_usage(place).free
     text = f"{free / GIBIBYTE:.1f} GiB free in {place}"
     if not os.access(place, os.W_OK | os.X_OK):
-        return Finding(what, f"{place} cannot be written", remedy="go to another folder, or give --output")
-    return Finding(what, text, remedy="make room" if free < LEAST_SPACE else None)
+        return Finding(name, f"{place} cannot be written", remedy="go to another folder, or give --output")
+    return Finding(name, text, remedy="make room" if free < LEAST_SPACE else None)
 
 
-def _writable(what: str, place: Path) -> Finding:
+def _writable(name: str, place: Path) -> Finding:
     above = next(folder for folder in (place, *place.absolute().parents) if os.path.lexists(folder))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        return Finding(what, f"{place} cannot be written", "point SFUMATO_HOME to a private folder that can be written")
-    return Finding(what, f"{place}{'' if place.exists() else ', made at first use'}")
+        return Finding(name, f"{place} cannot be written", "point SFUMATO_HOME to a private folder that can be written")
+    return Finding(name, f"{place}{'' if place.exists() else ', made at first use'}")
 
 
 def _key(path: Path) -> Finding:
@@ -124,23 +124,23 @@ def _key(path: Path) -> Finding:
     from sfumato.randomness import owner_key
     from sfumato.randomness.keys import lists_in
 
-    what = "owner's key"
+    name = "owner's key"
     if not os.path.lexists(path) and not lists_in(path.parent):
-        return Finding(what, "none yet; it is made at first use")
+        return Finding(name, "none yet; it is made at first use")
     try:
         owner_key()
     except SfumatoError as error:
-        return Finding(what, error.problem, remedy=error.remedy)
-    return Finding(what, f"{path}, the owner's alone")
+        return Finding(name, error.problem, remedy=error.remedy)
+    return Finding(name, f"{path}, the owner's alone")
 
 
 def _lists() -> Finding:
     """Whether the owner's lists belong to the key and agree with each other."""
     from sfumato.runs.owner.codes import disagreements
 
-    what = "owner's lists"
+    name = "owner's lists"
     try:
         problems = [*disagreements()]
     except SfumatoError as error:
-        return Finding(what, error.problem, remedy=error.remedy)
-    return Finding(what, "; ".join(problems) or "they agree", remedy="restore them from a copy" if problems else None)
+        return Finding(name, error.problem, remedy=error.remedy)
+    return Finding(name, "; ".join(problems) or "they agree", remedy="restore them from a copy" if problems else None)

@@ -198,10 +198,10 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
                 "--label-sets is for models with one class per image", "leave it out: the source has all labels"
             )
         shares = {"threshold": self.threshold, "prevalence": share}
-        given = [name for name, value in {**shares, "plot": self.plot}.items() if value is not None]
+        options = [name for name, value in {**shares, "plot": self.plot}.items() if value is not None]
         if self.positive is not None:
             one_of("--positive", self.positive, classes, remedy="name a class of the model")
-        elif alone := [name for name in given if name != "threshold" or exclusive]:
+        elif alone := [name for name in options if name != "threshold" or exclusive]:
             raise SfumatoError(f"--{alone[0]} is given without a class to test for", "give one with --positive")
         if self.plot is not None:
             curves.check(self.plot)

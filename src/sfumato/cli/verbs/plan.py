@@ -125,27 +125,27 @@ class Plan(PrintsJson, Units, PairOfRecords):
 
     def _check_numbers(self) -> None:
         """Refuses other numbers than three of the four."""
-        given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
-        given += [f"--{self.target.name.replace('_', '-')}"] if self.target is not None else []
-        if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
+        numbers = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
+        numbers += [f"--{self.target.name.replace('_', '-')}"] if self.target is not None else []
+        if len(numbers) + (self.participation == "full-batch" and self.batch_size is None) != 3:
             raise UsageError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
-                f"{', '.join(given) or 'none'}",
+                f"{', '.join(numbers) or 'none'}",
                 "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
             )
 
     def _further_options(self, plan: PrivacyPlan) -> dict[str, Any]:
         """The options of sfumato train, besides the plan's numbers, that make the same plan."""
         names = [*(field.name for field in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        given = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        options = {name: " ".join(value) if isinstance(value, tuple) else value for name, value in options.items()}
         if self.drift is not None:
-            given.setdefault("drift_groups", "NAME")
+            options.setdefault("drift_groups", "NAME")
         if plan.max_norm != 1:
-            given["max_norm"] = f"{plan.max_norm:g}"
+            options["max_norm"] = f"{plan.max_norm:g}"
         if plan.users is not None and self.examples is not None:
-            given["examples"] = self.examples
-        return given
+            options["examples"] = self.examples
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class Predict(ModelOptions):
         self._refuse_others(several=several)
         loaded = loaded.with_prevalence(self.prevalence)
         threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
-        what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
+        kind, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
             if not self.images:
                 raise SfumatoError("no images were given", "name image files, or folders of them")
@@ -70,7 +70,7 @@ class Predict(ModelOptions):
                 likeliest = [loaded.classes[place] for place in places.tolist()]
                 scores = dict(zip(likeliest, best.tolist(), strict=True))
                 named = {"label": likeliest[0], "score": scores[likeliest[0]]}
-            rows.append({what: path, **named, "scores": scores})
+            rows.append({kind: path, **named, "scores": scores})
         data: dict[str, Any] = {"predictions": rows, **({"threshold": threshold} if several else {})}
         data |= loaded.reading.as_data
         data |= {"unreadable": unreadable} if unreadable else {}
@@ -136,9 +136,9 @@ def _predicted(loaded: Loaded, paths: list[str]) -> tuple[list[str], Tensor, lis
     return readable, loaded.predict(readable), refused
 
 
-def _texts(given: tuple[str, ...]) -> list[str]:
+def _texts(arguments: tuple[str, ...]) -> list[str]:
     """The given texts. `-` stands for the lines of standard input."""
-    texts = [sys.stdin.read().splitlines() if argument == "-" else [argument] for argument in given]
+    texts = [sys.stdin.read().splitlines() if argument == "-" else [argument] for argument in arguments]
     return [text for text in itertools.chain(*texts) if text.strip()]
 
 

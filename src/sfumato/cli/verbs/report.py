@@ -59,17 +59,17 @@ class Report(RunArgument):
         from sfumato.training.job import is_public
 
         documents = ("public", "model_card", "dpia", "registry")
-        given = [f"--{name.replace('_', '-')}" for name in documents if getattr(self, name)]
-        if len(given) > 1:
-            raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
+        options = [f"--{name.replace('_', '-')}" for name in documents if getattr(self, name)]
+        if len(options) > 1:
+            raise SfumatoError(f"{' and '.join(options)} are both given", "write one document at a time")
         heads = {field.name: getattr(self, field.name) for field in fields(Heading) if field.name != "published"}
         heading = Heading(**heads)
         shown = heading.private if self.model_card or self.registry else {}
         if shown:
             first = next(iter(shown)).replace("_", "-")
             raise SfumatoError(
-                f"{given[0]} and --{first} are both given, but no {'card' if self.model_card else 'entry'} shows it",
-                f"give it without {given[0]} first; the owner's report remembers it",
+                f"{options[0]} and --{first} are both given, but no {'card' if self.model_card else 'entry'} shows it",
+                f"give it without {options[0]} first; the owner's report remembers it",
             )
         if self.total and not self.public:
             raise SfumatoError("--total is given without --public", "leave it out: the owner's report has the total")

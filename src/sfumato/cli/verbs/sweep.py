@@ -64,10 +64,10 @@ class Sweep(PrivateChoices):
         from sfumato.cli.output import search_output
         from sfumato.search.space import VARIED
 
-        known = VARIED if embed is None else embed.trial().searchable_fields
-        varied = (*known, "source") if self.one_at_a_time else known
-        given = [text for together in self.vary for text in together]
-        rules = space.read(given, self.what, varied, trust_code=self.trust_code)
+        names = VARIED if embed is None else embed.trial().searchable_fields
+        varied = (*names, "source") if self.one_at_a_time else names
+        texts = [text for together in self.vary for text in together]
+        rules = space.read(texts, self.what, varied, trust_code=self.trust_code)
         mode = chosen.mode()
         kind = "factors" if self.one_at_a_time else "sweep"
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")
@@ -97,32 +97,32 @@ class Sweep(PrivateChoices):
         from sfumato.cli.verbs.embed import Embed
 
         _ = self.experiment  # refuses several budgets
-        own = {one.name for one in fields(Sweep)} - {one.name for one in fields(PrivateChoices)}
-        given = {name: value for name, value in self.given.items() if name not in own}
-        if odd := sorted(set(given) - {one.name for one in fields(Embed)}):
-            option, what = f"--{odd[0].replace('_', '-')}", recipe.title(self.what)
-            raise SfumatoError(f"{option} is given, and {what} trains embeddings", "leave it out")
-        return Embed(what=self.what, **given).with_recipe(self.what)
+        of_search = {field.name for field in fields(Sweep)} - {field.name for field in fields(PrivateChoices)}
+        options = {name: value for name, value in self.given.items() if name not in of_search}
+        if odd := sorted(set(options) - {field.name for field in fields(Embed)}):
+            option, title = f"--{odd[0].replace('_', '-')}", recipe.title(self.what)
+            raise SfumatoError(f"{option} is given, and {title} trains embeddings", "leave it out")
+        return Embed(what=self.what, **options).with_recipe(self.what)
 
     def _with_source_of(self, embed: Embed) -> Sweep:
         """This search with the source of the embedding training."""
         return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
-    def best_recipe(self, found: Result, embed: Embed | None = None) -> str:
+    def best_recipe(self, result: Result, embed: Embed | None = None) -> str:
         """The best settings as a recipe for the whole training part.
 
         The recipe records the search and keyed digests of its data. On these data, if they are private, the statement
         of its run mentions the search.
         """
-        assert found.cost is not None  # the runs of a search have plans
-        search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.data_digests, strict=False))
+        assert result.cost is not None  # the runs of a search have plans
+        search = asdict(result.cost) | dict(zip(recipe.MATERIALS, result.data_digests, strict=False))
         lines = [
             "# The best settings of a search, for the whole training part.",
             "# Chosen by exact scores. On private data no epsilon covers this choice, and another run costs more.",
             "",
             *(
                 f"{name.replace('_', '-')} = {to_toml(value)}"
-                for name, value in self.best_options(found, embed).items()
+                for name, value in self.best_options(result, embed).items()
             ),
             *([] if embed is None else ["", "[about]", 'command = "sfumato embed"']),
             "",
@@ -131,12 +131,16 @@ class Sweep(PrivateChoices):
         ]
         return "\n".join(lines) + "\n"
 
-    def best_options(self, found: Result, embed: Embed | None = None) -> dict[str, Any]:
+    def best_options(self, result: Result, embed: Embed | None = None) -> dict[str, Any]:
         """The options of a training with the best settings, by name."""
-        left_out, asked = {*NOT_IN_RECIPES, "output", "seed", "public", "budget"}, embed or self
-        known = [one for one in fields(PrivateChoices if embed is None else embed) if one.name not in left_out]
-        chosen = {one.name: getattr(asked, one.name) for one in known if getattr(asked, one.name) != one.default}
-        return chosen | dict(found.best)
+        left_out, training = {*NOT_IN_RECIPES, "output", "seed", "public", "budget"}, embed or self
+        choices = [field for field in fields(PrivateChoices if embed is None else embed) if field.name not in left_out]
+        chosen = {
+            field.name: getattr(training, field.name)
+            for field in choices
+            if getattr(training, field.name) != field.default
+        }
+        return chosen | dict(result.best)
 
     def mode(self) -> str:
         """The privacy mode of the search: as requested; by default public, if the data are."""

@@ -155,10 +155,10 @@ class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
         chosen, notes = chosen.with_pretrained()
-        given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
+        options = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
         machine = Machine(device=chosen.device, threads=chosen.threads, micro_batch=chosen.micro_batch)
         notes = (*chosen.notes_on(run), *notes)
-        return pretraining.job_of(chosen.spec, given, run, machine, notes=notes, progress=progress), run
+        return pretraining.job_of(chosen.spec, options, run, machine, notes=notes, progress=progress), run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,13 +107,11 @@ class LoopJob(PlannedJob):
             **self.budget_fact,
         }
 
-    def keyed(self, seed: int | None) -> Self:
-        """The job with the key of a new run; with a seed, a key for these data, this plan, model and optimizer only.
+    def seeded(self, seed: int) -> Self:
+        """The job with the key of a seed, for these data, this plan, model and optimizer only.
 
         **Guarantee.** Runs that differ in anything that their sums depend on have different keys: see `common_setup`.
         """
-        if seed is None:
-            return replace(self, key=RunKey.fresh())
         decided = self.decided | {"precision": self.performance.precision}
         weights = pins.weights_digest(self.module.state_dict())
         content = json.dumps([self.plan.fingerprint, weights, decided], sort_keys=True)

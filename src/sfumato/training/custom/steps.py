@@ -153,10 +153,10 @@ class PrivateSteps:
             tried=tried,
             budget=budget,
             kind=LOOP,
-            key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.from_seed(0, "not yet drawn"),
+            key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.fresh(),
         )
         self._begun = run.exists
-        self._job = self._compared(job) if run.exists else self._keyed(job, seed)
+        self._job = self._compared(job) if run.exists else self._seeded(job, seed)
         LoopSteps(self._job, self._job.key)  # raises the errors of the first step
 
     def _compared(self, job: LoopJob) -> LoopJob:
@@ -164,11 +164,11 @@ class PrivateSteps:
         resume.compare(job, self._run)
         return job
 
-    def _keyed(self, job: LoopJob, seed: int | None) -> LoopJob:
-        """The job of a new run, with its key."""
+    def _seeded(self, job: LoopJob, seed: int | None) -> LoopJob:
+        """The job of a new run; with a seed, by the key that follows from it."""
         self._run.require_free()
         refuse_unfit(job.given)
-        return job.keyed(seed)
+        return job if seed is None else job.seeded(seed)
 
     def __len__(self) -> int:
         """The number of steps of the plan."""

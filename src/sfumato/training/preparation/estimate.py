@@ -19,7 +19,7 @@ from sfumato.training.clients import updates_of
 from sfumato.training.inputs import features_alone, kept_bytes, stored_variants
 from sfumato.training.job import Embedding, PrivateJob, PublicJob, SourceJob
 from sfumato.training.preparation.building import noise_of
-from sfumato.training.weights import average_for, trained_bytes, training_over
+from sfumato.training.weights import trained_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ def idle_warning(job: PrivateJob, processes: int) -> str | None:
 
 def average_bytes(job: SourceJob) -> int:
     """Bytes of the copies of the trained parameters that averaging keeps."""
-    keeps = training_over(job.settings.averages) or average_for(job.settings.averages)
+    keeps = job.training_over or job.averaging
     return 0 if keeps is None else keeps.copies * trained_bytes(job.module)
 
 

@@ -140,7 +140,8 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
 def paid_steps(ledger: Ledger, job: PlannedJob, run: RunDirectory) -> int:
     """The number of releases in the ledger. Refuses a ledger of another job, or whose steps are not 0, 1, 2, ..."""
     recorded = run.read_json(names.SETTINGS)
-    opening = dict(ledger.entries[0].body) if ledger.entries else {}
+    entries = ledger.entries
+    opening = dict(entries[0].body) if entries else {}
     beginning = _opening(job, recorded["run"])
     odd = [name.replace("_", " ") for name, value in beginning.items() if opening.get(name) != value]
     if odd:
@@ -149,7 +150,7 @@ def paid_steps(ledger: Ledger, job: PlannedJob, run: RunDirectory) -> int:
             "restore plan.json and ledger.jsonl from a copy, or discard the run",
         )
     releases.refuse_edited(recorded, opening)
-    return Record(job.plan, ledger.entries).paid
+    return Record(job.plan, entries).paid
 
 
 def verified_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
@@ -220,8 +221,9 @@ def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
 
     Figures of a later model would be a second release.
     """
-    steps = [entry.body["steps_taken"] for entry in ledger.entries if entry.kind == "end"]
-    steps += [entry.body["step"] for entry in ledger.entries if entry.kind == published.ENTRY]
+    entries = ledger.entries
+    steps = [entry.body["steps_taken"] for entry in entries if entry.kind == "end"]
+    steps += [entry.body["step"] for entry in entries if entry.kind == published.ENTRY]
     if steps and min(steps) < plan.steps:
         raise SfumatoError(
             f"the run in {run.path} was being ended after {min(steps)} of {plan.steps} steps",

@@ -115,8 +115,8 @@ def copies(source: Source) -> list[str]:
 
     A copy has the same stored bytes, or the same pixels or words (`own_codes`).
     """
-    parts = (source.train, source.test)
-    codes = [own_codes(part, owner_key()) for part in parts]
+    parts, key = (source.train, source.test), owner_key()
+    codes = [own_codes(part, key) for part in parts]
     what = "texts" if source.tokens is not None else "images"
     private = "" if source.public else " (a private figure)"
     found = []
