@@ -1,4 +1,4 @@
-"""Recognises data from Python, and selects their reader.
+"""Recognises data from Python and selects their reader.
 
 Data from Python: arrays and tensors like those of an archive, and map-style data sets, such as torchvision's, whose
 items are pairs of image and label.
@@ -48,7 +48,7 @@ class ReaderChoice:
         where: name of the source in errors.
         load: its reader.
         like: the kind in `KINDS` whose declared facts its reader can use.
-        spelt: whether it was given by a spelling, and so has a place.
+        spelt: whether it was given by a spelling, and therefore has a place.
     """
 
     kind: str
@@ -62,7 +62,7 @@ def choose_reader(source: Any) -> ReaderChoice:
     """The source and its reader.
 
     Args:
-        given: a spelling, or data from Python: see `open_source`.
+        source: a spelling, or data from Python: see `open_source`.
 
     Errors: `SfumatoError` for anything else.
     """

@@ -1,6 +1,6 @@
 """csv:PATH - a table of image files (columns path and label) or texts (columns text and label), compressed or not, with
-optional columns user, group and split. Instead of label, images may have a column for each of several labels. And texts
-as numbers in an archive."""
+optional columns user, group and split. Instead of label, images may have a column for each of several labels. Also
+texts as numbers in an archive."""
 
 from __future__ import annotations
 
