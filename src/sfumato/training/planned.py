@@ -60,9 +60,11 @@ class Job:
 
     def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Set the learning rate of a step."""
+        raise NotImplementedError
 
     def refresh(self) -> None:
         """Bring the model up to date with its weights, before the gradient of a step."""
+        raise NotImplementedError
 
     def first_checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
         """The state before the first step.

@@ -110,8 +110,8 @@ class PrivateStep:
                 "give a gradient of the sensitivity that the plan assumes, or another plan",
             )
         self._check_clipping()
-        if self.divisor is not None:
-            positive("divisor", self.divisor, remedy="give a public constant")
+        divisor = size * self.plan.max_norm if self.divisor is None else self.divisor
+        object.__setattr__(self, "divisor", positive("divisor", divisor, remedy="give a public constant"))
 
     def _check_clipping(self) -> None:
         """Refuse adaptive clipping, and noise whose scale or mechanism differs from the plan's."""
@@ -145,14 +145,13 @@ class PrivateStep:
         self._refuse_beyond(step)
         zeros, done = self.gradient.zeros(), 0
         noise = self.noise.prepare(zeros, step, state, share=self.workers.share)
-        total = GridSum(zeros, max_norm=self.plan.max_norm)
+        total = GridSum(zeros, max_norm=self.gradient.max_norm)
         for found in delay_by_one(self.gradient(*micro_batch) for micro_batch in micro_batches):
             total.add(found.gradients)
             done += 1
         self.workers.reduce_scatter(total, step, done)
         noisy, following = noise.add_to(self.noise.prepare_sum(total))
-        divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
-        private = {name: value / divisor for name, value in self.workers.all_gather(noisy).items()}
+        private = {name: value / self.divisor for name, value in self.workers.all_gather(noisy).items()}
         return private if state is None else (private, following)
 
     def skip_lost(self, step: int, state: NoiseState) -> NoiseState:

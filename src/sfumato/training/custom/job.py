@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -21,7 +21,6 @@ from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import MOVING, Checkpoint
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.custom.optimizers import refuse_unready
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.parts.part import RunKind
@@ -121,6 +120,12 @@ class LoopJob(PlannedJob):
         """The user's own."""
         return self.given
 
+    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """The rate is the user's own."""
+
+    def refresh(self) -> None:
+        """The model has no statistics of public examples."""
+
     def checkpoint(
         self, step: int, average: dict[str, Tensor], optimizer: torch.optim.Optimizer, **state: Any
     ) -> Checkpoint:
@@ -146,7 +151,7 @@ class LoopInputs:
     """The records of a custom loop as the arguments of its gradient, in micro-batches."""
 
     def __init__(self, job: LoopJob):
-        self._job, self.units = job, job.records.count
+        self._job, self._device, self.units = job, job.device, job.records.count
 
     def micro_batches(
         self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
@@ -158,7 +163,7 @@ class LoopInputs:
         before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
         try:
             for place in workers.deal(step, participants, [max(one.size for one in piece) for piece in pieces]):
-                batch = tree_map(lambda one: one.to(job.device), records.batch(*pieces[place]))
+                batch = tree_map(lambda tensor: tensor.to(self._device), records.batch(*pieces[place]))
                 torch.manual_seed(key.seed("model", step, str(before[place])))
                 names = records.names(pieces[place][0])
                 yield *batch, dropout_keys(key, step, names) if job.gradient.uses_keys else None
@@ -174,14 +179,14 @@ class LoopSteps(PrivateTrainingSteps):
 
     def __init__(self, job: LoopJob, key: RunKey, progress: Progress | None = None):
         super().__init__(job, key, inputs=LoopInputs(job))
-        self._job = job
+        self._job, self._device = job, job.device
 
     def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor], NoiseState]:
         """As of `PrivateTrainingSteps`; errors of the user's code are named as such."""
         job = self._job
         refuse_unready(job.given, job.with_state)
         with (
-            _devices.fork_rng(job.device),
+            _devices.fork_rng(self._device),
             own_errors(f"model, loss or data set fail in step {step + 1}", *job.tried),
         ):
             return super().__call__(step, state)
@@ -189,3 +194,24 @@ class LoopSteps(PrivateTrainingSteps):
 
 LOOP = RunKind(steps=LoopSteps)
 """The kind of steps of custom loops. No test split is scored."""
+
+
+def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) -> None:
+    """Refuse a scheduler that is not in `with_state`, and settings of torch under which no step can be taken.
+
+    A resumed loop makes its scheduler anew: only a state that is in the checkpoint goes on where it was. torch marks
+    the optimizer of each scheduler by wrapping its `step`.
+    """
+    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if scheduled and all(getattr(one, "optimizer", None) is not optimizer for one in with_state):
+        raise SfumatoError(
+            f"a learning rate scheduler changes the optimizer {type(optimizer).__name__}, and with_state does not hold "
+            "it: it would start anew when the run is resumed",
+            "make it before the call, and give with_state=[scheduler]",
+        )
+    default = torch.get_default_device()
+    if (frozen := torch.is_inference_mode_enabled()) or default.type != "cpu":
+        raise SfumatoError(
+            f"no private step can be taken under torch.{'inference_mode()' if frozen else f'device({default})'}",
+            "use it for the body's own evaluation alone; a model on a device is model.to(device)",
+        )

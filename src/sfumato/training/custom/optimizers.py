@@ -1,14 +1,10 @@
-"""Checks of the user's own optimizers, and of what the body of a loop over `private_steps` has changed.
-
-Optimizers are tried on synthetic numbers before anything is spent.
-"""
+"""Checks of the user's own optimizers. They are tried on synthetic numbers before anything is spent."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -113,27 +109,6 @@ def _fails(optimizer: torch.optim.Optimizer, error: Exception) -> SfumatoError:
     )
 
 
-def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) -> None:
-    """Refuse a scheduler that is not in `with_state`, and settings of torch under which no step can be taken.
-
-    A resumed loop makes its scheduler anew: only a state that is in the checkpoint goes on where it was. torch marks
-    the optimizer of each scheduler by wrapping its `step`.
-    """
-    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
-    if scheduled and all(getattr(one, "optimizer", None) is not optimizer for one in with_state):
-        raise SfumatoError(
-            f"a learning rate scheduler changes the optimizer {type(optimizer).__name__}, and with_state does not hold "
-            "it: it would start anew when the run is resumed",
-            "make it before the call, and give with_state=[scheduler]",
-        )
-    default = torch.get_default_device()
-    if (frozen := torch.is_inference_mode_enabled()) or default.type != "cpu":
-        raise SfumatoError(
-            f"no private step can be taken under torch.{'inference_mode()' if frozen else f'device({default})'}",
-            "use it for the body's own evaluation alone; a model on a device is model.to(device)",
-        )
-
-
 def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
     """Refuse an optimizer whose parameters are not exactly the trained ones."""
     moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -173,33 +148,3 @@ def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
             "give it one: lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
         )
     return [float(one) for one in found]
-
-
-def contents(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """What the body of a loop must leave as it is: SHA-256 of each parameter and buffer, and the optimizer's state."""
-    found: dict[str, object] = {}
-    for name, value in (*model.named_parameters(), *model.named_buffers()):
-        content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-        found[name] = value.requires_grad and id(value), hashlib.sha256(content).digest()
-    for place, state in enumerate(optimizer.state.values()):
-        for name, value in state.items():  # torch counts the changes of a tensor
-            now = (id(value), value._version) if isinstance(value, Tensor) else repr(value)
-            found[f"{name} of the optimizer's parameter {place}"] = now
-    return found
-
-
-def refuse_changed(before: Mapping[str, object], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse what the body of a loop has changed since the step.
-
-    Args:
-        before: the `contents` after the step.
-    """
-    after = contents(model, optimizer)
-    if changed := sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name)):
-        raise SfumatoError(
-            f"the body of the loop over private_steps has changed {len(changed)} parameters, buffers or states of the "
-            f"optimizer, such as {changed[0]}, without clipping and noise",
-            "leave backward() and optimizer.step() out: the optimizer has already taken its private step; freeze "
-            "parameters before calling private_steps; run the model in evaluation mode, where batch norm keeps its "
-            "statistics (model.eval()), or work on a copy",
-        )

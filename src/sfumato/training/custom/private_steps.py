@@ -26,7 +26,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import lines
 from sfumato.training import launch
-from sfumato.training.custom.optimizers import refuse_unready
+from sfumato.training.custom.job import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.custom.users import group_by_user

@@ -6,7 +6,8 @@ steps are the user's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from operator import itemgetter
@@ -35,7 +36,7 @@ from sfumato.runs.owner.lines import BY_NUMBERS
 from sfumato.training import loop
 from sfumato.training.conclusion.finish import conclude
 from sfumato.training.custom.job import LOOP, LoopJob, LoopSteps
-from sfumato.training.custom.optimizers import contents, refuse_changed, refuse_foreign, refuse_unfit
+from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.custom.users import gradient_of
 from sfumato.training.preparation import resume
@@ -364,3 +365,33 @@ def _finite_example(model: nn.Module, inputs: Tree) -> Tree:
             if all(bool(value.isfinite().all()) for value in outputs if isinstance(value, Tensor)):
                 return tree_map(itemgetter(0), one)
     return tree_map(itemgetter(0), inputs)
+
+
+def contents(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """What the body of a loop must leave as it is: SHA-256 of each parameter and buffer, and the optimizer's state."""
+    found: dict[str, object] = {}
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        found[name] = value.requires_grad and id(value), hashlib.sha256(content).digest()
+    for place, state in enumerate(optimizer.state.values()):
+        for name, value in state.items():  # torch counts the changes of a tensor
+            now = (id(value), value._version) if isinstance(value, Tensor) else repr(value)
+            found[f"{name} of the optimizer's parameter {place}"] = now
+    return found
+
+
+def refuse_changed(before: Mapping[str, object], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what the body of a loop has changed since the step.
+
+    Args:
+        before: the `contents` after the step.
+    """
+    after = contents(model, optimizer)
+    if changed := sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name)):
+        raise SfumatoError(
+            f"the body of the loop over private_steps has changed {len(changed)} parameters, buffers or states of the "
+            f"optimizer, such as {changed[0]}, without clipping and noise",
+            "leave backward() and optimizer.step() out: the optimizer has already taken its private step; freeze "
+            "parameters before calling private_steps; run the model in evaluation mode, where batch norm keeps its "
+            "statistics (model.eval()), or work on a copy",
+        )
