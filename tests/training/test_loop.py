@@ -59,6 +59,7 @@ def test_without_a_ledger_no_step_is_taken_and_nothing_is_concluded(stopped):
             RunDirectory(path),
             None,
             loop.outcome_at_checkpoint(job, Checkpoint.load(path / "checkpoint.safetensors")),
+            None,
         )
     assert not (path / "model.safetensors").exists()
 
@@ -70,7 +71,7 @@ def stopped(spots, plan, tmp_path, monkeypatch):
     def stopped(model="linear"):
         jobs, begin = [], resume.begin
         with killed(loop, "descend") as patch:
-            patch.setattr(resume, "begin", lambda job, run: (jobs.append(job), begin(job, run)))
+            patch.setattr(resume, "begin", lambda job, *given: (jobs.append(job), begin(job, *given))[1])
             train(model, spots, plan, directory=tmp_path / "run", **PLAIN)
         return tmp_path / "run", jobs[0]
 

@@ -266,7 +266,7 @@ def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_pat
         last.update({name: value.detach().clone() for name, value in parameters.items()})
 
     begin_run, modules, last = resume.begin, [], {}
-    monkeypatch.setattr(resume, "begin", lambda job, run: (modules.append(job.module), begin_run(job, run)))
+    monkeypatch.setattr(resume, "begin", lambda job, *given: (modules.append(job.module), begin_run(job, *given))[1])
     monkeypatch.setattr(PrivateStep, "__call__", computing)
     monkeypatch.setattr(loop, "descend", descending)
     run = trained(source, tmp_path / "run", **choices)
