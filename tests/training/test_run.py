@@ -13,6 +13,7 @@ from torch import nn
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError, load, train
 from sfumato.experiment import Settings
+from sfumato.observers import Observer
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
@@ -269,3 +270,24 @@ def test_data_that_changed_where_they_lie_are_known_again_from_python(arrays, tm
     assert run.uses == 2
     assert run.joint_cost is not None
     assert run.joint_cost[0] > run.statement.epsilon
+
+
+class Another(Observer):
+    """Trains another model on the same records after the first step."""
+
+    def __init__(self, begin):
+        self.begin = begin
+
+    def on_step_end(self, step):
+        if step == 1:
+            self.begin()
+
+
+def test_a_run_that_began_meanwhile_is_in_the_total(spots, tmp_path):
+    def trained(name, **others):
+        return train("linear", spots, epsilon=1.0, steps=3, directory=tmp_path / name, threads=1, **others)
+
+    outer = trained("outer", observers=[Another(lambda: trained("inner"))])
+    assert outer.uses == 2
+    (line,) = [line for line in outer.costs if "runs" in line]
+    assert line in (outer.directory / "report.html").read_text()

@@ -217,12 +217,12 @@ def execute(
     if run.exists:
         resume.compare(job, run)
         if isinstance(job, PrivateJob):
-            history = resume.record_use(job, run, run.identity, history)  # in case its line was lost
+            resume.record_use(job, run, run.identity, history)  # in case its line was lost
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
         for note in _notes(job, history):
             progress.report(note)
-        history = resume.begin(job, run, history)
+        resume.begin(job, run, history)
     heading.add_to(run)
     with _ledger(job, run, progress) as ledger:
         refuse_finished(run)  # another process may have finished it meanwhile
@@ -235,6 +235,7 @@ def execute(
             promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating; writing the model and its report")
+        history = resume.owner_history(job)  # totals count the runs that began meanwhile
         statement = finish.conclude(job, run, ledger, outcome, history, scorer=scorer)
     notify(observers, "on_finish")
     return result_of(job, run, statement, outcome, history)

@@ -27,7 +27,7 @@ def record(
     budget: str | None = None,
     seeded: bool = False,
     history: History | None = None,
-) -> History:
+) -> None:
     """Record that a run on these data is about to take its first step.
 
     Args:
@@ -40,9 +40,6 @@ def record(
             refused.
         seeded: whether the randomness follows from a seed, so that the run promises nothing.
         history: the owner's list as the run has read it.
-
-    Returns:
-        The list with this use.
 
     **Guarantee.** After the call the use is on disk, in one line with its reservation. No process counts without the
     lines of all others, and the reservations never exceed a budget's total.
@@ -65,7 +62,7 @@ def record(
     history = history or store.read()
     own = _uses_of_run(history, run)
     if any(replace(line, name=one.name, cost=one.cost, date=one.date) == one for one in own):
-        return history
+        return
     known = data.codes is None or any(one.data == data.data_digests for one in own)
     now = None if known or data.codes is None else data.codes()
     with store.locked() as held:
@@ -79,7 +76,6 @@ def record(
         if now is not None:
             codes.extend(held, codes.USED, data.data_digests[0], now)
         held.append(line)
-        return held
 
 
 def record_choice(data: DataIdentity, choice: PrivateChoice) -> None:

@@ -246,14 +246,14 @@ class PrivateSteps:
         if self._begun and not run.exists:
             raise moved(self.directory)
         if run.exists:
-            history = resume.record_use(job, run, run.identity, history)
+            resume.record_use(job, run, run.identity, history)
         else:
             if not (job.circumstances.data_public or job.records.places):
                 self._add_note(f"note: these records are {BY_NUMBERS}")
             for note in resume.earlier_use_notes(job, history):
                 self._add_note(note)
-            history = resume.begin(job, run, history)
-        self._begun, self._history = True, history
+            resume.begin(job, run, history)
+        self._begun = True
         remove_temporary(run.path)
         return Ledger(run / names.LEDGER, notify=self._add_note)
 
@@ -298,7 +298,8 @@ class PrivateSteps:
         """Writes the files of the finished run, as the leader."""
         if ledger is not None:
             weights = {name: value.detach() for name, value in self.model.state_dict().items()}
-            conclude(self._job, self._run, ledger, loop.Outcome(step=steps, weights=weights), self._history)
+            history = resume.owner_history(self._job)  # totals count the runs that began meanwhile
+            conclude(self._job, self._run, ledger, loop.Outcome(step=steps, weights=weights), history)
         self._workers.broadcast_bool(True)  # the leader has written the run
         self._load()
         self._leave()

@@ -27,13 +27,13 @@ from sfumato.training.parts.part import Steps
 from sfumato.training.workers import ALONE, Workers
 
 
-def begin(job: Job, run: RunDirectory, history: History | None) -> History | None:
+def begin(job: Job, run: RunDirectory, history: History | None = None) -> None:
     """Creates a new run: settings, key and initial checkpoint; if private, plan and the ledger's first line.
 
     With all of it on disk, the run is put on the owner's list; if that fails, the run does not begin.
 
     Args:
-        history: the owner's list (`owner_history`). Returns the list with this run.
+        history: the owner's list, if it has been read (`owner_history`).
     """
     identity = secrets.token_hex(32)
     with run.creating() as fresh:
@@ -45,23 +45,21 @@ def begin(job: Job, run: RunDirectory, history: History | None) -> History | Non
         head = _begin_ledger(job, fresh, record) if isinstance(job, PlannedJob) else ""
         job.first_checkpoint(identity, ledger=head).save(fresh / names.CHECKPOINT)
         if isinstance(job, PlannedJob):
-            history = record_use(job, run, identity, history)
+            record_use(job, run, identity, history)
         elif isinstance(job, PublicJob) and job.uses_data:
             codes.remember_public(job.source)
-    return history
 
 
 def owner_history(job: Job) -> History | None:
-    """The owner's list, which a run on private data reads once and passes on; None for other runs."""
+    """The owner's list, for a run on private data; None for other runs."""
     return store.read() if isinstance(job, PlannedJob) and not job.circumstances.data_public else None
 
 
-def record_use(job: PlannedJob, run: RunDirectory, identity: str, history: History | None) -> History | None:
-    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes. Returns the
-    list with this run."""
-    if history is None:
-        return None
-    return uses.record(job.identity, job.plan, run=identity, name=run.short_name, history=history, **job.listed)
+def record_use(job: PlannedJob, run: RunDirectory, identity: str, history: History | None = None) -> None:
+    """Put a run on private data on the owner's list, and so into its budget, before its first step and before it
+    resumes."""
+    if not job.circumstances.data_public:
+        uses.record(job.identity, job.plan, run=identity, name=run.short_name, history=history, **job.listed)
 
 
 def earlier_use_notes(job: PlannedJob, history: History | None) -> Iterator[str]:
