@@ -28,7 +28,7 @@ def numbers(default: float | tuple[float, ...] | None = None) -> Any:
     return parser.option("NUMBER[,NUMBER...]", default=default, read=parser.numbers)
 
 
-def whole_numbers(default: tuple[int, ...] | None = None) -> Any:
+def whole_numbers(default: Any = None) -> Any:
     """An option of a study: integers separated by commas."""
     return parser.option("N,N,...", default=default, read=_numbers)
 

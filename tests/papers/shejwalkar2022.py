@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from sfumato import Noise, PrivacyPlan, RunKey, optim
-from sfumato.averaging import EMA, LastMean, TrainingOverAggregates, aggregates
+from sfumato.averaging import EMA, LastMean, TrainingOverAggregates
+from sfumato.averaging import average as aggregates
 from sfumato.averaging.uncertainty import interval, select_spaced
 from sfumato.evaluation.next_words import score_of
 from sfumato.models.ensemble import Ensemble, majority

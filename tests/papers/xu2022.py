@@ -209,7 +209,7 @@ def rounds_run(case):
         gradient=ClippedUpdates(local=LocalTraining(module, settings_of(case["how"])), max_norm=plan.max_norm),
         client_count=case["clients"],
         embedding=SimpleNamespace(clients=SimpleNamespace(count=case["clients"], grouping="random")),
-        settings=SimpleNamespace(noise="standard"),
+        noise="standard",
         performance=SimpleNamespace(device="cpu", precision="float32"),
         sampler_inputs={},
         transform=lambda inputs: inputs,

@@ -335,7 +335,7 @@ def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, traini
     tuned(spots, plan, tmp_path / "a", learning_rate=0.1, threads=1)
     for name in ("done", "ledger.jsonl"):
         (tmp_path / "a" / name).unlink()
-    with pytest.raises(SfumatoError, match="holds a private run"):
+    with pytest.raises(SfumatoError, match="was made with train, not with pretrain"):
         running.execute(job_for(shown, training), RunDirectory(tmp_path / "a"))
 
 

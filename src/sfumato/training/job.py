@@ -361,13 +361,17 @@ class PublicJob(SourceJob):
         return self.embedding is None or self.embedding.clients.method != UNTRAINED
 
     @property
+    def statement_facts(self) -> dict[str, Any]:
+        """The facts about data and weights in every statement without a guarantee."""
+        return {"published": self.source.published, "origins": self.origins, "filtered": self.source.filtered}
+
+    @property
     def statement(self) -> NoGuarantee:
         """The statement that there is no guarantee, or that no private data were used."""
-        source, embedding = self.source, self.embedding
-        facts = {"published": source.published, "origins": self.origins, "filtered": source.filtered}
+        facts, embedding = self.statement_facts, self.embedding
         if not self.uses_data:
-            read = tuple(fact for fact in source.facts_read if fact != "classes")
-            return NoPrivateData(**facts, test_public=source.public, read=read)
+            read = tuple(fact for fact in self.source.facts_read if fact != "classes")
+            return NoPrivateData(**facts, test_public=self.source.public, read=read)
         if embedding is not None and embedding.rounds is not None:
             return ClippedWithoutNoise(**facts, method=embedding.clients.method)
         return NoGuarantee(**facts)

@@ -151,6 +151,7 @@ class PrivateStep:
             done += 1
         self.workers.reduce_scatter(total, step, done)
         noisy, following = noise.add_to(self.noise.prepare_sum(total))
+        assert self.divisor is not None
         private = {name: value / self.divisor for name, value in self.workers.all_gather(noisy).items()}
         return private if state is None else (private, following)
 
