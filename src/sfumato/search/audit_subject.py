@@ -27,7 +27,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 from sfumato.training.inputs import OnFeatures, features_alone
 from sfumato.training.job import SYNTHETIC, PrivateJob, is_public
-from sfumato.training.preparation.building import noise_of
+from sfumato.training.preparation.building import noise_named
 
 MADE_BY = 0
 """The public seed of all synthetic inputs."""
@@ -149,7 +149,7 @@ def from_job(job: PrivateJob, name: str) -> Subject:
         views=job.views.count,
         classes=len(job.source.classes),
         prevalence=_ordered_shares(job.settings, job.source.classes),
-        noise=partial(noise_of, job.settings),
+        noise=partial(noise_named, job.noise),
     )
 
 
@@ -192,7 +192,7 @@ def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = 
         views=settings.augmentation.views,
         classes=len(loaded.classes),
         prevalence=_ordered_shares(settings, loaded.classes),
-        noise=partial(noise_of, settings),
+        noise=partial(noise_named, settings.noise),
     )
 
 

@@ -34,7 +34,7 @@ from sfumato.privacy import QuantileClipping
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.training.job import PublicJob, SourceJob
 from sfumato.training.local import LocalTraining
-from sfumato.training.step import FARTHEST, NORM
+from sfumato.training.step import NORM, following_norm
 from sfumato.training.user_records import UserRecords
 from sfumato.training.workers import ALONE, Workers
 
@@ -336,8 +336,7 @@ class NoiselessSteps:
             within += clipped.within
         following = NoiseState(step=step + 1)
         if isinstance(clipping, QuantileClipping):
-            after = clipping.next_norm(bound, clipping.noisy_fraction(within, self._count))
-            after = min(max(after, clipping.max_norm / FARTHEST), clipping.max_norm * FARTHEST)
+            after = following_norm(clipping, bound, clipping.noisy_fraction(within, self._count))
             following.tensors[NORM] = torch.tensor(after, dtype=torch.float64)
         return {name: value / self._count for name, value in total.value().items()}, following
 

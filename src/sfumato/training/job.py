@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -129,11 +129,15 @@ class SourceJob(Job):
         """A new optimizer, as the settings name it."""
         return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
 
+    @cached_property
+    def _multiplier(self) -> Callable[[int], float]:
+        """Of the learning rate, as a function of the step."""
+        descent = self.settings.descent
+        return optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
+
     def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Set the learning rate of a step, by the schedule."""
-        descent = self.settings.descent
-        rate = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
-        set_rate(optimizer, descent.learning_rate * rate(step))
+        set_rate(optimizer, self.settings.descent.learning_rate * self._multiplier(step))
 
     @property
     def step_facts(self) -> dict[str, Any]:

@@ -200,6 +200,12 @@ FARTHEST = 1e6
 """The clipping norm stays within this factor of the initial one, in both directions."""
 
 
+def following_norm(clipping: QuantileClipping, norm: float, share: float) -> float:
+    """C of the next step, from that of this one and the share of vectors within it."""
+    after = clipping.next_norm(norm, share)
+    return min(max(after, clipping.max_norm / FARTHEST), clipping.max_norm * FARTHEST)
+
+
 class AdaptiveQuery(Query, Protocol):
     """A query whose clipping norm may change from step to step."""
 
@@ -284,6 +290,5 @@ class AdaptiveStep(PrivateStep):
         noisy, following = coming.add_to(sums)
         noisy = self.workers.all_gather(noisy)
         share = clipping.noisy_fraction(float(noisy.pop(COUNT)) / scale, divisor)
-        after = min(max(clipping.next_norm(bound, share), self.plan.max_norm / FARTHEST), self.plan.max_norm * FARTHEST)
-        following.tensors[NORM] = torch.tensor(after, dtype=torch.float64)
+        following.tensors[NORM] = torch.tensor(following_norm(clipping, bound, share), dtype=torch.float64)
         return {name: value * (bound / divisor) for name, value in noisy.items()}, following

@@ -22,7 +22,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.search.audit_subject import Residuals, Subject
 from sfumato.search.step_audit import audit_step
 from sfumato.training.conclusion import run_report
-from sfumato.training.preparation.building import noise_of
+from sfumato.training.preparation.building import noise_named
 
 
 def subject(**further) -> Subject:
@@ -85,7 +85,7 @@ def test_secure_noise_users_and_models_that_draw_are_audited_as_what_they_are(ch
         examples=50, batch_size=10, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5, unit=User()
     )
     its = {
-        "secure": {"noise": partial(noise_of, secure)},
+        "secure": {"noise": partial(noise_named, secure.noise)},
         "dropout": {"layer": nn.Dropout(0.5)},
         "users": {"plan": people},
     }

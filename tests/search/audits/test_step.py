@@ -24,7 +24,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 from sfumato.search.audit_subject import Subject, from_run
 from sfumato.search.step_audit import WhiteBox, audit_step, composed_epsilon
-from sfumato.training.preparation.building import noise_of
+from sfumato.training.preparation.building import noise_named
 
 FORM = Images(size=6, channels=1)
 
@@ -176,7 +176,7 @@ def test_secure_noise_is_audited_as_what_it_is(monkeypatch):
     settings, drawn = Settings(model="linear", learning_rate=0.1, noise="secure"), []
     inner = SecureNoise.prepare
     monkeypatch.setattr(SecureNoise, "prepare", lambda noise, *a, **k: drawn.append(noise) or inner(noise, *a, **k))
-    found = audit_step(subject(full(3.0), noise=partial(noise_of, settings)), observations=200)
+    found = audit_step(subject(full(3.0), noise=partial(noise_named, settings.noise)), observations=200)
     assert len(drawn) == 400
     assert not found.refuted
     assert found.bounds[0].epsilon > 1

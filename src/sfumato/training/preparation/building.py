@@ -28,17 +28,13 @@ from sfumato.training.parts.public_examples import PublicExamples
 from sfumato.training.preparation.start import Start
 
 
-def noise_of(settings: Settings, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
+def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
     """The noise of the plan's mechanism.
 
     Args:
+        noise: the noise setting.
         max_norm: replaces the plan's clipping norm, for sums in other units.
     """
-    return noise_named(settings.noise, plan, key, max_norm=max_norm)
-
-
-def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
-    """`noise_of` for the name of the noise setting. Audits use it too."""
     how: dict[str, Any] = {"max_norm": plan.max_norm if max_norm is None else max_norm, "key": key}
     if noise != SECURE:
         return Noise(plan.mechanism, **how)

@@ -18,7 +18,7 @@ from sfumato.training import launch
 from sfumato.training.clients import updates_of
 from sfumato.training.inputs import features_alone, kept_bytes, stored_variants
 from sfumato.training.job import Embedding, PrivateJob, PublicJob, SourceJob
-from sfumato.training.preparation.building import noise_of
+from sfumato.training.preparation.building import noise_named
 from sfumato.training.weights import trained_bytes
 
 
@@ -148,7 +148,7 @@ def _trunk_seconds(job: PrivateJob) -> float:
 
 def seconds_of_noise(job: PrivateJob) -> float:
     """Seconds for drawing and adding a step's noise."""
-    noise = noise_of(job.settings, job.plan, RunKey.fresh(), max_norm=1.0)
+    noise = noise_named(job.noise, job.plan, RunKey.fresh(), max_norm=1.0)
     nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
     return seconds_of(job, lambda: noise.add(noise.prepare_sum(nothing), 0, noise.begin()))
 
