@@ -83,10 +83,9 @@ def test_every_study_is_a_command_with_help(capsys: pytest.CaptureFixture[str]):
         assert f"usage: python studies/{name}.py" in capsys.readouterr().out
 
 
-@each_page
+@pytest.mark.parametrize("path", [*PAGES, *(ROOT / "docs").glob("notebooks/*.ipynb")], ids=lambda path: path.name)
 def test_every_link_leads_somewhere(path: Path):
-    text = prose(path)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
         if re.match(r"https?://", target):
             continue
         name, _, anchor = target.partition("#")

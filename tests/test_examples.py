@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from sfumato.privacy import ledger
-from sfumato.training.custom import steps as custom_steps
+from sfumato.training import loop
 
 TRAINERS = {"lightning_module": ("lightning",), "hf_trainer": ("transformers", "accelerate")}
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -69,8 +69,8 @@ def test_within_a_trainer_a_run_that_was_cut_goes_on_to_the_same_model(
     for library in libraries:
         pytest.importorskip(library)
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(custom_steps, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(custom_steps, "pause_after", lambda saving: 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "pause_after", lambda saving: 0.0)
     example, taken = load(name), []
     begun = example.sfumato.private_steps
     monkeypatch.setattr(example.sfumato, "private_steps", lambda *one, **more: begun(*one, **more, seed=1))
@@ -83,11 +83,11 @@ def test_within_a_trainer_a_run_that_was_cut_goes_on_to_the_same_model(
             raise KeyError("killed")
         return descend(*given)
 
-    descend = custom_steps.descend
-    monkeypatch.setattr(custom_steps, "descend", cut)
+    descend = loop.descend
+    monkeypatch.setattr(loop, "descend", cut)
     with pytest.raises(KeyError):
         example.main(tmp_path / "cut", steps=6)
-    monkeypatch.setattr(custom_steps, "descend", descend)
+    monkeypatch.setattr(loop, "descend", descend)
     assert example.main(tmp_path / "cut", steps=6)[0] == epsilon
     assert example.sfumato.verify(tmp_path / "cut").holds
     steps = [entry.body["step"] for entry in ledger.read(tmp_path / "cut" / "ledger.jsonl") if entry.kind == "release"]

@@ -31,9 +31,9 @@ import os
 import time
 from pathlib import Path
 
-from sfumato.training.custom import steps as custom_steps
+from sfumato.training import loop
 
-descend, killed, ledger = custom_steps.descend, Path({killed!r}), Path({ledger!r})
+descend, killed, ledger = loop.descend, Path({killed!r}), Path({ledger!r})
 
 
 def held(*given):
@@ -42,7 +42,7 @@ def held(*given):
     descend(*given)
 
 
-custom_steps.descend = held
+loop.descend = held
 """
 """Lets no site go on while one has paid so many steps, until it was killed: in the middle of a round."""
 MINUTES = 60

@@ -27,10 +27,10 @@ SLOW = """
 
 import time
 
-from sfumato.training.custom import steps as custom_steps
+from sfumato.training import loop
 
-descend = custom_steps.descend
-custom_steps.descend = lambda *given: (time.sleep({pause}), descend(*given))
+descend = loop.descend
+loop.descend = lambda *given: (time.sleep({pause}), descend(*given))
 """
 """Makes each step long enough to be killed after it was paid and before a checkpoint has it."""
 
