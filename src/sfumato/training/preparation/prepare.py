@@ -27,7 +27,7 @@ from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.privacy.statements.circumstances import PREPARATION
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
-from sfumato.runs.owner.codes import refuse_trained_on
+from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.training.custom.code import CustomCode, Loss
 from sfumato.training.inputs import features_alone, head_on_features, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
