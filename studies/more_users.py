@@ -67,7 +67,7 @@ class MoreUsers(PrintsJson, Pair):
 
     def run(self) -> None:
         """Scale the simulated run to more users, and print the size or the epsilon of the larger runs."""
-        positive_integer("users", self.users)
+        positive_integer(users=self.users)
         if (self.round_sizes is None) == (self.epsilon is None):
             raise UsageError(
                 f"--round-sizes and --epsilon are {'both' if self.epsilon else 'not'} given",

@@ -171,7 +171,7 @@ class Pairs(
 
     def run(self) -> None:
         """Compare all pairs, and print the results."""
-        positive_integer("examples", self.examples)
+        positive_integer(examples=self.examples)
         if self.plot is not None and Path(self.plot).suffix.lower() != ".svg":
             raise UsageError(f"--plot must end with .svg, got {self.plot!r}", "give a file such as pairs.svg")
         delta = default_delta(self.examples) if self.delta is None else self.delta

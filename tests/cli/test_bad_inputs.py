@@ -44,7 +44,7 @@ REFUSED = {
     "plan --examples 1000 --batch-size 100 --steps 10 --noise-multiplier 1e-5": "--noise-multiplier must lie between "
     "0.001 and 1e+09, got 1e-05; give the noise's standard deviation over the clipping norm",
     "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10,000,000, got "
-    "100000000000; give fewer steps",
+    "100000000000; give the number of training steps",
     "tradeoff": "--examples is missing; give both, such as --examples 50000 --epsilon 8",
     "tradeoff --examples 1000 --epsilon 3 --batch-size few": "--batch-size must be a whole number, got 'few'; see "
     "sfumato tradeoff --help",
@@ -55,9 +55,9 @@ REFUSED = {
     "the path of a finished run or of a safetensors file, or the word timm",
     "train digits QUICK --pretrained junk.safetensors": "pretrained file junk.safetensors cannot be read as "
     "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
-    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give a number in [0, 1), such as 0.9999",
-    "train digits QUICK --crop-area 1.5": "--crop-area must be a share of the image's area, above 0 and at most 1, got "
-    "1.5; give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
+    "train digits QUICK --ema 1": "--ema must be below 1, got 1.0; give a number in [0, 1), such as 0.9999",
+    "train digits QUICK --crop-area 1.5": "--crop-area must be at most 1, got 1.5; give the smallest share of the "
+    "image that a random crop shows, such as 0.08, or 1 for no random crops",
     "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
     "place",
     "sweep digits QUICK --vary learn_rate=1,2 moment=0.5": "a search cannot vary learn_rate, moment; did you mean "

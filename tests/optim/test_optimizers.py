@@ -18,7 +18,7 @@ def test_a_name_with_options_is_refused_and_the_name_alone_proposed(name):
 
 @pytest.mark.parametrize(
     ("settings", "word"),
-    [({"learning_rate": 0.0}, "learning rate"), ({"momentum": 1.0}, "momentum"), ({"weight_decay": -1.0}, "weight")],
+    [({"learning_rate": 0.0}, "learning_rate"), ({"momentum": 1.0}, "momentum"), ({"weight_decay": -1.0}, "weight")],
 )
 def test_numbers_out_of_range_are_refused(settings, word):
     with pytest.raises(SfumatoError, match=word):

@@ -115,9 +115,9 @@ def test_scores_that_go_apart_would_cost_twice_as_much():
         (lambda: PrivateChoice(epsilon=0, candidates=2), "epsilon must be positive"),
         (lambda: PrivateChoice(epsilon=1, candidates=0), "candidates must be at least 1"),
         (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1]), "1 scores for 2 candidates"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, 0.5]), "a score must be a number of right"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, -1]), "a score must be a number of right"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, True]), "a score must be a number of right"),
+        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, 0.5]), "score must be a whole number"),
+        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, -1]), "score must be at least 0"),
+        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, True]), "score must be a whole number"),
     ],
 )
 def test_what_is_no_choice_is_refused(call, words):

@@ -34,7 +34,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     >>> round(epsilon_of(1.0, 1e-5), 4)
     4.3772
     """
-    delta, mu = fraction("delta", delta), not_negative("mu", mu)
+    delta, mu = fraction(delta=delta), not_negative(mu=mu)
     return bisect(lambda epsilon: delta_of(mu, epsilon) > delta)
 
 
@@ -44,7 +44,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     >>> round(epsilon_of(mu_of(3.0, 1e-5), 1e-5), 6)
     3.0
     """
-    epsilon, delta = not_negative("epsilon", epsilon), fraction("delta", delta)
+    epsilon, delta = not_negative(epsilon=epsilon), fraction(delta=delta)
     return bisect(lambda mu: delta_of(mu, epsilon) < delta)
 
 
@@ -187,7 +187,7 @@ class Bound:
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
             raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "pass 0 if nothing was shown")
-        fraction("confidence", self.confidence)
+        fraction(confidence=self.confidence)
 
     @property
     def proven(self) -> bool:

@@ -77,7 +77,7 @@ def white_box(
     values_in, values_out = np.asarray(included, float), np.asarray(observed_out, float)
     candidates = np.unique(np.atleast_1d(np.asarray(thresholds, float)))
     plain = two_worlds(values_in, values_out, delta=delta, confidence=confidence, threshold=candidates)
-    share, steps = (1 - fraction("confidence", confidence)) / len(candidates), positive_integer("steps", steps)
+    share, steps = (1 - fraction(confidence=confidence)) / len(candidates), positive_integer(steps=steps)
     q, sizes = _probability(sampling_probability), (len(values_in), len(values_out))
     counts = {
         float(candidate): (int((values_in < candidate).sum()), int((values_out >= candidate).sum()))
@@ -86,7 +86,7 @@ def white_box(
     mu, threshold = max((mu_lower_bound(*pair, sizes, share, q), candidate) for candidate, pair in counts.items())
     fault = None
     if nominal_mu is not None:
-        nominal = positive("nominal_mu", nominal_mu)
+        nominal = positive(nominal_mu=nominal_mu)
 
         def noticed(factor: float) -> bool:
             alarm, hit = ndtr(-threshold / factor), ndtr((nominal - threshold) / factor)
@@ -194,7 +194,7 @@ def _probability(value: float) -> float:
     if value == 1:
         return 1.0
     try:
-        return fraction("sampling_probability", value)
+        return fraction(sampling_probability=value)
     except SfumatoError:
         raise SfumatoError(
             f"sampling_probability must lie in (0, 1], got {value!r}", "pass the plan's, or 1 for full batches"
@@ -232,7 +232,7 @@ def two_worlds(
     the scores are independent, identically distributed within a world, and functions of the release only.
     """
     world_in, world_out = _scores("scores_in", scores_in), _scores("scores_out", scores_out)
-    delta, alpha = not_negative("delta", delta), 1 - fraction("confidence", confidence)
+    delta, alpha = not_negative(delta=delta), 1 - fraction(confidence=confidence)
     if threshold is None:
         first = _reserved(choosing, min(len(world_in), len(world_out)))
         tests = [_best_threshold(world_in[:first], world_out[:first], delta, alpha)]
@@ -254,7 +254,7 @@ def two_worlds(
 
     fault = None
     if nominal_epsilon is not None:
-        mu = mu_of(positive("nominal_epsilon", nominal_epsilon), max(delta, 1e-12))
+        mu = mu_of(positive(nominal_epsilon=nominal_epsilon), max(delta, 1e-12))
         fault = smallest_fault(lambda factor: expected_bound(factor) > nominal_epsilon)
     return Bound(
         epsilon=epsilon,
@@ -280,8 +280,8 @@ def largest_provable(runs: int, delta: float, confidence: float = 0.95) -> float
     >>> round(largest_provable(500, 1e-5), 2), round(largest_provable(1000, 1e-5), 2)
     (4.91, 5.6)
     """
-    runs, alpha = positive_integer("runs", runs), 1 - fraction("confidence", confidence)
-    return _bound(0, runs, 0, runs, not_negative("delta", delta), alpha)
+    runs, alpha = positive_integer(runs=runs), 1 - fraction(confidence=confidence)
+    return _bound(0, runs, 0, runs, not_negative(delta=delta), alpha)
 
 
 def _scores(name: str, values: ArrayLike) -> np.ndarray:
@@ -295,7 +295,7 @@ def _scores(name: str, values: ArrayLike) -> np.ndarray:
 
 
 def _reserved(choosing: int | None, fewest: int) -> int:
-    first = fewest // 2 if choosing is None else positive_integer("choosing", choosing)
+    first = fewest // 2 if choosing is None else positive_integer(choosing=choosing)
     if not 0 < first < fewest:
         raise SfumatoError(
             f"choosing must leave scores in each world, got {first} of {fewest}", "pass more scores, or a threshold"

@@ -154,7 +154,7 @@ def audit_noise(
     observations, and the bounds sum to `false_alarm` (union bound). Rounding to float32, at most 5e-4 of a standard
     deviation for a noise multiplier of 0.001 or more, is neglected.
     """
-    fraction("false_alarm", false_alarm)
+    fraction(false_alarm=false_alarm)
     share = false_alarm / len(TESTS)
     whole = ParameterNoise(
         name=ALL,

@@ -83,8 +83,8 @@ class EMA:
     form: str = "warm-up"
 
     def __post_init__(self):
-        one_of("ema_form", self.form, FORMS)
-        below_one("EMA decay", self.decay, remedy="give a number in [0, 1), such as 0.9999")
+        one_of(FORMS, ema_form=self.form)
+        below_one(ema=self.decay, remedy="give a number in [0, 1), such as 0.9999")
 
     @property
     def copies(self) -> int:
@@ -97,8 +97,7 @@ class EMA:
 
     def decay_at(self, step: int) -> float:
         """The decay of the update at step t = 0, 1, ...: min(decay, (1 + t) / (10 + t)), or constant."""
-        if step < 0:
-            raise SfumatoError(f"step must not be negative, got {step!r}", "count steps from 0")
+        not_negative(step=step, remedy="count steps from 0")
         if self.form == "constant":
             return self.decay
         return min(self.decay, (1 + step) / (10 + step))
@@ -158,7 +157,7 @@ class LastMean:
     count: int = 5
 
     def __post_init__(self):
-        positive_integer("aggregate_last", self.count, remedy="give the number of last weights to average, such as 5")
+        positive_integer(aggregate_last=self.count, remedy="give the number of last weights to average, such as 5")
 
     @property
     def copies(self) -> int:
@@ -218,7 +217,7 @@ class TrainingOverAggregates:
     restart: bool = False
 
     def __post_init__(self):
-        not_negative("aggregate_from", self.start, remedy="give a step number, from 0")
+        not_negative(aggregate_from=self.start, remedy="give a step number, from 0")
 
     @property
     def copies(self) -> int:
@@ -295,7 +294,7 @@ def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], d
     >>> exponential([{"w": torch.tensor([0.0])}, {"w": torch.tensor([1.0])}], [10, 12], decay=0.5)
     {'w': tensor([0.8000])}
     """
-    below_one("decay", decay, remedy="give a number in [0, 1), such as 0.99")
+    below_one(decay=decay, remedy="give a number in [0, 1), such as 0.99")
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     if any(gap < 1 for gap in gaps):
         raise SfumatoError(f"steps must ascend, got {list(steps)!r}", "pass the weights in the order of their steps")
@@ -366,7 +365,7 @@ def kept_count_by_rule(size: int) -> int:
     >>> kept_count_by_rule(245_000), kept_count_by_rule(11 << 20), kept_count_by_rule(17 << 20)
     (20, 5, 0)
     """
-    fitting = min(MOST, ROOM // positive_integer("size", size))
+    fitting = min(MOST, ROOM // positive_integer(size=size))
     return fitting if fitting >= FEWEST else 0
 
 
@@ -387,7 +386,7 @@ def kept_steps(steps: int, count: int) -> tuple[int, ...]:
     >>> kept_steps(3, 8), kept_steps(1000, 0)
     ((1, 2, 3), ())
     """
-    positive_integer("steps", steps)
+    positive_integer(steps=steps)
     count = min(count, steps)
     if count == 0:
         return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, whole_number
 from sfumato._choices import choice
 
 AGGREGATES = ("ema", "uta")
@@ -41,7 +41,7 @@ class Averages:
                     "give `aggregate=ema` or `aggregate=uta`, or leave them out",
                 )
         else:
-            one_of("aggregate", self.aggregate, AGGREGATES)
+            one_of(AGGREGATES, aggregate=self.aggregate)
         if self.aggregate == "ema" and not self.ema:
             raise SfumatoError("aggregate is ema, but ema is 0 (no moving average)", "give an ema such as 0.9999")
         if self.aggregate == "uta" and self.ema:
@@ -57,12 +57,10 @@ class Averages:
             object.__setattr__(self, "aggregate_restart", self.aggregate == "uta")
         if self.aggregate == "uta":
             last = LAST if self.aggregate_last is None else self.aggregate_last
-            object.__setattr__(self, "aggregate_last", positive_integer("aggregate_last", last))
+            object.__setattr__(self, "aggregate_last", positive_integer(aggregate_last=last))
         elif self.aggregate_last is not None:
             raise SfumatoError(
                 f"`aggregate_last` is {self.aggregate_last}, but a moving average covers all weights",
                 "give `aggregate=uta`, or leave it out",
             )
-        start = self.aggregate_from
-        if isinstance(start, bool) or not isinstance(start, int) or start < 0:
-            raise SfumatoError(f"aggregate_from must be a step number, got {start!r}", "give 0 or a larger number")
+        whole_number(least=0, aggregate_from=self.aggregate_from, remedy="give a step number, from 0")

@@ -166,8 +166,8 @@ def _checked(
     distances: Any, steps: Sequence[int], rates: Sequence[float], noise: Any, parameters: int, momentum: float
 ) -> tuple[Array, Array, Array]:
     """Returns steps, rates and the covariance of the noise as arrays; refuses invalid arguments."""
-    positive_integer("parameters", parameters, remedy="give the number of trained parameters")
-    below_one("momentum", momentum)
+    positive_integer(parameters=parameters, remedy="give the number of trained parameters")
+    below_one(momentum=momentum)
     kept_at, lr, covariance = np.asarray(steps), np.asarray(rates, np.float64), np.asarray(noise, np.float64)
     n, total = len(kept_at), len(lr)
     if n < 2 or kept_at.dtype.kind != "i" or kept_at[0] < 0 or kept_at[-1] > total or np.any(np.diff(kept_at) < 1):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, fraction, positive_integer
+from sfumato._checks import SfumatoError, fraction, positive_integer, whole_number
 from sfumato.averaging.denoising import Array, curvatures_of, responses_to
 
 EVERY = 3
@@ -66,7 +66,7 @@ def interval(
     """
     from scipy import stats
 
-    fraction("confidence", confidence, remedy="give a number such as 0.95")
+    fraction(confidence=confidence, remedy="give a number such as 0.95")
     k = len(values)
     if k < 2:
         raise SfumatoError(f"an interval needs at least two checkpoints, got {k}", "keep more weights")
@@ -149,11 +149,9 @@ def select_spaced(kept: Sequence[int], steps: int, *, burn_in: int | None = None
     >>> select_spaced(range(10, 101, 10), 100, burn_in=20, spacing=25)
     (40, 70, 100)
     """
-    positive_integer("steps", steps)
-    positive_integer("spacing", spacing)
+    positive_integer(steps=steps, spacing=spacing)
     after = steps // 2 if burn_in is None else burn_in
-    if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < steps:
-        raise SfumatoError(f"burn_in must be a number of steps below {steps}, got {burn_in!r}", "try half of the run")
+    whole_number(least=0, most=steps - 1, burn_in=after, remedy="try half of the run")
     if any(later <= earlier for earlier, later in pairwise(kept)) or any(not 0 <= step <= steps for step in kept):
         raise SfumatoError(
             f"kept steps must ascend from 0 to at most {steps}, got {list(kept)!r}", "pass them in order"

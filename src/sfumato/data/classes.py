@@ -350,7 +350,7 @@ def check_task(task: str, declared: Collection[str]) -> None:
     Args:
         declared: the names of all declared facts.
     """
-    one_of("task", task, TASKS)
+    one_of(TASKS, task=task)
     if labels := [name for name in ("classes", "label_columns", "label_column") if name in declared]:
         raise SfumatoError(f"`{labels[0]}` is given, and task {task} predicts words instead of labels", "leave it out")
     if "words" not in declared:

@@ -84,9 +84,8 @@ class Contents:
     test_fraction: float = TEST_FRACTION
 
     def __post_init__(self) -> None:
-        positive_integer("width", self.width)
-        positive_integer("views", self.views)
-        one_of("dtype", self.dtype, DTYPES)
+        positive_integer(width=self.width, views=self.views)
+        one_of(DTYPES, dtype=self.dtype)
         if set(self.source) - USER_FACTS != SOURCE_FACTS:
             raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:

@@ -109,7 +109,7 @@ class Levels:
             )
         if self.bit_depth is not None:
             remedy = "give the number of bits that the values use, such as 12 for 0 to 4095"
-            if positive_integer("bit_depth", self.bit_depth, remedy=remedy) > MOST_BITS:
+            if positive_integer(bit_depth=self.bit_depth, remedy=remedy) > MOST_BITS:
                 raise SfumatoError(f"bit_depth must be at most {MOST_BITS}, got {self.bit_depth}", remedy)
             return
         remedy = "give the values that become black and white, such as -160,240"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, one_of, positive_integer, within
+from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import path_errors, regular_file
 from sfumato.data.classes import NEXT_WORD, TASKS
 from sfumato.data.paths import expanded
@@ -83,9 +83,9 @@ class Tokens:
     """Numbers above the words, of a form with further tokens."""
 
     def __post_init__(self) -> None:
-        for name, most in (("length", LONGEST), ("vocabulary", LARGEST)):
-            within(name, positive_integer(name, getattr(self, name)), None, most)
-        one_of("tokenizer", self.tokenizer, TOKENIZERS)
+        positive_integer(most=LONGEST, length=self.length)
+        positive_integer(most=LARGEST, vocabulary=self.vocabulary)
+        one_of(TOKENIZERS, tokenizer=self.tokenizer)
         if self.vocabulary <= FIRST:
             raise SfumatoError(
                 f"vocabulary must be more than {FIRST}, got {self.vocabulary}",
@@ -395,5 +395,5 @@ class NextWords(Tokens):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tokens:
         """The form that `to_dict` wrote."""
-        one_of("task", data["task"], TASKS)
+        one_of(TASKS, task=data["task"])
         return super().from_dict({name: value for name, value in data.items() if name != "task"})

@@ -177,7 +177,7 @@ class Transform:
     def __post_init__(self):
         if self.levels is not None:
             object.__setattr__(self, "window", self.levels.window)
-        check_size(_checks.positive_integer("size", self.size))
+        check_size(_checks.positive_integer(size=self.size))
         check_channels(self.channels)
         for name, check in (("mean", _checks.number), ("std", _checks.positive)):
             value = getattr(self, name)
@@ -186,12 +186,10 @@ class Transform:
                 raise SfumatoError(
                     f"{name} holds {len(values)} numbers for {self.channels} channels", "give one for each channel"
                 )
-            object.__setattr__(self, name, tuple(check(name, number) for number in values))
-        _checks.one_of("interpolation", self.interpolation, INTERPOLATIONS)
-        side = self.size if self.enlarged is None else _checks.positive_integer("enlarged", self.enlarged)
-        if self.resolution is not None:
-            resolution = _checks.positive_integer("resolution", self.resolution)
-            _checks.within("resolution", resolution, None, side, remedy="give enlarged as well")
+            object.__setattr__(self, name, tuple(check(**{name: number}) for number in values))
+        _checks.one_of(INTERPOLATIONS, interpolation=self.interpolation)
+        side = self.size if self.enlarged is None else _checks.positive_integer(enlarged=self.enlarged)
+        _checks.positive_integer(most=side, optional=True, resolution=self.resolution, remedy="give enlarged as well")
 
     @property
     def levels(self) -> Levels | None:
@@ -311,7 +309,7 @@ class FeatureTransform:
     width: int
 
     def __post_init__(self):
-        _checks.positive_integer("width", self.width)
+        _checks.positive_integer(width=self.width)
 
     def __call__(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Selects the first version of features float32 (n, S, D): (n, D), the centre crop of each image."""

@@ -267,7 +267,7 @@ def label_evaluation(
     Pearson 1934), as in `diagnostic`. The fraction of correct decisions has Wilson's interval with N trials, because
     the decisions on one example are correlated.
     """
-    fraction("threshold", threshold, remedy="give the lowest score at which a label is predicted, such as 0.5")
+    fraction(threshold=threshold, remedy="give the lowest score at which a label is predicted, such as 0.5")
     _check_shapes(outputs, labels)
     if labels.shape != (len(outputs), len(names)) or not len(names) or not len(labels):
         raise SfumatoError(

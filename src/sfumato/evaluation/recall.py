@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, positive, positive_integer, within
+from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.evaluation.similarity import (
     BLOCK,
     STEPS,
@@ -107,9 +107,8 @@ def recall_at_far(
     embeddings = checked_embeddings(embeddings)
     codes = torch.from_numpy(codes_of(labels, len(embeddings))).to(embeddings.device)
     rates = sorted(_checked_rate(far) for far in ((fars,) if isinstance(fars, (int, float)) else fars))
-    if minibatch is not None:
-        positive_integer("minibatch", minibatch)
-    positive_integer("side", side)
+    positive_integer(optional=True, minibatch=minibatch)
+    positive_integer(side=side)
 
     def pairs() -> Iterator[tuple[Tensor, Tensor]]:
         return _pairs(embeddings, codes, minibatch, side)
@@ -142,18 +141,16 @@ def roc(
         lowest: a power of ten, at most 0.1.
         per_decade: number of rates per factor of ten.
     """
-    decades = -round(math.log10(positive("lowest", lowest)))
+    decades = -round(math.log10(positive(lowest=lowest)))
     if decades < 1 or not math.isclose(lowest, 10.0**-decades):
         raise SfumatoError(f"lowest must be a power of ten below 1, got {lowest!r}", "give 1e-5, or 1e-6")
-    number = decades * positive_integer("per_decade", per_decade)
+    number = decades * positive_integer(per_decade=per_decade)
     rates = [float(f"{10 ** (-step / per_decade):.6g}") for step in range(number + 1)]
     return recall_at_far(embeddings, labels, rates, minibatch=minibatch)
 
 
 def _checked_rate(far: float) -> float:
-    positive("far", far)
-    within("far", far, None, 1, remedy="give a share such as 1e-3")
-    return float(far)
+    return positive(most=1, far=far, remedy="give a share such as 1e-3")
 
 
 def _allowed(far: float, different: int) -> int:

@@ -99,7 +99,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if self.unit == "user":
             spec.refuse_without_users("train --unit user")
         elif spec.declared.examples is not None:
-            self._check_plan(positive_integer("examples", spec.declared.examples))
+            self._check_plan(positive_integer(examples=spec.declared.examples))
 
     def _check_plan(self, examples: int) -> None:
         """Refuses plans that are impossible for this many examples, and so for fewer."""

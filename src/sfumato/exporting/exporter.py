@@ -79,7 +79,7 @@ def export(
         SfumatoError: an unfinished run, an unknown format, a missing package, a model that the format cannot represent,
             outputs that differ from the run's by more than 1e-5, or a folder with other files.
     """
-    form = FORMATS[one_of("to", to, FORMATS)]
+    form = FORMATS[one_of(FORMATS, to=to)]
     refuse_missing(to)
     loaded, path = load(run, model=model), Path(run)
     if loaded.loss == NEXT_WORD:

@@ -164,7 +164,7 @@ def load_backbone(
     if weights is not None and not resolve_weights(weights).is_file():
         raise SfumatoError(f"weights {str(weights)!r} are no file", "give the path of a safetensors file")
     if resolution is not None:
-        enlarged = round(positive_integer("resolution", resolution) * expects.enlarged / expects.resolution)
+        enlarged = round(positive_integer(resolution=resolution) * expects.enlarged / expects.resolution)
         expects = replace(expects, resolution=resolution, enlarged=enlarged)
     expects = _resized(expects, resize)
     architecture = Architecture(name=name, size=expects.resolution)
@@ -175,7 +175,7 @@ def _resized(expects: ExpectedInput, resize: int | None) -> ExpectedInput:
     """The expected input with another resize. Refuses a resize smaller than the crop."""
     if resize is None:
         return expects
-    if positive_integer("resize", resize) < expects.resolution:
+    if positive_integer(resize=resize) < expects.resolution:
         raise SfumatoError(
             f"resize is {resize}, and the crop of {expects.resolution} pixels is larger than that",
             f"give at least {expects.resolution}, or a smaller resolution",
@@ -198,7 +198,7 @@ def _from_run(name: str, resolution: int | None, model: str | None) -> tuple[Bac
     if about is None or about["model"] == "module" or about.get("features"):
         fault = "is a head on features" if about and about.get("features") else "does not say how to build its network"
         raise SfumatoError(f"{path} {fault}", "name the network itself, and give `weights`")
-    size = about["size"] if resolution is None else positive_integer("resolution", resolution)
+    size = about["size"] if resolution is None else positive_integer(resolution=resolution)
     remedy = "if you trust that code, name it: `model={0}`"
     spelling = check_trusted(about["model"], model, where=path, remedy=remedy)
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))

@@ -34,7 +34,7 @@ class Network:
     def __post_init__(self) -> None:
         from sfumato.models import HEADS
 
-        one_of("head", self.head, HEADS)
+        one_of(HEADS, head=self.head)
         if self.head == "pretrained" and self.pretrained is None:
             raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
         if self.pretrained_weights is not None and self.pretrained in (None, "timm"):
@@ -42,10 +42,8 @@ class Network:
                 f"pretrained_weights is {self.pretrained_weights}, but pretrained is {self.pretrained or 'not given'}",
                 "name a run of sfumato pretrain, or leave pretrained_weights out",
             )
-        if self.head_deviation is not None:
-            not_negative("head_deviation", self.head_deviation, remedy="give a small number such as 1e-3, or 0")
-        if self.head_bias is not None:
-            number("head_bias", self.head_bias, remedy="give a number such as -10")
+        not_negative(optional=True, head_deviation=self.head_deviation, remedy="give a small number such as 1e-3, or 0")
+        number(optional=True, head_bias=self.head_bias, remedy="give a number such as -10")
         if self.head == "pretrained" and (self.head_deviation is not None or self.head_bias is not None):
             raise SfumatoError(
                 "head is pretrained, but head_deviation and head_bias are for a new one", "leave one of them out"
@@ -76,7 +74,7 @@ class LossSettings:
     def __post_init__(self) -> None:
         from sfumato.models.losses import LOSSES, parse_label_shares
 
-        one_of("loss", self.loss, LOSSES)
+        one_of(LOSSES, loss=self.loss)
         if self.class_prevalence is not None:
             object.__setattr__(self, "class_prevalence", parse_label_shares(self.class_prevalence))
 
@@ -112,8 +110,7 @@ class NormSettings:
         from sfumato.models import KINDS, PUBLIC
 
         kind = self.normalisation
-        if kind is not None:
-            one_of("normalisation", kind, KINDS)
+        one_of(KINDS, optional=True, normalisation=kind)
         if kind in PUBLIC and self.public_data is None:
             raise SfumatoError(
                 f"normalisation {kind} takes its statistics from public examples, but no public_data is given",
@@ -125,4 +122,4 @@ class NormSettings:
                 f"{f'normalisation {kind}' if kind else 'the normalisation of the model'} takes none",
                 f"give normalisation {PUBLIC[0]}, or leave it out",
             )
-        positive_integer("public_examples", self.public_examples, remedy="give a number such as 128")
+        positive_integer(public_examples=self.public_examples, remedy="give a number such as 128")

@@ -85,8 +85,8 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module], *, method: str, loss: str = "softmax"):
         super().__init__()
-        self.method = one_of("method", method, METHODS)
-        self.loss = one_of("loss", loss, LOSSES)
+        self.method = one_of(METHODS, method=method)
+        self.loss = one_of(LOSSES, loss=loss)
         if method == "omv" and not is_exclusive(loss):
             raise SfumatoError("a majority vote needs exclusive classes, got loss multilabel", "choose opa")
         if not members or len({id(member) for member in members}) < len(members):

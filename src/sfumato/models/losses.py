@@ -56,8 +56,7 @@ def parse_label_shares(
     shares = dict(pairs)
     if len(shares) < len(pairs):
         raise SfumatoError(f"`{name}` names a class twice", "name each class once")
-    for label, share in shares.items():
-        fraction(f"`{name}` of {label!r}", share, remedy=REMEDY)
+    fraction(optional=False, remedy=REMEDY, **{f"`{name}` of {label!r}": share for label, share in shares.items()})
     return {label: float(share) for label, share in shares.items()}
 
 

@@ -48,8 +48,8 @@ def normalisation(kind: str, channels: int, *, spatial: bool) -> nn.Module:
     >>> normalisation("layer", 6, spatial=True).num_groups, normalisation("group", 84, spatial=False).num_groups
     (1, 4)
     """
-    one_of("norm", kind, NORMS)
-    positive_integer("channels", channels)
+    one_of(NORMS, norm=kind)
+    positive_integer(channels=channels)
     if kind == "batch":
         return nn.BatchNorm2d(channels) if spatial else nn.BatchNorm1d(channels)
     if kind == "layer":
@@ -80,7 +80,7 @@ class Norms:
     mod: bool | int = False
 
     def __post_init__(self) -> None:
-        one_of("norm", self.kind, NORMS)
+        one_of(NORMS, norm=self.kind)
         enabled = [name for name, value in (("norm_last", self.last), ("mod", self.mod)) if _switch(name, value)]
         if enabled and self.kind == "none":
             raise SfumatoError(

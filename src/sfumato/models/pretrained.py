@@ -48,7 +48,7 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     Raises:
         SfumatoError: no such file, not a safetensors file, or weights that don't fit.
     """
-    one_of("head", head, HEADS)
+    one_of(HEADS, head=head)
     classifier = classifier_names(model) if head == "new" else ()
     after = getattr(model, LOGITS_NORM, None)
     normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
@@ -108,7 +108,7 @@ def weights_file(path: str, weights: str) -> str:
     Raises:
         SfumatoError: no run directory, or a run without such weights.
     """
-    one_of("pretrained_weights", weights, WEIGHTS)
+    one_of(WEIGHTS, pretrained_weights=weights)
     if not Path(path).is_dir():
         raise SfumatoError(
             f"pretrained_weights is {weights}, and pretrained {path} is no run directory",

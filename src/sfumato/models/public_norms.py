@@ -273,7 +273,7 @@ def replace_norms(module: nn.Module, kind: str, examples: Tensor | None = None, 
     Errors: `SfumatoError` for an unknown kind, a model without normalisation layers where some are needed, and examples
     that are missing or not wanted.
     """
-    one_of("normalisation", kind, KINDS)
+    one_of(KINDS, normalisation=kind)
     if (examples is not None) != (kind in PUBLIC):
         raise SfumatoError(
             f"normalisation {kind} takes {'public' if kind in PUBLIC else 'no public'} examples",

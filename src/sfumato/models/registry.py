@@ -264,10 +264,9 @@ def create(
     Raises:
         SfumatoError: an unknown name, values out of range, or weights that don't match.
     """
-    positive_integer("classes", classes)
-    positive_integer("channels", channels)
+    positive_integer(classes=classes, channels=channels)
     height, width = size if isinstance(size, tuple) else (size, size)
-    shape = (positive_integer("image height", height), positive_integer("image width", width))
+    shape = (positive_integer(image_height=height), positive_integer(image_width=width))
     base, options = parse(name)
     refuse_text_model(name, base)
     if pretrained == "timm":
@@ -319,7 +318,7 @@ def create_for_texts(
         SfumatoError: as for `create`.
     """
     named = NEXT_WORD_MODELS if next_words else TEXT_MODELS
-    facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
+    facts = {"classes": positive_integer(classes=classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
     if base in named:
         model = _build(named[base], base, options, **facts)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sfumato._checks import SfumatoError, one_of, positive, positive_integer, within
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer, whole_number, within
 from sfumato._choices import choice
 
 LARGEST_RATE = 3e38
@@ -40,8 +40,8 @@ class Descent:
     """Number of steps of linear warm-up."""
 
     def __post_init__(self) -> None:
-        positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")
-        positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
+        positive(learning_rate=self.learning_rate, remedy="give a number such as 0.5")
+        positive(pretrained_rate=self.pretrained_rate, remedy="give a number such as 0.1")
         if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
             raise SfumatoError(
                 f"learning_rate {self.learning_rate!r} exceeds the range of float32", "give a number such as 0.5"
@@ -77,12 +77,10 @@ SCHEDULES: tuple[str, ...] = tuple(_SHAPES)
 
 def check_schedule(name: str, *, steps: int | None, warmup: int = 0) -> None:
     """Refuses what `schedule` refuses; if `steps` is None, only what it refuses for any number of steps."""
-    one_of("schedule", name, SCHEDULES)
-    if steps is not None:
-        positive_integer("steps", steps)
-    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0 or (steps is not None and warmup >= steps):
-        most = "" if steps is None else f" to steps - 1 = {steps - 1}"
-        raise SfumatoError(f"warmup must be a whole number from 0{most}, got {warmup!r}", "give fewer, or 0")
+    one_of(SCHEDULES, schedule=name)
+    positive_integer(optional=True, steps=steps)
+    most = None if steps is None else steps - 1
+    whole_number(least=0, most=most, warmup=warmup, remedy="give fewer steps than the run has, or 0")
 
 
 def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float]:
@@ -110,7 +108,7 @@ def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float
     shape = _SHAPES[name]
 
     def multiplier(step: int) -> float:
-        within("step", step, 0, steps - 1, remedy="plan more steps")
+        within(0, steps - 1, step=step, remedy="plan more steps")
         if step < warmup:
             return (step + 1) / warmup
         return shape((step - warmup) / (steps - warmup))

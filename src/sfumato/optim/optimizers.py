@@ -40,10 +40,10 @@ def _lamb(parameters: list[Any], **options: Any) -> torch.optim.Optimizer:
 
 def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
     """Refuses the settings that `create` refuses."""
-    one_of("optimizer", name, NAMES, remedy=_remedy(name))
-    positive("learning rate", learning_rate)
-    not_negative("weight_decay", weight_decay)
-    below_one("momentum", momentum, remedy="give a number in [0, 1), such as 0.9")
+    one_of(NAMES, optimizer=name, remedy=_remedy(name))
+    positive(learning_rate=learning_rate)
+    not_negative(weight_decay=weight_decay)
+    below_one(momentum=momentum, remedy="give a number in [0, 1), such as 0.9")
 
 
 def check_parameters(listed: Sequence[Any]) -> None:

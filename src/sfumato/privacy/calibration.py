@@ -239,7 +239,7 @@ class Draft:
         if values:
             return replace(self, **values).plan()
         participation = participation_for(population=self.examples, batch_size=self.batch_size, rule=self.participation)  # type: ignore[arg-type]
-        steps = positive_integer("steps", self.steps, remedy="give the number of training steps")
+        steps = positive_integer(steps=self.steps, remedy="give the number of training steps")
         noise = self.mechanism.adapted(participation, self.examples, steps)
         return self.make(
             participation=participation,

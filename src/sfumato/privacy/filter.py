@@ -45,18 +45,18 @@ class PrivacyFilter:
     adjacency: Adjacency = "add-or-remove"
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon, remedy="give the budget of all runs together, a number such as 8")
-        fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
-        one_of("unit", self.unit, UNITS)
-        one_of("adjacency", self.adjacency, ADJACENCIES)
+        positive(epsilon=self.epsilon, remedy="give the budget of all runs together, a number such as 8")
+        fraction(delta=self.delta, remedy="give a number such as 1e-5, well below 1/N")
+        one_of(UNITS, unit=self.unit)
+        one_of(ADJACENCIES, adjacency=self.adjacency)
         if not self.order > 1:
             raise SfumatoError(f"order is {self.order!r}", "give one above 1")
 
     @classmethod
     def for_total(cls, *, epsilon: float, delta: float, **others: Any) -> PrivacyFilter:
         """The filter for a total, at the order that admits the most Gaussian releases."""
-        positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
-        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+        positive(epsilon=epsilon, remedy="give the budget of all runs together, a number such as 8")
+        fraction(delta=delta, remedy="give a number such as 1e-5, well below 1/N")
         return cls(epsilon=epsilon, delta=delta, order=best_order(epsilon, delta), **others)
 
     # -- the cost of plans -----------------------------------------------------------------------------------------

@@ -102,8 +102,8 @@ class Loss:
             accountant: "pld" (an exact closed form for Gaussians without sampling) or "rdp".
             grid: the discretisation of privacy losses, for "pld". A coarser grid is faster and never underestimates.
         """
-        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-        return _epsilon(self.parts, delta, one_of("accountant", accountant, ACCOUNTANTS), grid)
+        fraction(delta=delta, remedy="give a number such as 1e-5, well below 1/N")
+        return _epsilon(self.parts, delta, one_of(ACCOUNTANTS, accountant=accountant), grid)
 
     def delta(self, epsilon: float, *, grid: float = FINE_GRID) -> float:
         """The least delta that the bound gives at this epsilon."""
@@ -112,7 +112,7 @@ class Loss:
     def deltas(self, epsilons: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
         """Delta at each of these epsilons, computed together."""
         for epsilon in epsilons:
-            not_negative("epsilon", epsilon, remedy="give a privacy budget, a number such as 3")
+            not_negative(epsilon=epsilon, remedy="give a privacy budget, a number such as 3")
         if len(self.parts) == 1:
             exact = [delta for epsilon in epsilons if (delta := self.parts[0].delta(epsilon)) is not None]
             if len(exact) == len(epsilons):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sfumato._checks import SfumatoError, number, positive, positive_integer
+from sfumato._checks import SfumatoError, boolean, number, positive, positive_integer
 from sfumato.privacy import factorisation
 from sfumato.privacy.participation.rules import Participation
 
@@ -33,7 +33,7 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         remedy = "give the noise's standard deviation over the clipping norm"
-        positive("noise_multiplier", self.noise_multiplier, remedy=remedy)
+        positive(noise_multiplier=self.noise_multiplier, remedy=remedy)
 
     def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
         """This mechanism with the parameters that follow from a plan's participation and steps; by default itself."""
@@ -110,10 +110,8 @@ class Tree(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give the number of steps after which a tree ends, or None for one tree"
-        if self.steps_per_tree is not None:
-            positive_integer("steps_per_tree", self.steps_per_tree, remedy=remedy)
-        if not isinstance(self.completed, bool):
-            raise SfumatoError(f"completed must be true or false, got {self.completed!r}", "give True or False")
+        positive_integer(optional=True, steps_per_tree=self.steps_per_tree, remedy=remedy)
+        boolean(completed=self.completed)
         if self.completed and self.steps_per_tree is None:
             raise SfumatoError("completed must be false if there is only one tree, because no other follows it", remedy)
 
@@ -163,7 +161,7 @@ class BandedToeplitz(Mechanism):
         remedy = "give c_0 = 1, c_1, and so on, one for each band"
         if not isinstance(self.coefficients, (tuple, list)) or not self.coefficients:
             raise SfumatoError(f"coefficients must be a sequence of numbers, got {self.coefficients!r}", remedy)
-        values = tuple(number("coefficients", value, remedy=remedy) for value in self.coefficients)
+        values = tuple(number(coefficients=value, remedy=remedy) for value in self.coefficients)
         object.__setattr__(self, "coefficients", values)
         if self.coefficients[0] != 1:
             raise SfumatoError(f"coefficients must begin with 1, got {self.coefficients[0]!r}", remedy)

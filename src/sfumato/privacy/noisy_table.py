@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato._checks import SfumatoError, positive, positive_integer, whole_number
 
 LEAST_EPSILON = 1e-6
 """At a smaller epsilon the noise would hide any realistic number of records."""
@@ -43,13 +43,13 @@ class NoisyTable:
     classes: int
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon, remedy="give what the figures may cost a test record, such as 1")
+        positive(epsilon=self.epsilon, remedy="give what the figures may cost a test record, such as 1")
         if self.epsilon < LEAST_EPSILON:
             raise SfumatoError(
                 f"epsilon is {self.epsilon!r}, at which the noise would hide any number of test records",
                 f"give {LEAST_EPSILON:g} or more, such as 1",
             )
-        positive_integer("classes", self.classes)
+        positive_integer(classes=self.classes)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -125,8 +125,8 @@ class PrivateChoice:
     candidates: int
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon, remedy="give the privacy budget of the choice, a number such as 1")
-        positive_integer("candidates", self.candidates, remedy="give the number of candidates")
+        positive(epsilon=self.epsilon, remedy="give the privacy budget of the choice, a number such as 1")
+        positive_integer(candidates=self.candidates, remedy="give the number of candidates")
 
     def exponents(self, scores: Sequence[int]) -> tuple[Fraction, ...]:
         """epsilon (max_j score_j - score_r) of each candidate, exactly. Its coin has heads probability exp(-exponent).
@@ -138,10 +138,7 @@ class PrivateChoice:
                 f"there are {len(scores)} scores for {self.candidates} candidates", "give one for each candidate"
             )
         for score in scores:
-            if isinstance(score, bool) or not isinstance(score, int) or score < 0:
-                raise SfumatoError(
-                    f"a score must be a number of right answers, got {score!r}", "count them; a mean is no count"
-                )
+            whole_number(least=0, score=score, remedy="count right answers; a mean is no count")
         best = max(scores)
         return tuple(Fraction(self.epsilon) * (best - score) for score in scores)
 

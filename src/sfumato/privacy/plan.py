@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from sfumato._cards import card
-from sfumato._checks import SfumatoError, fraction, one_of, positive_integer, within
+from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
 from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
 from sfumato.privacy.clipping import Clipping, FixedClipping, QuantileClipping
@@ -63,11 +63,10 @@ class PrivacyPlan:
     adjacency: Adjacency = "add-or-remove"
 
     def __post_init__(self) -> None:
-        positive_integer("examples", self.population, remedy="give the number of training examples")
-        positive_integer("steps", self.steps, remedy="give the number of training steps")
-        within("steps", self.steps, None, MAX_STEPS, remedy="give fewer steps")
-        fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
-        one_of("adjacency", self.adjacency, ADJACENCIES)
+        positive_integer(examples=self.population, remedy="give the number of training examples")
+        positive_integer(most=MAX_STEPS, steps=self.steps, remedy="give the number of training steps")
+        fraction(delta=self.delta, remedy="give a number such as 1e-5, well below 1/N")
+        one_of(ADJACENCIES, adjacency=self.adjacency)
         self.participation.check(self.population)
         self.unit.check(self.population)
         self.theorem.check(self)
@@ -133,8 +132,8 @@ class PrivacyPlan:
             raise SfumatoError(
                 f"max_norm {max_norm!r} and a clipping are both given", "give one: a clipping has its own max_norm"
             )
-        positive_integer("examples", examples, remedy="give the number of training examples")
-        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+        positive_integer(examples=examples, remedy="give the number of training examples")
+        fraction(delta=delta, remedy="give a number such as 1e-5, well below 1/N")
 
         draft = Draft(
             make=partial(cls, population=examples, delta=delta, unit=unit or Example(), adjacency=adjacency),
@@ -146,7 +145,7 @@ class PrivacyPlan:
             clipping=clipping or FixedClipping(1.0 if max_norm is None else max_norm),
             participation=participation,
             mechanism=mechanism or Gaussian(noise_multiplier=1.0),
-            accountant=one_of("accountant", accountant, ACCOUNTANTS),
+            accountant=one_of(ACCOUNTANTS, accountant=accountant),
         )
         return draft.plan() if target is None else draft.calibrate(target)
 
@@ -308,8 +307,8 @@ class PrivacyPlan:
         try:
             refuse_unproven(data["sampling"])
             _refuse_drawn_records(data)
-            participation = PARTICIPATIONS[one_of("sampling", data["sampling"], PARTICIPATIONS, remedy=remedy)]
-            mechanism = MECHANISMS[one_of("mechanism", data["mechanism"], MECHANISMS, remedy=remedy)]
+            participation = PARTICIPATIONS[one_of(PARTICIPATIONS, sampling=data["sampling"], remedy=remedy)]
+            mechanism = MECHANISMS[one_of(MECHANISMS, mechanism=data["mechanism"], remedy=remedy)]
             plan = cls(
                 population=data["examples"],
                 participation=_part(participation, data),
@@ -317,7 +316,7 @@ class PrivacyPlan:
                 steps=data["steps"],
                 delta=data["delta"],
                 clipping=_part(QuantileClipping if "count_noise" in data else FixedClipping, data),
-                unit=_part(UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)], data),
+                unit=_part(UNITS[one_of(UNITS, unit=data["unit"], remedy=remedy)], data),
                 adjacency=data["adjacency"],
             )
         except KeyError as error:
@@ -362,5 +361,5 @@ def default_delta(units: int) -> float:
     >>> default_delta(50_000), default_delta(1437), default_delta(47)
     (1e-06, 1e-05, 1e-05)
     """
-    positive_integer("examples", units, remedy="give the number of training examples")
+    positive_integer(examples=units, remedy="give the number of training examples")
     return float(f"1e-{max(5, len(str(units - 1)) + 1)}")

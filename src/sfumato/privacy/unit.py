@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, boolean, positive_integer
 
 Adjacency = Literal["add-or-remove", "zero-out"]
 Drawn = Literal["examples", "users", "clients"]
@@ -107,13 +107,9 @@ class User:
     neighbours: ClassVar[dict[str, Neighbours]] = PERSON_ADJACENCIES
 
     def __post_init__(self) -> None:
-        if self.at_most is not None:
-            positive_integer("at_most", self.at_most, remedy="give how many records of each user are kept")
-        if self.per_step is not None:
-            positive_integer("per_step", self.per_step, remedy="give how many records a user shows in a step")
-        for name, value in (("clients", self.clients), ("grouped", self.grouped)):
-            if not isinstance(value, bool):
-                raise SfumatoError(f"{name} must be true or false, got {value!r}", "give True or False")
+        positive_integer(optional=True, at_most=self.at_most, remedy="give how many records of each user are kept")
+        positive_integer(optional=True, per_step=self.per_step, remedy="give how many records a user shows in a step")
+        boolean(clients=self.clients, grouped=self.grouped)
         if self.clients and self.per_step is not None:
             raise SfumatoError(
                 f"per_step is {self.per_step}, but users of virtual clients show all of their kept records",
@@ -122,7 +118,7 @@ class User:
         if self.grouped and not self.clients:
             raise SfumatoError("grouped is for virtual clients", "leave it out, or give clients=True")
         if self.grouped:  # the population does not count users
-            positive_integer("users", self.users, remedy="give the declared number of users")
+            positive_integer(users=self.users, remedy="give the declared number of users")
         elif self.users is not None:
             raise SfumatoError(
                 f"users must be left out if users are sampled, got {self.users!r}: the population is their number",

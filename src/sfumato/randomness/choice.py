@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato._checks import SfumatoError, number, positive
+from sfumato._checks import SfumatoError, number, positive, whole_number
 from sfumato.privacy.noisy_table import NoisyTable, PrivateChoice
 from sfumato.randomness.keys import RunKey
 
@@ -96,12 +96,9 @@ def noisy_counts(table: NoisyTable, counts: Sequence[int], key: RunKey) -> list[
     if len(counts) != table.cells:
         raise SfumatoError(f"there are {len(counts)} counts for {table.cells} cells", "give one for each cell")
     for each in counts:
-        if isinstance(each, bool) or not isinstance(each, int) or each < 0:
-            raise SfumatoError(
-                f"a count must be a number of records, got {each!r}", "count records; a mean is no count"
-            )
+        whole_number(least=0, count=each, remedy="count records; a mean is no count")
     bits = Bits(key)
-    return [each + two_sided_geometric(bits, Fraction(table.epsilon)) for each in counts]
+    return [int(each) + two_sided_geometric(bits, Fraction(table.epsilon)) for each in counts]
 
 
 def two_sided_geometric(bits: Bits, epsilon: Fraction) -> int:
@@ -152,8 +149,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        number("low", self.low)
-        number("high", self.high)
+        number(low=self.low, high=self.high)
         if self.low >= self.high:
             raise SfumatoError(
                 f"low must be below high, got {self.low!r} and {self.high!r}", "give the smaller bound first"
@@ -169,8 +165,7 @@ class LogUniform(Uniform):
     """A number between two positive bounds whose logarithm is uniform, for learning rates and the like."""
 
     def __post_init__(self) -> None:
-        positive("low", self.low)
-        positive("high", self.high)
+        positive(low=self.low, high=self.high)
         super().__post_init__()
 
     def value(self, generator: np.random.Generator) -> float:
@@ -203,5 +198,4 @@ def draw_settings(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
 
 
 def _counted(candidate: int) -> None:
-    if isinstance(candidate, bool) or not isinstance(candidate, int) or candidate < 0:
-        raise SfumatoError(f"candidate must be a number from 0, got {candidate!r}", "count candidates from 0")
+    whole_number(least=0, candidate=candidate, remedy="count candidates from 0")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, whole_number
 from sfumato._files import make_directory, regular_file, sync_directory
 from sfumato._systems import exposed_mode, fsync, open_bytes
 
@@ -74,8 +74,7 @@ class RunKey:
         would share their noise, and the difference of their models would show the data without any noise. No context is
         complete, so whoever sees two runs with one seed may see through their noise without knowing the seed.
         """
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise SfumatoError(f"seed must be a whole number, got {seed!r}", "give a number such as 0")
+        whole_number(seed=seed, remedy="give a number such as 0")
         return cls(hashlib.sha256(f"sfumato seed {seed} {context}".encode()).digest())
 
     def _derive(self, stream: str, step: int, name: str) -> bytes:

@@ -50,15 +50,14 @@ class Recipe:
     decay: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("method", self.method, METHODS)
+        one_of(METHODS, method=self.method)
         if not self.steps or list(self.steps) != sorted(set(self.steps)):
             raise SfumatoError(f"steps must be ascending, got {list(self.steps)}", "name each step once, in order")
         if (self.decay is None) == (self.method == "ema"):
             raise SfumatoError(
                 f"decay is {self.decay} for the method {self.method}", "give a decay with ema, and only with ema"
             )
-        if self.decay is not None:
-            fraction("decay", self.decay)
+        fraction(optional=True, decay=self.decay)
 
     def combine(self, weights: Mapping[int, Mapping[str, Tensor]], rest: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the model file.

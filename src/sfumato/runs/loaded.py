@@ -187,7 +187,7 @@ class Loaded:
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
         """The module's outputs (n, ...) on the CPU, batch by batch."""
-        positive_integer("batch", batch)
+        positive_integer(batch=batch)
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
         inputs = read_each(self.transform, images)
         while some := list(islice(inputs, batch)):

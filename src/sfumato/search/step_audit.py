@@ -228,9 +228,8 @@ def audit_step(
     runs of many steps. For correlated noise it sees the first steps of many runs, where the noise of every mechanism is
     N(0, 1) in each coordinate (`Noise`).
     """
-    if observations is not None:
-        positive_integer("observations", observations, remedy="give a number such as 5000")
-    fraction("confidence", confidence, remedy="give a number such as 0.95")
+    positive_integer(optional=True, observations=observations, remedy="give a number such as 5000")
+    fraction(confidence=confidence, remedy="give a number such as 0.95")
     progress, plan = progress or NoProgress(), subject.plan
     merged = min(plan.steps, max(1, round((BEST_SEEN * plan.noise_multiplier) ** 2)))
     box = WhiteBox(subject=subject, merged=merged if plan.mechanism.independent else 1)

@@ -227,8 +227,8 @@ def sweep(
     """
     place, progress = Path(directory), default_progress(progress)
     if trials.is_search:
-        search, scoring = one_of("search", search or "public", MODES), scoring or Scoring()
-    positive_integer("processes", processes)
+        search, scoring = one_of(MODES, search=search or "public"), scoring or Scoring()
+    positive_integer(processes=processes)
     trials.refuse_other(place)
     worker = Worker(trial=trials.trial, scoring=scoring)
     key = _draw_key(place, trials.trial.experiment.seed)

@@ -172,8 +172,7 @@ class Grid(Trials):
 
     def __post_init__(self) -> None:
         spaces.check(self.space, self.trial.searchable_fields)
-        if self.candidates is not None:
-            positive_integer("candidates", self.candidates)
+        positive_integer(optional=True, candidates=self.candidates)
 
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """Every combination, or `candidates` different draws."""
@@ -257,7 +256,7 @@ class Seeds(Trials):
     count: int | None
 
     def __post_init__(self) -> None:
-        positive_integer("seeds", self.count, remedy="give the number of runs, such as 5")
+        positive_integer(seeds=self.count, remedy="give the number of runs, such as 5")
 
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """A seed for each run."""
@@ -297,7 +296,7 @@ class Budgets(Trials):
     @property
     def budgets(self) -> tuple[float, ...]:
         """The budgets in ascending order."""
-        return tuple(sorted({positive("epsilon", value) for value in self.epsilons}))
+        return tuple(sorted({positive(epsilon=value) for value in self.epsilons}))
 
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """An epsilon for each run."""

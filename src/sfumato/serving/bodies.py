@@ -60,9 +60,8 @@ class Limits:
     queue: int = 512
 
     def __post_init__(self):
-        positive("max_body", self.megabytes)
-        positive("timeout", self.seconds)
-        positive_integer("queue", self.queue)
+        positive(max_body=self.megabytes, timeout=self.seconds)
+        positive_integer(queue=self.queue)
 
     @property
     def body(self) -> int:

@@ -326,12 +326,10 @@ class PublicTraining:
             raise SfumatoError(
                 f"`noise` is {self.settings.noise}, but training without privacy has no noise", "leave it out"
             )
-        positive_integer("steps", self.steps, remedy="give the number of training steps")
-        positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
-        if self.max_norm is not None:
-            positive("max_norm", self.max_norm, remedy="give a norm such as 1, or leave it out for no clipping")
-        if self.agc is not None:
-            positive("agc", self.agc, remedy="give a ratio such as 0.01, or leave it out")
+        positive_integer(steps=self.steps, remedy="give the number of training steps")
+        positive_integer(batch_size=self.batch_size, remedy="give the number of examples in a step")
+        positive(optional=True, max_norm=self.max_norm, remedy="give a norm such as 1, or leave it out for no clipping")
+        positive(optional=True, agc=self.agc, remedy="give a ratio such as 0.01, or leave it out")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:

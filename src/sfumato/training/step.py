@@ -111,7 +111,7 @@ class PrivateStep:
             )
         self._check_clipping()
         divisor = size * self.plan.max_norm if self.divisor is None else self.divisor
-        object.__setattr__(self, "divisor", positive("divisor", divisor, remedy="give a public constant"))
+        object.__setattr__(self, "divisor", positive(divisor=divisor, remedy="give a public constant"))
 
     def _check_clipping(self) -> None:
         """Refuse adaptive clipping, and noise whose scale or mechanism differs from the plan's."""
@@ -164,7 +164,7 @@ class PrivateStep:
         return self.noise.prepare(zeros, step, state, share=self.workers.share).add_to(zeros)[1]
 
     def _refuse_beyond(self, step: int) -> None:
-        within("step", step, 0, self.plan.steps - 1, remedy="plan more steps before the run begins")
+        within(0, self.plan.steps - 1, step=step, remedy="plan more steps before the run begins")
 
 
 def delay_by_one(sums: Iterable[Any]) -> Iterator[Any]:

@@ -67,7 +67,7 @@ class ThreadsOption:
 
         from sfumato.training.preparation.prepare import default_threads
 
-        count = default_threads() if self.threads is None else positive_integer("threads", self.threads)
+        count = default_threads() if self.threads is None else positive_integer(threads=self.threads)
         torch.set_num_threads(count)
 
 
@@ -98,7 +98,7 @@ class ObserverOptions:
         if self.track is not None:
             from sfumato.observers.trackers import TRACKERS
 
-            one_of("track", self.track, tuple(TRACKERS))
+            one_of(tuple(TRACKERS), track=self.track)
             TRACKERS[self.track].require_installed()
 
     def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:

@@ -73,7 +73,7 @@ class Dedup(EndsWithJson, ThreadsOption):
 
         for spec in (self.public, self.private):
             refuse_absent(spec)
-        one_of("drop", self.drop, DROPS)
+        one_of(DROPS, drop=self.drop)
         self.set_threads()
         place, network = self._place(), self._network()
         with self.progress_bars() as progress:

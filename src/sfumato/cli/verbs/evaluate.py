@@ -89,7 +89,7 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
 
         from sfumato.runs import load
 
-        one_of("--part", self.part, PARTS)
+        one_of(PARTS, part=self.part)
         self.set_threads()
         loaded = load(self.run_directory, model=self.model)
         measure = self._classifier if loaded.embedding is None else self._embedding
@@ -200,14 +200,12 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
         shares = {"threshold": self.threshold, "prevalence": share}
         options = [name for name, value in {**shares, "plot": self.plot}.items() if value is not None]
         if self.positive is not None:
-            one_of("--positive", self.positive, classes, remedy="name a class of the model")
+            one_of(classes, positive=self.positive, remedy="name a class of the model")
         elif alone := [name for name in options if name != "threshold" or exclusive]:
             raise SfumatoError(f"--{alone[0]} is given without a class to test for", "give one with --positive")
         if self.plot is not None:
             curves.check(self.plot)
-        for name, value in shares.items():
-            if value is not None:
-                fraction(f"--{name}", value)
+        fraction(optional=True, threshold=self.threshold, prevalence=share)
 
     def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor, share: float | None) -> Diagnostic:
         """The figures of a test for one class."""

@@ -75,8 +75,7 @@ class Features(SharedWork, EndsWithJson, DeviceOptions, SourceChoices):
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} already holds features", "give a source of images")
         showing = self._stored_views()
-        if self.batch is not None:
-            positive_integer("batch", self.batch)
+        positive_integer(optional=True, batch=self.batch)
         device = _devices.select(self.device)
         self.set_threads()
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")

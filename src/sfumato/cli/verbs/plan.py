@@ -109,11 +109,10 @@ class Plan(PrintsJson, Units, PairOfRecords):
         if self.unit == "user":
             if self.users is None:
                 raise UsageError("--users is missing", "give the number of users, such as --users 3400")
-            per_step = ALL if self.per_step is None else positive_integer("per_step", self.per_step)
+            per_step = ALL if self.per_step is None else positive_integer(per_step=self.per_step)
             unit = User(at_most=self.per_user, per_step=shown_by_plan(per_step, self.per_user))
-            return unit, positive_integer("users", self.users)
-        if self.unit is not None:
-            one_of("unit", self.unit, ("example", "user"))
+            return unit, positive_integer(users=self.users)
+        one_of(("example", "user"), optional=True, unit=self.unit)
         for name in ("users", "per_user", "per_step"):
             if getattr(self, name) is not None:
                 raise UsageError(
@@ -121,7 +120,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
                 )
         if self.examples is None:
             raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
-        return Example(), positive_integer("examples", self.examples)
+        return Example(), positive_integer(examples=self.examples)
 
     def _check_numbers(self) -> None:
         """Refuses other numbers than three of the four."""
@@ -180,7 +179,7 @@ class Tradeoff(PrintsJson):
         if self.examples is None or self.epsilon is None:
             missing = "--examples" if self.examples is None else "--epsilon"
             raise UsageError(f"{missing} is missing", "give both, such as --examples 50000 --epsilon 8")
-        positive_integer("examples", self.examples)
+        positive_integer(examples=self.examples)
         if self.plot is not None:
             curves.check(self.plot)
         sizes = sorted(set(self.batch_size or [min(4096, self.examples)]))

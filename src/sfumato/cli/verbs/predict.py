@@ -46,12 +46,12 @@ class Predict(ModelOptions):
         from sfumato.models.losses import is_exclusive
         from sfumato.runs import load
 
-        top = 3 if self.top is None else positive_integer("--top", self.top)
+        top = 3 if self.top is None else positive_integer(top=self.top)
         loaded = load(self.run_directory, model=self.model)
         several, of_texts = not is_exclusive(loaded.loss), isinstance(loaded.transform, Tokens)
         self._refuse_others(several=several)
         loaded = loaded.with_prevalence(self.prevalence)
-        threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
+        threshold = 0.5 if self.threshold is None else fraction(threshold=self.threshold)
         kind, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
             if not self.images:

@@ -146,9 +146,7 @@ class Sweep(PrivateChoices):
         """The privacy mode of the search: as requested; by default public, if the data are."""
         from sfumato.data import is_public
 
-        for name in ("processes", "candidates"):
-            if getattr(self, name) is not None:
-                positive_integer(name, getattr(self, name))
+        positive_integer(optional=True, processes=self.processes, candidates=self.candidates)
         public = self.public or (is_public(self.source or "") and not self.private)
         if self.search is None and not public:
             raise SfumatoError(
@@ -156,7 +154,7 @@ class Sweep(PrivateChoices):
                 "give --search uncovered (each statement says that the search is not covered), or --public for public "
                 "data",
             )
-        mode = one_of("search", self.search or "public", MODES)
+        mode = one_of(MODES, search=self.search or "public")
         if mode == "public" and not public:
             raise SfumatoError("--search is public, but the data are private", "give --public for public data")
         if self.one_at_a_time and self.candidates is not None:

@@ -203,7 +203,7 @@ class Dictionary(nn.Module):
         wavelets: float | None = None,
     ):
         super().__init__()
-        self.share = 0.0 if wavelets is None else fraction("wavelets", wavelets)
+        self.share = 0.0 if wavelets is None else fraction(wavelets=wavelets)
         self.wavelets = Wavelets(channels=channels, size=size) if self.share else None
         self.norm = NORM_WITH_WAVELETS if self.share else FEATURE_NORM
         prior = prior_for(channels) if prior is None else prior

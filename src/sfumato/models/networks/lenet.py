@@ -145,7 +145,7 @@ class LeNet5(Layers):
         norm_last: bool | int = False,
         activation: str = "tanh",
     ):
-        norms, act = Norms(norm, norm_last), ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
+        norms, act = Norms(norm, norm_last), ACTIVATIONS[one_of(ACTIVATIONS, activation=activation)]
         # 28 x 28 images are padded to the 32 x 32 of the original network; larger images are not padded.
         padding = 2 if min(size) < 32 else 0
         height, width = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in size)

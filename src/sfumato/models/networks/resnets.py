@@ -21,7 +21,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, boolean, one_of, positive_integer
 from sfumato.models.norms import FanInConv2d, GainedWSConv2d, Norms, WSConv2d
 
 GROUPS = 16
@@ -127,15 +127,13 @@ class WideResNet(nn.Module):
         groups: int = GROUPS,
     ):
         super().__init__()
-        released = one_of("form", form, FORMS) == "de2022"
-        one_of("norm", norm, NORMS)
-        if not isinstance(standardise, bool):
-            raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give True or False")
-        if GROUPS % positive_integer("groups", groups):
+        released = one_of(FORMS, form=form) == "de2022"
+        one_of(NORMS, norm=norm)
+        boolean(standardise=standardise)
+        if GROUPS % positive_integer(groups=groups):
             raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
         self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, released=released)
-        positive_integer("depth", depth)
-        positive_integer("width", width)
+        positive_integer(depth=depth, width=width)
         if depth < 10 or (depth - 4) % 6:
             raise SfumatoError(
                 f"the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, got {depth}",

@@ -171,7 +171,7 @@ def set_skipinit(model: nn.Module, value: float, *, name: str) -> None:
     if not gains:
         raise SfumatoError(f"model {name!r} has no gains to set to skipinit={value}", "leave that option out")
     for gain in gains:
-        nn.init.constant_(gain, number("skipinit", value, remedy="give 0 or 1"))
+        nn.init.constant_(gain, number(skipinit=value, remedy="give 0 or 1"))
 
 
 MOBILENET_GROUPS, RESNET_GROUPS = 2, 32

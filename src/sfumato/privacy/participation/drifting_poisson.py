@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from sfumato._checks import SfumatoError, one_of, positive_integer, shortened, within
+from sfumato._checks import SfumatoError, one_of, positive_integer, shortened, whole_number
 from sfumato.privacy.participation.rules import BatchedParticipation
 
 Shape = Literal["linear", "cosine"]
@@ -49,14 +49,14 @@ class DriftingPoisson(BatchedParticipation):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give the number of steps of a period, such as 100"
-        within("drift", positive_integer("drift", self.period, remedy=remedy), 2, None, remedy=remedy)
-        one_of("drift_shape", self.shape, SHAPES)
+        whole_number(least=2, drift=self.period, remedy=remedy)
+        one_of(SHAPES, drift_shape=self.shape)
         if not isinstance(self.sizes, tuple) or len(self.sizes) != 2:
             raise SfumatoError(
                 f"sizes must be two numbers, got {shortened(self.sizes)}", "give the sizes of the two groups"
             )
         for size in self.sizes:
-            positive_integer("sizes", size, remedy="give how many examples each of the two groups has")
+            positive_integer(sizes=size, remedy="give how many examples each of the two groups has")
         if not isinstance(self.named, tuple) or not all(isinstance(name, str) and name for name in self.named):
             raise SfumatoError(
                 f"named must be a tuple of names, got {shortened(self.named)}", "give the names of classes or groups"
@@ -71,7 +71,7 @@ class DriftingPoisson(BatchedParticipation):
                 "declare how many examples each of them has",
             )
         remedy = "give at most the smaller of the two groups: all of a group take part when it makes up the whole step"
-        within("batch_size", self.batch_size, None, min(self.sizes), remedy=remedy)
+        positive_integer(most=min(self.sizes), batch_size=self.batch_size, remedy=remedy)
 
     def probabilities(self, step: int) -> tuple[float, float]:
         """The probabilities that a record of group 0, and one of group 1, takes part in a step."""

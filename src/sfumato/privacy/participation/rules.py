@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from sfumato._checks import SfumatoError, one_of, positive_integer, within
+from sfumato._checks import SfumatoError, one_of, positive_integer, whole_number
 from sfumato.privacy.unit import ADJACENCIES
 
 
@@ -74,7 +74,7 @@ class BatchedParticipation(Participation):
     batch_size: int
 
     def __post_init__(self) -> None:
-        positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
+        positive_integer(batch_size=self.batch_size, remedy="give the expected number of examples in a step")
 
     def probability(self, population: int) -> float:
         """q = B / N."""
@@ -149,8 +149,7 @@ class TruncatedPoisson(Poisson):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give the size to which larger steps are cut, about four standard deviations above the batch size"
-        largest = positive_integer("largest", self.largest, remedy=remedy)
-        within("largest", largest, self.batch_size, None, remedy=remedy)
+        whole_number(least=self.batch_size, largest=self.largest, remedy=remedy)
 
     def largest_batch(self, population: int) -> int:
         """The number kept in a truncated step."""
@@ -243,11 +242,11 @@ class FixedOrder(BatchedParticipation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("assignment", self.assignment, ASSIGNMENTS)
+        one_of(ASSIGNMENTS, assignment=self.assignment)
 
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from."""
-        within("batch_size", self.batch_size, None, population, remedy=f"give at most the {population} examples")
+        positive_integer(most=population, batch_size=self.batch_size, remedy=f"give at most the {population} examples")
 
     def bins(self, population: int) -> int:
         """ceil(N / B)."""
@@ -311,7 +310,7 @@ class CyclicPoisson(BatchedParticipation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive_integer("groups", self.groups, remedy="give at least as many groups as the mechanism has bands")
+        positive_integer(groups=self.groups, remedy="give at least as many groups as the mechanism has bands")
 
     def check(self, population: int) -> None:
         """Refuse a population that this rule cannot draw from."""

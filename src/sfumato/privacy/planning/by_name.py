@@ -156,10 +156,9 @@ class Pair:
     def __post_init__(self) -> None:
         if self.participation is not None:
             refuse_unproven(self.participation)
-        allowed_names = (NAMES_OF_PARTICIPATIONS, NAMES_OF_MECHANISMS, ASSIGNMENTS)
-        for name, allowed in zip(("participation", "mechanism", "order"), allowed_names, strict=True):
-            if (value := getattr(self, name)) is not None:
-                one_of(name, value, allowed)
+        one_of(NAMES_OF_PARTICIPATIONS, optional=True, participation=self.participation)
+        one_of(NAMES_OF_MECHANISMS, optional=True, mechanism=self.mechanism)
+        one_of(ASSIGNMENTS, optional=True, order=self.order)
 
     def with_defaults(self) -> Pair:
         """The pair with the missing names filled in.
@@ -212,11 +211,7 @@ class Pair:
         if self.drift is None:
             raise SfumatoError("drift must be given for drifting participation, got None", "give its period in steps")
         remedy = f"give how many of the {examples} examples are of the groups that `drift_groups` names"
-        if self.drift_size is None:
-            raise SfumatoError("drift_size must be given for drifting participation, got None", remedy)
-        size = positive_integer("drift_size", self.drift_size, remedy=remedy)
-        if size >= examples:
-            raise SfumatoError(f"drift_size must be below the {examples} examples, got {size}", remedy)
+        size = positive_integer(most=examples - 1, drift_size=self.drift_size, remedy=remedy)
         return DriftingPoisson(
             batch_size=1,
             period=self.drift,
@@ -237,7 +232,7 @@ class Pair:
                 bands = self.groups or GROUPS if self.participation == "cyclic" else BANDS
                 if self.bands is not None:
                     remedy = "give the number of steps that the noise is correlated over"
-                    bands = positive_integer("bands", self.bands, remedy=remedy)
+                    bands = positive_integer(bands=self.bands, remedy=remedy)
                 return OptimalToeplitz(bands=bands, momentum=momentum, rates=rates)
         return Gaussian(noise_multiplier=1.0)
 

@@ -52,7 +52,7 @@ class Epsilon(Target):
     name: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.limit, remedy="give the privacy budget, a number such as 3")
+        positive(epsilon=self.limit, remedy="give the privacy budget, a number such as 3")
 
     def cost(self, plan: Any, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
         """Epsilon by the accountant, and no less than by "pld"."""
@@ -75,7 +75,7 @@ class Mu(Target):
     measure: ClassVar[str] = "mu"
 
     def __post_init__(self) -> None:
-        positive("mu", self.limit, remedy="give the mu of Gaussian differential privacy, a number such as 1")
+        positive(mu=self.limit, remedy="give the mu of Gaussian differential privacy, a number such as 1")
 
     def cost(self, plan: Any, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
         """The mu of the plan's statement, before it is rounded up."""

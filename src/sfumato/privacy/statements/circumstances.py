@@ -70,10 +70,10 @@ class Search:
     delta: float
 
     def __post_init__(self) -> None:
-        positive_integer("runs", self.runs, remedy="give the number of runs of the search")
+        positive_integer(runs=self.runs, remedy="give the number of runs of the search")
         if self.epsilon != math.inf:
-            not_negative("epsilon", self.epsilon, remedy="give the composed epsilon of the runs")
-        fraction("delta", self.delta, remedy="give the delta of the composed epsilon")
+            not_negative(epsilon=self.epsilon, remedy="give the composed epsilon of the runs")
+        fraction(delta=self.delta, remedy="give the delta of the composed epsilon")
 
     def __add__(self, other: Search) -> Search:
         """Both searches together, by basic composition: epsilons and deltas add up.
@@ -144,9 +144,9 @@ class Circumstances:
         if unknown:
             raise SfumatoError(f"read names unknown facts {sorted(unknown)}", f"use {', '.join(FACT_NAMES)}")
         for name in self.origins:
-            one_of("origins", name, tuple(ORIGINS))
+            one_of(tuple(ORIGINS), origins=name)
         for name in self.own_code:
-            one_of("own_code", name, OWN_CODE)
+            one_of(OWN_CODE, own_code=name)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""

@@ -60,7 +60,7 @@ def true_positive_rates(plan: Curved, false_alarms: Sequence[float], *, grid: fl
     """
     import numpy as np
 
-    rates = np.array([fraction("false_alarms", rate, remedy="give rates such as 0.001") for rate in false_alarms])
+    rates = np.array([fraction(false_alarms=rate, remedy="give rates such as 0.001") for rate in false_alarms])
     epsilons, deltas = (np.asarray(values)[:, None] for values in curve(plan, grid))
     grown = np.exp(epsilons) * rates + deltas
     missed = 1 - np.exp(-epsilons) * (1 - deltas - rates)

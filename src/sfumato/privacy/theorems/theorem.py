@@ -128,5 +128,5 @@ class Theorem(ABC):
         the accountants, which return 0 there."""
         sigma = plan.mechanism.noise_multiplier
         remedy = "give the noise's standard deviation over the clipping norm"
-        within("noise_multiplier", sigma, LEAST_NOISE, MOST_NOISE, remedy=remedy)
+        within(LEAST_NOISE, MOST_NOISE, noise_multiplier=sigma, remedy=remedy)
         return plan.clipping.joint_noise(sigma) / self.sensitivity(plan)

@@ -94,7 +94,7 @@ class Noise:
 
     def __init__(self, mechanism: Mechanism, *, max_norm: float, key: RunKey):
         self.mechanism = mechanism
-        self.max_norm = positive("max_norm", max_norm)
+        self.max_norm = positive(max_norm=max_norm)
         self._key = key
         self._rule = NOISES[type(mechanism)](mechanism)
 

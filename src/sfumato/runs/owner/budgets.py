@@ -157,7 +157,7 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
 
     Errors: `SfumatoError` for a total below what is spent, and for a fixed value that differs from the first one.
     """
-    positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
+    positive(epsilon=epsilon, remedy="give the budget of all runs together, a number such as 8")
     fixed = {key: value for key, value in fixed.items() if value is not None}
     check_name("budget", name)
     with store.locked() as held:

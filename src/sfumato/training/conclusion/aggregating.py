@@ -19,7 +19,7 @@ from scipy import linalg
 from torch import Tensor, nn
 
 from sfumato import optim
-from sfumato._checks import SfumatoError, one_of, positive, positive_integer, within
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.averaging import denoising
 from sfumato.data import Source, parse, supports_user_from
 from sfumato.evaluation import accuracy
@@ -123,7 +123,7 @@ def aggregate(
     Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
     """
     run, asked = RunDirectory(directory), Scored(**scored)
-    one_of("method", method, METHODS)
+    one_of(METHODS, method=method)
     steps = tuple(aggregated.kept_hashes(run))
     candidates = _candidates(method, steps, last, decay)
     score_on, epsilon = asked.score_on, asked.epsilon
@@ -212,15 +212,14 @@ def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> 
             f"the test split of {source.kind} is private, and a choice by accuracy on it reveals its records",
             "give `epsilon`, the cost of the choice for each of them, or score on public data (`public=True`)",
         )
-    positive("epsilon", epsilon)
+    positive(epsilon=epsilon)
 
 
 def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay: float | None) -> tuple[Recipe, ...]:
     """The candidates: every number of last weights, or every decay."""
     if decay is not None and method != "ema":
         raise SfumatoError(f"decay is {decay}, but the method is {method}", "give a decay only with the method ema")
-    if last is not None:
-        within("last", positive_integer("last", last), None, len(steps), remedy="the run kept no more weights")
+    positive_integer(most=len(steps), optional=True, last=last, remedy="the run kept no more weights")
     if method == "ema":
         kept = steps if last is None else steps[-last:]
         return tuple(Recipe(method="ema", steps=kept, decay=one) for one in (DECAYS if decay is None else (decay,)))

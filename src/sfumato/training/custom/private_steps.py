@@ -202,8 +202,8 @@ def _refuse_choices(
     unknown: Mapping[str, Any], optimizer: Any, with_state: Sequence[Any], noise: str, if_changed: str
 ) -> None:
     _refuse(unknown)
-    one_of("noise", noise, (STANDARD, SECURE))
-    one_of("if_changed", if_changed, (REFUSE, SKIP))
+    one_of((STANDARD, SECURE), noise=noise)
+    one_of((REFUSE, SKIP), if_changed=if_changed)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SfumatoError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
@@ -288,9 +288,9 @@ def _calibrated(
     max_norm: float | None,
     unit: Example | User,
 ) -> PrivacyPlan:
-    positive_integer("examples", examples, remedy="give the number of training examples")
+    positive_integer(examples=examples, remedy="give the number of training examples")
     if epochs is not None:
-        positive("epochs", epochs)
+        positive(epochs=epochs)
         if asked["steps"] is not None or asked["batch_size"] is None:
             raise SfumatoError(
                 f"epochs={epochs} needs a batch_size, and cannot be given with steps",

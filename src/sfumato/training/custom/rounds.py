@@ -334,7 +334,7 @@ def private_rounds(
 
     Errors: `SfumatoError` before any budget is spent.
     """
-    positive_integer("rounds", rounds)
+    positive_integer(rounds=rounds)
     if all(arguments.get(name) is None for name in ("plan", "steps", "epochs", "noise_multiplier")):
         arguments["steps"] = rounds * -(-STEPS_FULL_BATCH // rounds)
     steps = private_steps(model, optimizer, data, loss, rounds=rounds, **arguments)

@@ -91,7 +91,7 @@ def split(choices: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
 def check_kept(count: int | None) -> None:
     """Refuse an invalid number of kept weights."""
     if count:
-        positive_integer("keep", count, remedy="give a number of weights such as 20, or 0 for none")
+        positive_integer(keep=count, remedy="give a number of weights such as 20, or 0 for none")
 
 
 def check_figures(epsilon: float | None, *, public: bool) -> None:

@@ -235,11 +235,8 @@ def check_machine(machine: Machine) -> None:
     """Refuse devices, precisions and sizes that are invalid on this machine."""
     if machine.device is not None:
         _devices.select(machine.device)
-    if machine.precision is not None:
-        one_of("precision", machine.precision, _devices.PRECISIONS)
-    for name, value in (("threads", machine.threads), ("micro_batch", machine.micro_batch)):
-        if value is not None:
-            positive_integer(name, value)
+    one_of(_devices.PRECISIONS, optional=True, precision=machine.precision)
+    positive_integer(optional=True, threads=machine.threads, micro_batch=machine.micro_batch)
 
 
 def check(job: PrivateJob) -> None:
