@@ -119,10 +119,10 @@ def test_images_too_small_are_refused(name, size, word):
     ("name", "word"),
     [
         ("lenet5,norm=weight", "norm must be one of none, batch, layer"),
-        ("lenet5,norm=layer,norm_last=2", "norm_last must be 1 or 0"),
+        ("lenet5,norm=layer,norm_last=2", "norm_last must be one of 1, 0"),
         ("lenet5,activation=sigmoid", "activation must be one of tanh, relu"),
         ("resnet-18,norm=none,mod=1", "norm is none"),
-        ("vgg16,mod=1,norm_last=1", "leave one of them out"),
+        ("vgg16,mod=1,norm_last=1", "at most one of the two"),
         ("cnn,norm=layer", "it takes none"),
         ("vgg16", "fails on images of 3 x 16 x 16"),
     ],

@@ -31,7 +31,7 @@ CHOICES = [
     ("aggregate_last", 3, "gradients are not taken at an average"),
     ("zoom", 9.0, "zoom must lie between 1 and 4"),
     ("class_prevalence", ("dark=0.5", "light=0.4"), "sum to 0.9, not to 1"),
-    ("normalisation", "public-batch", "no public_data is given"),
+    ("normalisation", "public-batch", "public_data is not given"),
     ("mechanism", "banded", None),
     ("bands", 4, "is for mechanism banded"),
     ("unit", "user", "does not name the user of each image"),
