@@ -16,7 +16,7 @@ from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
 from sfumato.models.losses import answer_weights, class_weights, parse_shares
 from sfumato.privacy import FixedClipping, Gaussian, TruncatedPoisson, User
-from sfumato.training.inputs import Inputs, OnFeatures
+from sfumato.training.inputs import Inputs, head_on_features
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
 
@@ -107,7 +107,7 @@ def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded
     bare = replace(job.settings, class_prevalence=None)
     plain = prepare(None, spots, plan, bare, micro_batch=7)
     plain.module.load_state_dict(job.module.state_dict())
-    trained = plain.module if plain.trunk is None else OnFeatures(plain.module, plain.trunk.head)
+    trained = plain.module if plain.trunk is None else head_on_features(plain.module, plain.trunk.head)
     expected = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in total.items()}
     seen = 0
     loss = functional.cross_entropy if job.settings.objective.loss == "softmax" else sigmoid
