@@ -76,7 +76,7 @@ def _leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
 
 def _check(name: str, value: str) -> None:
     """Refuse a fact that is not the owner's to give, or that the registry does not allow."""
-    one_of((*ASKED, *FREE), **{"--set": name}, optional=False, remedy="the record decides all other fields")
+    one_of((*ASKED, *FREE), optional=False, remedy="the record decides all other fields", **{"--set": name})
     if not (value.strip() and value.isprintable() and len(value) <= LONGEST):
         raise SfumatoError(f"{name} must be one line of 1 to {LONGEST} characters", "give words, or leave it out")
     allowed = next(field.get("enum") for _, own, field in _leaves(_schema()) if own == name)

@@ -11,7 +11,7 @@ import pytest
 
 from sfumato import PrivacyPlan, SfumatoError, read_budget, set_budget
 from sfumato.privacy import FixedOrder, FullBatch, User
-from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner import budgets, uses
 from sfumato.runs.owner.lines import DataIdentity
 
 
@@ -179,7 +179,7 @@ def test_what_does_not_count_in_a_budget_is_said(faces, use, whole):
     data = DataIdentity(("m",))
 
     def said(budget: str | None = faces, sigma: float = 8.0) -> list[str]:
-        return [*sentences.notes_before(data, whole(sigma), seeded=False, budget=budget)]
+        return [*uses.notes_before(data, whole(sigma), seeded=False, budget=budget)]
 
     assert len(said()) == 1
     use("earlier", "m", sigma=3.0)
@@ -210,9 +210,9 @@ def test_plans_of_both_adjacencies_are_composed_for_zero_out(plan):
     for many in ([one, other], [other, one]):
         assert budgets.joint_cost(many) == (pytest.approx(both), 1e-5)
         assert budgets.adjacency_of(many) == "zero-out"
-    assert "under zero-out adjacency, if all were planned in advance" in sentences.earlier_runs_note([one], other)
-    assert "under add-or-remove adjacency" in sentences.earlier_runs_note([one], one)
-    assert "under zero-out adjacency" in sentences.earlier_runs_note([other], other)
+    assert "under zero-out adjacency, if all were planned in advance" in uses.earlier_runs_note([one], other)
+    assert "under add-or-remove adjacency" in uses.earlier_runs_note([one], one)
+    assert "under zero-out adjacency" in uses.earlier_runs_note([other], other)
     assert (budgets.adjacency_of([one, one]), budgets.adjacency_of([other])) == ("add-or-remove", "zero-out")
 
 

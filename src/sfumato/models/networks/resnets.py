@@ -21,7 +21,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, boolean, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.models.norms import FanInConv2d, GainedWSConv2d, Norms, WSConv2d
 
 GROUPS = 16
@@ -129,11 +129,10 @@ class WideResNet(nn.Module):
         super().__init__()
         released = one_of(FORMS, form=form) == "de2022"
         one_of(NORMS, norm=norm)
-        boolean(standardise=standardise)
-        if GROUPS % positive_integer(groups=groups):
-            raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
+        one_of(("True", "False"), standardise=f"{standardise}")
+        one_of(("1", "2", "4", "8", "16"), groups=f"{groups}")
         self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, released=released)
-        positive_integer(depth=depth, width=width)
+        positive_integer(width=width)
         if depth < 10 or (depth - 4) % 6:
             raise SfumatoError(
                 f"the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, got {depth}",

@@ -29,7 +29,7 @@ from sfumato.runs import audit_outcomes, published
 from sfumato.runs import directory as names
 from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
-from sfumato.runs.owner import sentences, uses
+from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.store import History
 from sfumato.training.job import UNTRAINED, lengths
@@ -143,11 +143,11 @@ def joint_cost_lines(
     except SfumatoError as error:
         why = "" if public else f": {error.problem}"  # the error names a local file
         return [f"What your runs on these data cost together is not known{why}."]
-    apart = [f"{sentences.other_assignments(found.other_assignments, 'other')}."] if found.other_assignments else []
+    apart = [f"{uses.other_assignments(found.other_assignments, 'other')}."] if found.other_assignments else []
     total = [
-        *sentences.joint_cost_sentences(found.plans, plan, found.seeded),
+        *uses.joint_cost_sentences(found.plans, plan, found.seeded),
         *apart,
-        *sentences.figures_sentences(found.figures),
+        *uses.figures_sentences(found.figures),
     ]
     return [*budget_lines(record, found.history, public=public), *total]
 
