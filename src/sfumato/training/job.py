@@ -162,6 +162,7 @@ class SourceJob(Job):
             "performance": self.performance.to_dict(),
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
+            "code": {},  # kept: the ledger commits to each field
             **self.step_facts,
         }
 
