@@ -116,9 +116,7 @@ def test_keys_that_are_none_or_that_others_may_read_are_refused(copy, key, tmp_p
         verify(copy, signer=tmp_path / "absent")
     (tmp_path / "owner.key").write_text("00" * 32)
     (tmp_path / "owner.key").chmod(0o600)
-    with pytest.raises(
-        SfumatoError, match=r"holds no signing key .* the owner's key signs nothing"
-    ):
+    with pytest.raises(SfumatoError, match=r"holds no signing key .* the owner's key signs nothing"):
         sign(copy, tmp_path / "owner.key")
     with pytest.raises(SfumatoError, match="holds no public key"):
         verify(copy, signer=key)

@@ -71,8 +71,8 @@ class AuditOutcome:
     """The outcome of an audit. It may be published: it follows from synthetic records alone.
 
     Args:
-        nominal: the promised epsilon.
-        bounds: lower bounds at the promise's delta; the first has the weakest assumptions.
+        nominal: the guaranteed epsilon.
+        bounds: lower bounds at the guarantee's delta; the first has the weakest assumptions.
         sure: the same bounds at confidence `SURE`. They decide whether there is an alarm.
         noise: whether the noise of each parameter is the plan's.
         plan: the fingerprint of the plan.
@@ -88,18 +88,18 @@ class AuditOutcome:
 
     @property
     def exceeds(self) -> bool:
-        """Whether a bound at confidence `SURE` lies above the promise."""
+        """Whether a bound at confidence `SURE` lies above the guarantee."""
         return any(bound.refutes(self.nominal) for bound in self.sure or self.bounds)
 
     @property
     def refuted(self) -> bool:
-        """Whether a bound at confidence `SURE` lies above the promise, or the noise is not the plan's. Either means
+        """Whether a bound at confidence `SURE` lies above the guarantee, or the noise is not the plan's. Either means
         that something is wrong."""
         return self.exceeds or (self.noise is not None and self.noise.has_fault)
 
     @property
     def doubtful(self) -> bool:
-        """Whether only a bound at its own confidence lies above the promise. Chance causes this with probability at
+        """Whether only a bound at its own confidence lies above the guarantee. Chance causes this with probability at
         most 1 - confidence."""
         return not self.exceeds and any(bound.refutes(self.nominal) for bound in self.bounds)
 

@@ -69,7 +69,7 @@ class Run(Measured):
         steps: the number of steps taken.
         kind: the kind of the source: "digits", "folder", ...
         uses: the number of this owner's runs on the data, including this one; 0 for public data.
-        seeded: the number of seeded runs among them. Their plans count, although they promise nothing.
+        seeded: the number of seeded runs among them. Their plans count, although they have no guarantee.
         joint_cost: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
         publishing: for each of the uses with the same unit that publishes figures, epsilon for each test image or user.
         other_units: the joint cost of runs with another unit, which does not add up with `together`.
@@ -131,7 +131,7 @@ def read(run: RunDirectory) -> Run:
 
 
 PRIVATE = "Measured on private data: keep it to yourself, and clear this output before the notebook is shown to others."
-"""The warning for figures that no promise covers."""
+"""The warning for figures that no guarantee covers."""
 
 
 HEADLINES = ("accuracy", "recall")
@@ -147,7 +147,7 @@ class RunSummary:
         state: "finished", "unfinished", or why it cannot be read.
         data: the requested source, or its kind.
         date: when the run ended, or began if it is unfinished; in UTC, from the dates of its files.
-        epsilon: of the statement, or of the plan if the run is unfinished; None if nothing is promised.
+        epsilon: of the statement, or of the plan if the run is unfinished; None if there is no guarantee.
         delta: likewise.
         figure: the name of `value`, "accuracy" or "recall"; None if nothing was measured.
         value: the figure on the test part.
@@ -193,7 +193,7 @@ def read_summary(path: Path) -> RunSummary:
     try:
         record = run.read_json(names.SETTINGS)
         finished = run.finished
-        promise = run.read_json(names.STATEMENT) if (run / names.STATEMENT).is_file() else _planned_budget(run)
+        stated = run.read_json(names.STATEMENT) if (run / names.STATEMENT).is_file() else _planned_budget(run)
         figures = run.read_json(names.EVALUATION) if (run / names.EVALUATION).is_file() else {}
         name = next((one for one in HEADLINES if isinstance(figures.get(one), float)), None)
         written = (run / (names.DONE if finished else names.SETTINGS)).stat().st_mtime
@@ -202,28 +202,28 @@ def read_summary(path: Path) -> RunSummary:
             state="finished" if finished else "unfinished",
             data=_data(record),
             date=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
-            epsilon=promise.get("epsilon"),
-            delta=promise.get("delta"),
+            epsilon=stated.get("epsilon"),
+            delta=stated.get("delta"),
             figure=name,
             value=None if name is None else figures[name],
-            public=_is_public(promise),
+            public=_is_public(stated),
         )
     except (SfumatoError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         return RunSummary(run=str(path), state=f"cannot be read ({error})")
 
 
 def _planned_budget(run: RunDirectory) -> dict[str, Any]:
-    """Epsilon and delta of an unfinished run's plan; empty if it will promise nothing."""
+    """Epsilon and delta of an unfinished run's plan; empty if it will have no guarantee."""
     if not (run / names.PLAN).is_file() or run.read_json(names.SETTINGS)["circumstances"]["seeded"]:
         return {}
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     return {"epsilon": plan.epsilon(), "delta": plan.delta}
 
 
-def _is_public(promise: Mapping[str, Any]) -> bool:
+def _is_public(stated: Mapping[str, Any]) -> bool:
     """Whether the measured figures may be shown: by the statement, or because all data were public."""
-    facts = promise.get("circumstances", promise)
-    return bool(facts.get("test_public", "published" in promise))
+    facts = stated.get("circumstances", stated)
+    return bool(facts.get("test_public", "published" in stated))
 
 
 def _data(record: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ SHOWS = "who vouches, not when, nor that it ran"
 SIGNED = "it is signed by the key in"
 SIGNED_FIELDS = ("purpose", "version", "statement", "model", "ledger")
 """The signed fields. A signature file also holds the public key and the signature."""
+SETTINGS_BOUND = f"the settings in {names.SETTINGS} are those that the ledger began with"
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
     "a record cannot prove its own honesty. The page (report.html){settings} and all measured figures are not "
@@ -58,10 +59,13 @@ class Verdict:
     """All checks of a run."""
 
     checks: tuple[Check, ...]
-    settings: bool = False
-    """Whether settings.json was present and checked against the ledger."""
     promises: bool = True
-    """Whether the statement promises anything: that of a seeded run does not."""
+    """Whether the statement gives a guarantee: that of a seeded run does not."""
+
+    @property
+    def settings(self) -> bool:
+        """Whether settings.json was present and checked against the ledger."""
+        return any(check.what == SETTINGS_BOUND for check in self.checks)
 
     @property
     def holds(self) -> bool:
@@ -69,7 +73,7 @@ class Verdict:
         return all(check.holds for check in self.checks)
 
     def __repr__(self) -> str:
-        nothing = "" if self.promises else "promises nothing, "
+        nothing = "" if self.promises else "no guarantee, "
         return f"Verdict(holds, {nothing}{len(self.checks)} checks)" if self.holds else f"Verdict({self.line})"
 
     @property
@@ -107,17 +111,16 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
         why = "has used no private data, so there is" if untrained else "was trained without privacy and has"
         raise SfumatoError(f"{run.path} {why} no guarantee", "there is nothing to verify")
     checks: list[Check] = []
-    bound = False
     with contextlib.suppress(_BrokenError):
-        bound = _run_checks(run, checks)
+        _run_checks(run, checks)
         if key is not None:
             with _checking(checks, f"{SIGNED} {signer}, which shows {SHOWS}"):
                 _check_signature(run, key)
-    return Verdict(checks=tuple(checks), settings=bound, promises=_has_guarantee(run))
+    return Verdict(checks=tuple(checks), promises=_has_guarantee(run))
 
 
 def _has_guarantee(run: RunDirectory) -> bool:
-    """Whether a run's statement promises anything. An unreadable statement is reported by the checks."""
+    """Whether a run's statement gives a guarantee. An unreadable statement is reported by the checks."""
     try:
         return run.read_json(names.STATEMENT)["promises"] is True
     except (SfumatoError, KeyError, TypeError):
@@ -243,8 +246,8 @@ def _check_signature(run: RunDirectory, public: Ed25519PublicKey) -> None:
         raise _BrokenError(f"the signature in {names.SIGNATURE} is not one by this key") from None
 
 
-def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
-    """Run all checks in order, up to the first failure. Returns whether the settings were checked."""
+def _run_checks(run: RunDirectory, checks: list[Check]) -> None:
+    """Run all checks in order, up to the first failure."""
     with _checking(checks, "plan and statement can be read"):
         plan, written = PrivacyPlan.from_dict(run.read_json(names.PLAN)), run.read_json(names.STATEMENT)
         facts = Circumstances.from_dict(written["circumstances"])
@@ -264,33 +267,25 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
         differs = f"{names.STATEMENT} differs from what plan and ledger give in"  # said before epsilon takes its time
         _require(same(written["circumstances"], facts.to_dict()), f"{differs} circumstances")
         workers = ProcessCounts.from_entries(entries)
-        promised = Statement(plan=plan, circumstances=facts, computed=workers)
-        odd = sorted({name for name, _ in _fields(written) ^ _fields(promised.to_dict())})
+        derived = Statement(plan=plan, circumstances=facts, computed=workers)
+        odd = sorted({name for name, _ in _fields(written) ^ _fields(derived.to_dict())})
         _require(not odd, f"{differs} {', '.join(odd)}")
     with _checking(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
-    bound = _settings(run, checks, entries[0].body, written)
+    if (run / names.SETTINGS).is_file():
+        with _checking(checks, SETTINGS_BOUND):
+            releases.require_unedited(run.read_json(names.SETTINGS), entries[0].body, written["circumstances"])
     _with_other_files(run, checks, record, facts)
     with _checking(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
-        carried = replace(promised, computed=None).to_dict()
+        carried = replace(derived, computed=None).to_dict()
         _require(same(inside, carried), f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
     if workers is not None:
         checks.append(Check(what=f"ledger and statement name the same processes: {workers.sentence}", holds=True))
     with _checking(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
         _require(gone, f"{names.RUN_KEY} still exists: anyone who has it can subtract the noise")
-    return bound
-
-
-def _settings(run: RunDirectory, checks: list[Check], opening: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
-    """Check the settings, if present. Returns whether they were checked."""
-    bound = (run / names.SETTINGS).is_file()
-    if bound:
-        with _checking(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
-            releases.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
-    return bound
 
 
 def _fields(data: Mapping[str, Any]) -> set[tuple[str, str]]:
@@ -363,8 +358,8 @@ def _sent(record: Record, taken: int, model: Path) -> None:
 def _published(run: RunDirectory, record: Record, facts: Circumstances, last: Mapping[str, Any]) -> None:
     """Check that the ledger has one line for the release, of the statement's table, and of the final model."""
     _require(facts.figures is not None, f"the statement does not mention the figures in the ledger or {names.FIGURES}")
-    promised = [] if facts.figures is None else [published.body(facts.figures, last["steps_taken"])]
-    _require(same(record.bodies[published.ENTRY], promised), "the ledger records other figures than the statement")
+    stated = [] if facts.figures is None else [published.body(facts.figures, last["steps_taken"])]
+    _require(same(record.bodies[published.ENTRY], stated), "the ledger records other figures than the statement")
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
