@@ -27,7 +27,7 @@ from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import Heading, RunDirectory, remove_temporary
-from sfumato.runs.owner import budgets, codes, sentences, uses
+from sfumato.runs.owner import budgets, store, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.store import History
 from sfumato.runs.run import PRIVATE, Measured, Run, read
@@ -252,7 +252,7 @@ def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirect
 
 def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str]:
     """Messages for the owner before the run begins."""
-    if (warning := sentences.declared_public_note(job.source)) is not None:
+    if (warning := uses.declared_public_note(job.source)) is not None:
         yield warning
     if isinstance(job, PublicJob):
         return
@@ -261,7 +261,7 @@ def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str
     yield from (f"note: {note}" for note in job.notes)
     yield from resume.earlier_use_notes(job, history)
     yield from option_notes(job)
-    yield from codes.unlisted_notes(source, pretraining_digests(source, job.settings))
+    yield from store.unlisted_notes(source, pretraining_digests(source, job.settings))
 
 
 def option_notes(job: PrivateJob) -> Iterator[str]:

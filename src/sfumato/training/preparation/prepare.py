@@ -27,8 +27,8 @@ from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.privacy.statements.circumstances import PREPARATION
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
-from sfumato.runs.owner.codes import refuse_trained_on
-from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
+from sfumato.runs.owner.store import refuse_trained_on
+from sfumato.training.inputs import features_alone, head_on_features, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
 from sfumato.training.parts.kept_weights import steps_to_keep
 from sfumato.training.parts.options import RunOptions, split
@@ -188,7 +188,7 @@ def _gradient(
         shape = (trunk.width,)
     recorded, objective = start.unfinished.recorded, settings.objective
     gradient = (UserGradient if of_users else ClippedGradient)(
-        module if trunk is None else OnFeatures(module, trunk.head),
+        module if trunk is None else head_on_features(module, trunk.head),
         weighted_loss(objective.loss, objective.class_prevalence, source.classes, device),
         max_norm=plan.max_norm,
         views=settings.augmentation.views,

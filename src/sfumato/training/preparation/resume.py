@@ -19,7 +19,7 @@ from sfumato.runs import pins, published, releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.openings import open_run
-from sfumato.runs.owner import codes, sentences, store, uses
+from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.store import History
 from sfumato.training.job import PUBLIC, UNTRAINED, Job, PlannedJob, PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
@@ -47,7 +47,7 @@ def begin(job: Job, run: RunDirectory, history: History | None = None) -> None:
         if isinstance(job, PlannedJob):
             record_use(job, run, identity, history)
         elif isinstance(job, PublicJob) and job.uses_data:
-            codes.remember_public(job.source)
+            store.remember_public(job.source)
 
 
 def owner_history(job: Job) -> History | None:
@@ -65,7 +65,7 @@ def record_use(job: PlannedJob, run: RunDirectory, identity: str, history: Histo
 def earlier_use_notes(job: PlannedJob, history: History | None) -> Iterator[str]:
     """Messages about the owner's other runs on these records; none for public records."""
     if history is not None:
-        yield from sentences.notes_before(job.identity, job.plan, history=history, **job.listed)
+        yield from uses.notes_before(job.identity, job.plan, history=history, **job.listed)
 
 
 def _begin_ledger(job: PlannedJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
