@@ -17,7 +17,7 @@ from sfumato.privacy.statements.display import rounded_up
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
     from sfumato.runs.owner.budgets import Account
-    from sfumato.runs.summaries import RunSummary
+    from sfumato.runs.run import RunSummary
 
 _OF_RESERVATION = (
     ("", "{number}"),
@@ -73,10 +73,10 @@ class Budget(PrintsJson):
 def _parts_of_account(account: Account) -> Iterator[str | Table]:
     """A budget and its history."""
     from sfumato.runs.owner.budgets import percent
-    from sfumato.runs.owner.sentences import disagreements
+    from sfumato.runs.owner.uses import disagreement_notes
 
     total = account.filter
-    yield from map(Note, disagreements())
+    yield from map(Note, disagreement_notes())
     yield account.description
     yield f"adjacency {total.adjacency}; plans add up by {total.rule}"
     for before, after in zip(account.totals, account.totals[1:], strict=False):
@@ -150,29 +150,29 @@ def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
     from sfumato.cli.running import with_option_names
     from sfumato.data import paths
     from sfumato.randomness import owner_key
-    from sfumato.runs.owner import sentences, uses
+    from sfumato.runs.owner import uses
     from sfumato.runs.owner.lines import NAMED, DataIdentity, place
 
     if spec.spec.startswith(NAMED):
         named = DataIdentity((), (place(spec.spec.removeprefix(NAMED)),))
-        return uses.uses_report(named), [*sentences.disagreements()]
+        return uses.uses_report(named), [*uses.disagreement_notes()]
     try:
         source = spec.open(owner_key())
         data = DataIdentity.from_source(source)
-        return uses.uses_report(data), [] if source.public else [*sentences.overlap_notes(uses.earlier_uses(data))]
+        return uses.uses_report(data), [] if source.public else [*uses.overlap_notes(uses.earlier_uses(data))]
     except SfumatoError as error:
         report = uses.uses_report(DataIdentity((), tuple(paths.places_of(spec.spec))))
         if not report["uses"]:
             raise
         why = with_option_names(f"{error.problem}; {error.remedy}", verb)
         console.note(f"note: {why}; only runs on data at this path are listed")
-        return report, [*sentences.disagreements()]
+        return report, [*uses.disagreement_notes()]
 
 
 def _parts_of_uses(source: str, report: dict[str, Any]) -> Iterator[str | Table]:
     """The uses as a table, and their totals in words."""
     from sfumato.runs.owner.budgets import runs_text
-    from sfumato.runs.owner.sentences import other_assignments, seeded_suffix
+    from sfumato.runs.owner.uses import other_assignments, seeded_suffix
 
     if not report["uses"]:
         yield f"no known run of yours used {source} as private data"
@@ -237,9 +237,9 @@ class Runs(PrintsJson):
 
     def run(self) -> None:
         """Find the runs and print them."""
-        from sfumato.runs import summaries
+        from sfumato.runs.run import find_runs
 
-        runs = summaries.find_runs(self.what)
+        runs = find_runs(self.what)
         broken = [run for run in runs if " (" in run.state]
         private = any(run.value is not None and not run.public for run in runs)
         console.show(

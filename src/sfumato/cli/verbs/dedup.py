@@ -157,7 +157,7 @@ class Dedup(EndsWithJson, ThreadsOption):
         """The pairs, with those that the backbone finds for images without a pair."""
         from sfumato.data import find_alike
         from sfumato.runs.checkpoint import stored_materials
-        from sfumato.runs.owner.codes import refuse_trained_on
+        from sfumato.runs.owner.store import refuse_trained_on
         from sfumato.training.caching import declarations_from
         from sfumato.training.computing import features_with_mirror
 
