@@ -130,7 +130,15 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         decided = by_method.get(experiment.chosen, _private)(experiment, source)
         return decided._replace(reasons=[*why, *decided.reasons])
 
-    def refuse_early(self, spec: SourceSpec | None = None) -> None:
+    def select_records(self, source: Source) -> Source:
+        """The source to train on, with at most `per_user` records of each user. Refuses a source without classes."""
+        from sfumato.experiment import users
+
+        source = users.cap_records(source, self.per_user)
+        source.require_classes("a training of embeddings")
+        return source
+
+    def check_source(self, spec: SourceSpec | None = None) -> None:
         """Refuse options that are impossible for any data, or for this source as declared."""
         from sfumato.privacy import User
 

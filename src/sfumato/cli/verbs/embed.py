@@ -15,8 +15,8 @@ from sfumato.experiment.settings import NoiseMade, Pair
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.embedding import EmbeddingTrial
     from sfumato.training.job import PrivateJob, PublicJob
+    from sfumato.training.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
     private: bool = False
     """The data are private, although the source is a public one."""
 
-    def trial(self) -> EmbeddingTrial:
+    def trial(self) -> Trial:
         """The requested training."""
-        from sfumato.training.embedding import EmbeddingTrial
+        from sfumato.training.trial import Trial
 
-        return EmbeddingTrial(
+        return Trial(
             experiment=EmbeddingExperiment(
                 **{field.name: getattr(self, field.name) for field in fields(EmbeddingExperiment)}
             ),
