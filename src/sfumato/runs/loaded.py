@@ -298,8 +298,7 @@ def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.
     """The model with the normalisation that its file describes, for the public examples in the file."""
     if kind is None or hasattr(model, models.EXAMPLES):
         return model
-    found = [value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES]
-    examples = (found or [torch.zeros(0)])[0] if kind in models.PUBLIC else None
+    examples = next((value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES), None)
     return models.replace_norms(model, kind, examples, at_once=False)
 
 

@@ -337,7 +337,7 @@ def test_a_recipe_that_says_private_is_private(call):
 
 def test_a_value_that_no_run_could_have_is_refused_beforehand(call, spots):
     command = f"sweep {spots} {QUICK} --search uncovered --output s --vary model=linear,lenet5"
-    assert "lenet5 needs images of at least 12" in call(command, status=1)
+    assert "side in pixels for lenet5 must be at least 12" in call(command, status=1)
     assert files(".") == {"spots.npz"}
 
 

@@ -170,7 +170,8 @@ def build(
         if source.cache.contents.backbone is not None:
             checkpoint.backbone_of(source.cache)
     if settings.norms.normalisation is not None:
-        _normalise(module, source, settings, key, examples)
+        inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
+        models.replace_norms(module, settings.norms.normalisation, inputs)
     if settings.network.head_deviation is not None or settings.network.head_bias is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial head", 0))
@@ -184,16 +185,6 @@ def build(
             "add classifier to it, or give head pretrained",
         )
     return module
-
-
-def _normalise(
-    module: nn.Module, source: Source, settings: Settings, key: RunKey, examples: PublicExamples | None
-) -> None:
-    """Replaces the model's normalisation layers as the settings say."""
-    inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key.seed("initial normalisation", 0))
-        models.replace_norms(module, settings.norms.normalisation, inputs)  # type: ignore[arg-type]
 
 
 def _check_cache(contents: Contents, settings: Settings) -> None:
