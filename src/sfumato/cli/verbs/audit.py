@@ -14,7 +14,7 @@ from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
-    from sfumato.runs.audit_outcomes import AuditOutcome
+    from sfumato.runs.published import AuditOutcome
     from sfumato.search.audit_subject import Subject
 
 

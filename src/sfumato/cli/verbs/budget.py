@@ -19,7 +19,7 @@ from sfumato.privacy.statements.display import rounded_up
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
     from sfumato.runs.owner.budgets import Account
-    from sfumato.runs.summaries import RunSummary
+    from sfumato.runs.run import RunSummary
 
 _OF_RESERVATION = (
     ("", "{number}"),
@@ -270,9 +270,9 @@ class Runs(PrintsJson):
 
     def run(self) -> None:
         """Find the runs and print them."""
-        from sfumato.runs import summaries
+        from sfumato.runs.run import find_runs
 
-        runs = summaries.find_runs(self.what)
+        runs = find_runs(self.what)
         broken = [run for run in runs if " (" in run.state]
         private = any(run.value is not None and not run.public for run in runs)
         console.show(

@@ -25,13 +25,13 @@ from sfumato.report import (
     WordEvaluation,
     page,
 )
-from sfumato.runs import audit_outcomes, published
 from sfumato.runs import directory as names
-from sfumato.runs.audit_outcomes import AuditOutcome
+from sfumato.runs import published
 from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.store import History
+from sfumato.runs.published import AuditOutcome
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts.options import budget_lines
 
@@ -220,7 +220,7 @@ def backbone_facts(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def audit_of(run: RunDirectory) -> Audit | None:
     """The audit of a run, for its report."""
-    found = audit_outcomes.read(run)
+    found = AuditOutcome.read(run)
     if found is None:
         return None
     observed = found.details["histograms"]
