@@ -19,7 +19,7 @@ from sfumato.experiment.clients import EmbeddingDecision, EmbeddingExperiment, P
 from sfumato.experiment.drift import second_group
 from sfumato.experiment.experiment import Decision, Experiment, forecast
 from sfumato.experiment.from_keywords import experiment_of, from_choices, refuse_budget, refuse_others, settings_of
-from sfumato.experiment.settings import Settings, refuse_noise
+from sfumato.experiment.settings import OWN_MODEL, Settings, refuse_noise
 from sfumato.experiment.to_recipe import request_of
 from sfumato.observers.observer import Observer
 from sfumato.observers.progress import NoProgress, Progress, default_progress, open_with_progress
@@ -28,7 +28,6 @@ from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import Heading, RunDirectory
 from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.runs.run import Run, read
-from sfumato.training.custom.code import CustomCode
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome
 from sfumato.training.parts.options import OPTIONS, RunOptions, split
@@ -152,12 +151,12 @@ class Trial:
         run: RunDirectory,
         progress: Progress,
         shared: SharedData | None = None,
-        own: CustomCode = CustomCode(),  # noqa: B008 - frozen
+        own: nn.Module | None = None,
     ) -> Any:
         """Prepares a run in this directory up to its first step. Reads the data if none are shared.
 
         Args:
-            own: the user's own code.
+            own: the user's own module, of which a copy is trained.
         """
         if not run.exists:
             run.require_free()
@@ -174,7 +173,7 @@ class Trial:
         if isinstance(decided, Decision):
             job, notes = prepare(own, source, decided.plan, decided.settings, start, **self.options), list[str]()
         else:
-            job = clients.prepare(source, decided, model=own.model, start=start, **self.options)
+            job = clients.prepare(source, decided, model=own, start=start, **self.options)
             notes = clients.notes_of(job)
         if not run.exists:
             for line in (*self.notes, *decided.reasons, *notes):
@@ -234,13 +233,6 @@ def train(
             that the other copy may have taken are counted as spent (`open_run`).
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
 
-            loss: a name, or a callable that returns a number for outputs (K, classes) and targets of one example's K
-            views, such as `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`: see `CustomCode`. Logits are read with
-            softmax, or with sigmoid for several labels.
-
-            optimizer: a name, a class such as `torch.optim.Adam`, or a callable that makes one from a list of
-            parameters. The schedule multiplies its learning rates.
-
             device, threads, micro_batch, precision: performance; they don't change the guarantee.
 
             keep: number of intermediate weights to save for `sfumato.aggregate` and intervals; None for the default, 0
@@ -259,7 +251,7 @@ def train(
     own_names = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS} - {"choices"}
     refuse_others(Experiment, choices, own_names)
     heading, progress = Heading(title=title), NoProgress() if is_follower() else default_progress(progress)
-    own, name, choices = CustomCode.from_arguments(model, choices)
+    own, name = (model, OWN_MODEL) if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices)
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
     run = RunDirectory(directory)
@@ -344,9 +336,8 @@ def embed(
 
     Errors: `SfumatoError` for anything that is refused, before anything is spent.
     """
-    own = CustomCode(model=model if isinstance(model, nn.Module) else None)
-    named = model if own.model is None else "module"
-    experiment = from_choices(EmbeddingExperiment, {"model": named, **choices})
+    own, name = (model, OWN_MODEL) if isinstance(model, nn.Module) else (None, model)
+    experiment = from_choices(EmbeddingExperiment, {"model": name, **choices})
     options = {"budget": budget, "keep": keep}
     trial = Trial(experiment=experiment, source=source, device=device, threads=threads, options=options)
     run, progress = RunDirectory(directory), default_progress(progress)
