@@ -63,7 +63,10 @@ def test_shares_that_are_none_are_refused(shares, message):
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ({"norml": 0.9, "odd": 0.1}, "names 'norml', which is not a class; did you mean 'normal'"),
+        (
+            {"norml": 0.9, "odd": 0.1},
+            "must be one of normal, odd; got 'norml'; did you mean normal",
+        ),
         ({"odd": 1.0}, "has no share for the class 'normal'"),
     ],
 )
@@ -176,7 +179,7 @@ def test_a_budget_takes_them_too(spots):
 
 
 def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan):
-    with pytest.raises(SfumatoError, match="names 'cat', which is not a class"):
+    with pytest.raises(SfumatoError, match="names must be one of 0, 1, 2, 3; got 'cat'"):
         prepare(None, spots, plan, Settings(model="linear", learning_rate=1.0, class_prevalence={"cat": 0.5, "0": 0.5}))
     with pytest.raises(SfumatoError, match="class_prevalence is for private training"):
         PublicTraining(settings=Settings(model="linear", **SETTINGS), steps=3, batch_size=5)
