@@ -85,13 +85,17 @@ def _checked(
     return converted[0] if converted else None
 
 
-def _finite(name: str, value: object, remedy: str) -> float:
+def _number(name: str, value: object, remedy: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (float, numbers.Integral)):
         raise SfumatoError(f"{name} must be a number, got {shortened(repr(value))}", remedy)
     try:
-        result = float(value)
+        return float(value)
     except OverflowError:
-        result = math.inf
+        return math.inf
+
+
+def _finite(name: str, value: object, remedy: str) -> float:
+    result = _number(name, value, remedy)
     if not math.isfinite(result):
         raise SfumatoError(f"{name} must be a finite number, got {shortened(value)}", remedy)
     return result
@@ -136,26 +140,25 @@ def below_one(*, optional: bool = False, remedy: str = "give a number in [0, 1)"
 
 
 def within(
-    least: float,
-    most: float,
-    /,
-    *,
-    optional: bool = False,
-    remedy: str = "give one within these bounds",
-    **values: object,
+    least: float | None, most: float | None, /, *, optional: bool = False, remedy: str | None = None, **values: object
 ) -> float:
-    """Finite numbers from `least` to `most`.
+    """Numbers from `least` to `most`, either of which may be None.
 
     >>> within(1, 4, zoom=8)
     Traceback (most recent call last):
     sfumato._checks.SfumatoError: zoom must lie between 1 and 4, got 8; give one within these bounds
+    >>> within(None, 10, bands=12)
+    Traceback (most recent call last):
+    sfumato._checks.SfumatoError: bands must be at most 10, got 12; give a smaller one
     """
-    claim = lambda x: least <= x <= most, f"lie between {_bound(least)} and {_bound(most)}"
-    return _checked(values, _finite, claim, optional=optional, remedy=remedy)
-
-
-def _bound(end: float) -> str:
-    return f"{end:,}" if isinstance(end, int) else f"{end:g}"
+    low, high = (None if end is None else f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (least, most))
+    words, usual = f"lie between {low} and {high}", "one within these bounds"
+    if low is None or high is None:
+        words, usual = (
+            (f"be at most {high}", "a smaller one") if low is None else (f"be at least {low}", "a larger one")
+        )
+    claim = lambda x: (least is None or x >= least) and (most is None or x <= most), words
+    return _checked(values, _number, claim, optional=optional, remedy=remedy or f"give {usual}")
 
 
 def whole_number(

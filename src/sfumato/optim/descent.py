@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sfumato._checks import SfumatoError, one_of, positive, positive_integer, whole_number, within
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer, within
 from sfumato._choices import choice
 
 LARGEST_RATE = 3e38
@@ -42,10 +42,8 @@ class Descent:
     def __post_init__(self) -> None:
         positive(learning_rate=self.learning_rate, remedy="give a number such as 0.5")
         positive(pretrained_rate=self.pretrained_rate, remedy="give a number such as 0.1")
-        if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
-            raise SfumatoError(
-                f"learning_rate {self.learning_rate!r} exceeds the range of float32", "give a number such as 0.5"
-            )
+        largest = self.learning_rate * max(1.0, self.pretrained_rate)
+        within(None, LARGEST_RATE, learning_rate=largest, remedy="give a number such as 0.5")
         if isinstance(self.trainable, str):
             raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
         object.__setattr__(self, "trainable", tuple(self.trainable))
@@ -79,8 +77,9 @@ def check_schedule(name: str, *, steps: int | None, warmup: int = 0) -> None:
     """Refuses what `schedule` refuses; if `steps` is None, only what it refuses for any number of steps."""
     one_of(SCHEDULES, schedule=name)
     positive_integer(optional=True, steps=steps)
-    most = None if steps is None else steps - 1
-    whole_number(least=0, most=most, warmup=warmup, remedy="give fewer steps than the run has, or 0")
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0 or (steps is not None and warmup >= steps):
+        most = "" if steps is None else f" to steps - 1 = {steps - 1}"
+        raise SfumatoError(f"warmup must be a whole number from 0{most}, got {warmup!r}", "give fewer, or 0")
 
 
 def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float]:

@@ -50,7 +50,7 @@ class PrivacyFilter:
         fraction(delta=self.delta, remedy="give a number such as 1e-5, well below 1/N")
         one_of(UNITS, unit=self.unit)
         one_of(ADJACENCIES, adjacency=self.adjacency)
-        within(1.01, math.inf, order=self.order)
+        within(1.01, None, order=self.order)
 
     @classmethod
     def for_total(cls, *, epsilon: float, delta: float, **others: Any) -> PrivacyFilter:

@@ -184,7 +184,6 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
 
     def _check_test(self, classes: tuple[str, ...], share: float | None, *, exclusive: bool) -> None:
         """Refuse an unknown class, and options of a test without a class, before anything is measured."""
-        shares = {"threshold": self.threshold, "prevalence": share}
         refuse_given("is for embeddings, but the model is a classifier", far=self.far)
         if not exclusive:
             refuse_given("is for models with one class per image", label_sets=self.label_sets)
