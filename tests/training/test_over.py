@@ -26,7 +26,7 @@ from sfumato.training.preparation.estimate import average_bytes
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.step import PrivateStep
-from sfumato.training.steps import private_training_steps, PublicSteps
+from sfumato.training.steps import PublicSteps, private_training_steps
 from tests.killed import killed
 
 STEPS = 7

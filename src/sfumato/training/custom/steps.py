@@ -49,7 +49,7 @@ class LoopInputs:
     """The records of a custom loop as the arguments of its gradient, in micro-batches."""
 
     def __init__(self, job: LoopJob):
-        self.job, self.units = job, job.records.count
+        self.job, self.device, self.units = job, job.device, job.records.count
 
     def micro_batches(
         self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
@@ -61,7 +61,7 @@ class LoopInputs:
         before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
         try:
             for place in workers.deal(step, participants, [max(one.size for one in piece) for piece in pieces]):
-                batch = tree_map(lambda tensor: tensor.to(job.device), records.batch(*pieces[place]))
+                batch = tree_map(lambda tensor: tensor.to(self.device), records.batch(*pieces[place]))
                 torch.manual_seed(key.seed("model", step, str(before[place])))
                 names = records.names(pieces[place][0])
                 yield *batch, dropout_keys(key, step, names) if job.gradient.uses_keys else None
@@ -87,7 +87,7 @@ class LoopSteps(PrivateTrainingSteps):
         job = self.inputs.job
         refuse_unready(job.given, job.with_state)
         with (
-            _devices.fork_rng(job.device),
+            _devices.fork_rng(self.inputs.device),
             own_errors(f"model, loss or data set fail in step {step + 1}", *job.tried),
         ):
             return super().__call__(step, state)
