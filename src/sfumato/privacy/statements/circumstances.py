@@ -140,13 +140,9 @@ class Circumstances:
     rounds: int = 0
 
     def __post_init__(self) -> None:
-        unknown = set(self.read) - set(FACT_NAMES)
-        if unknown:
-            raise SfumatoError(f"read names unknown facts {sorted(unknown)}", f"use {', '.join(FACT_NAMES)}")
-        for name in self.origins:
-            one_of("origins", name, tuple(ORIGINS))
-        for name in self.own_code:
-            one_of("own_code", name, OWN_CODE)
+        for name, allowed in (("read", FACT_NAMES), ("origins", ORIGINS), ("own_code", OWN_CODE)):
+            for value in getattr(self, name):
+                one_of(name, value, allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""

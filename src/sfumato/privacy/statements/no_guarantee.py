@@ -33,7 +33,6 @@ class NoGuarantee(StatementBase):
 
     @property
     def sentence(self) -> str:
-        """A sentence that says there is no guarantee."""
         return (
             f"{OPENING} without privacy on {self._data}, and may reveal any example of them. It may be the start of "
             "private training on other data."
@@ -44,7 +43,6 @@ class NoGuarantee(StatementBase):
         return "a published collection" if self.published else "data that their owner declared public"
 
     def to_dict(self) -> dict[str, Any]:
-        """The statement as JSON-ready data; epsilon is null."""
         named = [words for name, words in ORIGINS.items() if name in self.origins and name in _NAMED]
         return {
             "sentence": self.sentence,
@@ -80,7 +78,6 @@ class ClippedWithoutNoise(NoGuarantee):
 
     @property
     def sentence(self) -> str:
-        """A sentence that says there is no guarantee although updates were clipped."""
         return (
             f"{OPENING} by {self.method}, with clipped updates and without noise, on {self._data}. Clipping "
             "alone protects nobody: the model may reveal any example of them. It may be the start of private training "
@@ -88,7 +85,6 @@ class ClippedWithoutNoise(NoGuarantee):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The statement as JSON-ready data; epsilon is null."""
         return super().to_dict() | {"method": self.method}
 
 
@@ -110,7 +106,6 @@ class DisprovedClaim(NoGuarantee):
 
     @property
     def sentence(self) -> str:
-        """A sentence that says there is no guarantee, although the method claims it."""
         epsilon, delta = self.claimed
         return (
             f"{OPENING} by {self.method}, whose claim, here epsilon {epsilon:.3g} at delta {delta:g}, does not hold: "
@@ -118,7 +113,6 @@ class DisprovedClaim(NoGuarantee):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The statement as JSON-ready data; epsilon is null."""
         epsilon, delta = self.claimed
         return super().to_dict() | {
             "claimed": {"epsilon": epsilon, "delta": delta},
@@ -147,7 +141,6 @@ class NoPrivateData(NoGuarantee):
 
     @property
     def sentence(self) -> str:
-        """A sentence that no private data were used."""
         behind = " For the data behind the weights of its features, see what is not covered." if self.origins else ""
         return (
             "This model has used no private data: it consists of fixed features and a public projection of them, the "
@@ -155,7 +148,6 @@ class NoPrivateData(NoGuarantee):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The statement as JSON-ready data; epsilon is null."""
         data = super().to_dict()
         lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in self.read]
         if not self.test_public:

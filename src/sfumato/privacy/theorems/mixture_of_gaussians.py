@@ -56,7 +56,6 @@ class MixedGaussians(RepeatedSteps):
 
     @property
     def coarsening(self) -> float:
-        """Finer if a step's losses are tiny, wider if they spread far: a hundred to a million grid points."""
         typical = self.records * self.probability / self.sigma
         reach = _curve(self.sigma, self.probability, self.records).losses[-1]
         return max(min(1.0, typical / 0.003), reach / 10, math.sqrt(self.steps) * typical / 20)

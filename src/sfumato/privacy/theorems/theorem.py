@@ -43,7 +43,6 @@ class RepeatedSteps(Part):
     steps: int
 
     def and_then(self, other: Part) -> Part | None:
-        """Merge with more steps of the same release."""
         if isinstance(other, type(self)) and replace(other, steps=self.steps) == self:
             return replace(self, steps=self.steps + other.steps)
         return None
@@ -53,7 +52,6 @@ class RepeatedSteps(Part):
         """The privacy loss distribution of one step."""
 
     def repeats(self, width: float) -> tuple[Repeats]:
-        """One step's distribution, repeated `steps` times."""
         return ([(_step_distribution(replace(self, steps=1), width), self.steps)],)
 
 
