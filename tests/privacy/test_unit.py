@@ -147,7 +147,7 @@ def test_losses_of_users_compose_however_they_are_drawn_and_not_with_those_of_ex
     [
         (lambda: User(at_most=0), "at_most must be"),
         (lambda: User(per_step=0), "per_step must be"),
-        (lambda: User(at_most=3, per_step=4), "per_step must be at most 3, got 4"),
+        (lambda: plan(User(at_most=3, per_step=4)), "per_step must be at most 3, got 4"),
         (
             lambda: PrivacyPlan.from_dict(plan(SHOWN).to_dict() | {"per_step": 11}),
             "per_step must be at most 10",

@@ -112,8 +112,6 @@ class User:
                 positive_integer(name, value, remedy=f"give how many records of each user are {of}")
         true_or_false("clients", self.clients)
         true_or_false("grouped", self.grouped)
-        if self.per_step is not None and self.at_most is not None:
-            within("per_step", self.per_step, None, self.at_most, remedy="give at most the records kept of each user")
         for wrong, problem in (
             (self.clients and self.per_step is not None, "per_step is for users who are sampled, not for clients"),
             (self.grouped and not self.clients, "grouped is for virtual clients"),
@@ -140,7 +138,9 @@ class User:
         return "group" if self.grouped else "person"
 
     def check(self, population: int) -> None:
-        """Refuses more groups than users."""
+        """Refuses more groups than users, and more records shown in a step than are kept."""
+        if self.per_step is not None and self.at_most is not None:
+            within("per_step", self.per_step, None, self.at_most, remedy="give at most the records kept of each user")
         if self.users is not None:
             within("users", self.users, population, None, remedy="give at least as many users as groups")
 
