@@ -16,7 +16,7 @@ from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import DriftingPoisson
 from sfumato.privacy.participation.drifting_poisson import Counts
 from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian, SampledGaussians
-from sfumato.privacy.theorems.theorem import Plan, Theorem, grid
+from sfumato.privacy.theorems.theorem import Plan, Theorem
 
 MOST = 200
 """The most probabilities that are accounted for separately. If there are more, neighbours are merged (`_coarsened`)."""
@@ -171,7 +171,7 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.connect_dots import connect_dots
+    from sfumato.privacy.theorems.sampled_losses import connect_dots, grid
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(step.ends[0], step.ends[1], width)
@@ -185,7 +185,7 @@ def _added(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.connect_dots import connect_dots
+    from sfumato.privacy.theorems.sampled_losses import connect_dots, grid
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)

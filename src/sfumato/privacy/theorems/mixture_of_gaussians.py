@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sfumato.privacy.theorems.theorem import RepeatedSteps, grid
+from sfumato.privacy.theorems.theorem import RepeatedSteps
 
 NEGLIGIBLE = 1e-20
 """The per-step probability of record counts that are cut off. It is added to delta."""
@@ -70,7 +70,7 @@ class MixedGaussians(RepeatedSteps):
         from dp_accounting.pld import privacy_loss_distribution
         from scipy.special import log_ndtr, logsumexp
 
-        from sfumato.privacy.theorems.connect_dots import connect_dots
+        from sfumato.privacy.theorems.sampled_losses import connect_dots, grid
 
         counts, masses, lost = _weights(self.records, self.probability)
         sigma, curve = self.sigma, _curve(self.sigma, self.probability, self.records)
