@@ -21,7 +21,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
-from sfumato.data.paths import UnreadableError, refuse_too_large, several_images, too_large, unreadable
+from sfumato.data.paths import refuse_too_large, several_images, too_large, unreadable
 from sfumato.data.readers import dicom
 
 _ALWAYS = (
@@ -331,6 +331,6 @@ def image_errors(path: Path | str) -> Iterator[None]:
     except Image.UnidentifiedImageError:
         lacks = Path(path).suffix.lower() in (".heic", ".heif") and "HEIF" not in pillow_formats()
         remedy = "pip install pillow-heif" if lacks else "replace the file, or remove it"
-        raise UnreadableError(f"{str(path)!r} is not a readable image", remedy) from None
+        raise unreadable(repr(str(path)), "is not a readable image", remedy) from None
     except Exception:  # decoders raise a dozen types for broken files
         raise unreadable(f"image {str(path)!r}") from None

@@ -1,23 +1,31 @@
 """npz:PATH - arrays in one NumPy archive: x_train y_train x_test y_test, or x y, or those of MedMNIST; images, or texts
-as numbers."""
+as numbers. Archives are read without unpickling and within memory limits."""
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format
 
 from sfumato._checks import SfumatoError
+from sfumato._files import path_errors, refuse_special
+from sfumato._systems import memory_limit
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
-from sfumato.data.classes import to_nfc
-from sfumato.data.declared import Labels, Order, Texts
+from sfumato.data.classes import missing, no_class, refuse_unwritable, renumber_labels, to_nfc, user_name
+from sfumato.data.declared import Labels, Order, Texts, check_size
+from sfumato.data.decoding import prepare_array
 from sfumato.data.levels import Levels, undeclared
-from sfumato.data.readers import numpy_archive
 from sfumato.data.readers.listing import refuse_empty
-from sfumato.data.readers.numpy_archive import checked_column, columns_among, malformed, out_of_range, parts_of
 from sfumato.data.readers.table import load_numbers
-from sfumato.data.record_users import BY_CLASS, check_by_class, record_in_test, refuse_several
+from sfumato.data.record_users import BY_CLASS, SEPARATOR, check_by_class, codes_of, record_in_test, refuse_several
+from sfumato.data.records import Records, numbered
 from sfumato.data.source import Parts
 from sfumato.data.subsets import MARK
 
@@ -52,9 +60,74 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, names = numpy_archive.read(file, where, _wanted, lambda headers: _require_forms(headers, where, order))
-    notes = class_lists.notes_on_parts(["test", *(["validation"] if "val_images" in names else [])], where)
-    return parts_from_arrays(arrays, order, where=where, filtered=MARK in names, notes=notes)
+    with _open_archive(file, where) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        wanted, columns = _wanted(members, where)
+        chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | columns
+        _require_forms(_headers(archive, chosen, where), where, order)
+        arrays = {name: _array(archive, member) for name, member in chosen.items()}
+    notes = class_lists.notes_on_parts(["test", *(["validation"] if "val_images" in members else [])], where)
+    return parts_from_arrays(arrays, order, where=where, filtered=MARK in members, notes=notes)
+
+
+@contextmanager
+def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
+    """Opens the archive. Errors name it."""
+    with path_errors(where, "correct the path after npz:", "give the .npz file, or use folder:"):
+        refuse_special(paths.status(file), where)
+        with file.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise SfumatoError(f"{where} is not an npz archive, or is truncated", "write it with numpy.savez")
+            try:
+                with zipfile.ZipFile(stream) as archive:
+                    yield archive
+            except SfumatoError:
+                raise
+            except MemoryError:
+                problem = f"{where} unpacks to more than the free memory"
+                raise SfumatoError(problem, "free some, or save less") from None
+            except Exception:  # zipfile, its decoders and the reading of headers raise a dozen types
+                raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+
+
+def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> dict[str, np.ndarray]:
+    """Zeros of the arrays' shapes and types, which take no memory. Refuses arrays that do not fit in memory."""
+    headers: dict[str, np.ndarray] = {}
+    for name, member in members.items():
+        with archive.open(member) as stream:
+            old = format.read_magic(stream) == (1, 0)
+            shape, _, dtype = (format.read_array_header_1_0 if old else format.read_array_header_2_0)(stream)
+            if dtype.hasobject:
+                raise SfumatoError(
+                    f"{where} holds pickled objects, which can run code when they are read",
+                    "save plain arrays: images as uint8, labels as integers, classes as text",
+                )
+            headers[name] = np.broadcast_to(np.zeros((), dtype), shape)
+            held = archive.getinfo(member).file_size - stream.tell()
+        if held != headers[name].nbytes and headers[name].nbytes <= memory_limit():
+            raise ValueError("the header describes another array")
+    if sum(array.nbytes for array in headers.values()) > memory_limit():
+        largest, most = max(((name, array.nbytes) for name, array in headers.items()), key=lambda entry: entry[1])
+        raise SfumatoError(
+            f"{where} unpacks to more than the available memory, {largest} alone to {most / 1e9:,.1f} GB",
+            "save fewer or smaller images, or files, which are read when needed (folder: or csv:)",
+        )
+    return headers
+
+
+def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+    with archive.open(member) as stream:
+        return format.read_array(stream, allow_pickle=False)
+
+
+def malformed(name: str, array: np.ndarray, wanted: str, remedy: str) -> SfumatoError:
+    """The error for an array of another type, shape or content than is read."""
+    return SfumatoError(f"{name} must be {wanted}, got {array.dtype} {array.shape}", remedy)
+
+
+def out_of_range(name: str, value: float) -> SfumatoError:
+    """The error for a floating-point image with a value outside [0, 1]."""
+    return SfumatoError(f"{name} holds {value:g}, outside [0, 1]", "give uint8 from 0 to 255, or scale to [0, 1]")
 
 
 def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, **reading: Any) -> Parts:
@@ -66,15 +139,17 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
     """
     declared = order.declared.labels
     arrays, names = _checked(arrays, where, order)
-    multilabel = any(array.ndim == 2 for name, array in arrays.items() if name.startswith("y"))
+    for letter, kind in (("x", "images"), ("y", "labels")):
+        columns = [array for name, array in arrays.items() if name.startswith(letter)]
+        shapes = {str(array.shape[1:]) for array in columns if letter == "y" or array.ndim > 2}
+        if len(shapes) > 1:
+            problem = f"the two arrays of {kind} of {where} differ in shape: {' and '.join(sorted(shapes))}"
+            raise SfumatoError(problem, "save both in one shape")
+    multilabel = columns[0].ndim == 2
     if multilabel:
         arrays, classes, listed = _several(arrays, names, declared, where)
     else:
-        if declared.label_columns is not None:
-            raise SfumatoError(
-                f"`label_columns` are declared, and {where} has one label per image",
-                "save y as rows of 0 and 1, or leave them out",
-            )
+        declared.refuse_columns(where)
         classes, listed = _classes(arrays, names, declared, where)
     has_own_split = "x" not in arrays
     of_texts = arrays["x_train" if has_own_split else "x"].ndim == 2
@@ -90,10 +165,6 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
         for name in ("y_train", "y_test"):
             arrays[name] = class_lists.renumber_labels(arrays[name], names or classes, declared.classes, where)
         return load_numbers(arrays, order, where, classes=classes, **keywords)
-    shapes = {array.shape[1:] for array in arrays.values() if array.ndim == 4}
-    if len(shapes) > 1:
-        listing = " and ".join(map(str, sorted(shapes)))
-        raise SfumatoError(f"the two image arrays of {where} differ in shape: {listing}", "save both in one shape")
     sides = {
         side: {field: arrays[f"{name}_{side}"] for field, name in _FIELDS.items() if f"{name}_{side}" in arrays}
         for side, _ in _SIDES
@@ -166,13 +237,11 @@ def _require_forms(arrays: dict[str, np.ndarray], where: str, order: Order) -> t
         if not _are_texts(arrays[images], order.declared.texts):
             _require_images(arrays[images], f"{images} of {where}", order.declared.pixels.levels)
         _require_labels(arrays[labels], f"{labels} of {where}")
-        counts = len(arrays[images]), len(arrays[labels])
-        if counts[0] != counts[1]:
-            raise SfumatoError(
-                f"{images} of {where} holds {counts[0]} images and {labels} {counts[1]} labels",
-                "save one label for each image",
-            )
-        refuse_empty(counts[0], f"{images} of {where}")
+        count = len(arrays[images])
+        if len(arrays[labels]) != count:
+            wanted_labels = f"{count} labels, one for each image"
+            raise malformed(f"{labels} of {where}", arrays[labels], wanted_labels, "save one label for each image")
+        refuse_empty(count, f"{images} of {where}")
     return wanted, columns
 
 
@@ -231,7 +300,7 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
         labels = labels.astype(np.int64)
     for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label <= np.iinfo(np.int64).max:
-            raise SfumatoError(f"{name} of {where} holds the label {label}", "number the classes from 0")
+            raise no_class(f"{name} of {where} holds", label)
     return labels.astype(np.int64)
 
 
@@ -252,10 +321,7 @@ def _several(
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...], bool]:
     """The arrays with the selected label columns, the labels' names, and whether the names were given."""
     matrices = {name: array for name, array in arrays.items() if name.startswith("y")}
-    widths = {array.shape[1:] for array in matrices.values()}
-    if len(widths) > 1:
-        raise SfumatoError(f"the two arrays of labels of {where} differ in shape", "save both in one shape")
-    ((width,),) = widths
+    width = next(iter(matrices.values())).shape[1]
     if declared.classes is not None:
         raise SfumatoError(
             f"classes are declared, but {where} has {width} labels per image", "name them with `label_columns`"
@@ -270,8 +336,7 @@ def _several(
         subject = f"classes of {where} names" if names else "`label_columns` names"
         raise SfumatoError(f"{subject} {len(every)} labels, but {where} has {width}", "name each one")
     if names is not None and chosen is not None:
-        for name in (name for name in chosen if name not in names):
-            raise SfumatoError(f"`label_columns` names {name!r}, but {where} has no such label", "name one of its own")
+        declared.require_columns(names, where)
         places = [names.index(name) for name in chosen]
         arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
     named = chosen or names
@@ -288,8 +353,128 @@ def _classes(
         class_lists.require_named(largest, len(listed), f"{where} holds", first=0)
         return declared.classes or listed, True
     if largest >= sum(map(len, labels)):
-        raise SfumatoError(
-            f"{where} holds the label {largest}, more than it has images",
-            "number the classes 0, 1, 2, ... without gaps",
-        )
+        raise no_class(f"{where} holds", largest)
     return tuple(str(number) for number in range(largest + 1)), False
+
+
+def parts_of(
+    sides: Mapping[str, Mapping[str, Any]],
+    order: Order,
+    *,
+    names: tuple[str, ...],
+    where: str,
+    classes: tuple[str, ...] | None = None,
+    size_rule: str = "the data set's own",
+    **reading: Any,
+) -> Parts:
+    """Both parts with images at the declared size, and the larger training images if requested.
+
+    Args:
+        sides: for "train" and "test" the images (N, H, W, C), uint8 or 16 bits, their labels, and further fields of
+            `Records`.
+        names: class names; labels are positions in it.
+        where: name of the data set in errors.
+        classes: the class list; None for the declared one, or else `names`.
+        size_rule: how the size was chosen if it was not declared.
+        reading: further fields of `Reading`.
+    """
+    declared, names = order.declared, tuple(map(to_nfc, names))
+    height, width, depth = sides["train"]["images"].shape[1:]
+    shorter = min(height, width)
+    size = declared.pixels.size or check_size(shorter, "declare a size to resize the images to")
+    channels, levels = declared.pixels.channels or depth, declared.pixels.levels
+
+    def part(images: np.ndarray, labels: np.ndarray, **columns: Any) -> Records:
+        pixels = _to_eight_bits(images, levels)
+        if labels.ndim == 1:
+            labels = renumber_labels(labels, names, declared.labels.classes, where)
+        # The first code is of the stored values, so it does not depend on the levels.
+        codes = codes_of(order.owner_key, images, pixels)
+        return Records(
+            images=prepare_array(pixels, size=size, channels=channels), labels=labels, codes=codes, **columns
+        )
+
+    train, test = (part(**sides[name]) for name in ("train", "test"))
+    side = declared.purpose.larger_side(size) if shorter > size else None
+    zoomed = None
+    if side is not None:
+        originals = _to_eight_bits(sides["train"]["images"], levels)
+        zoomed = replace(train, images=prepare_array(originals, size=side, channels=channels))
+    return Parts(
+        train=train,
+        test=test,
+        zoomed=zoomed,
+        classes=classes or declared.labels.classes or names,
+        size_rule="declared" if declared.pixels.size else size_rule,
+        cropped_share=1 - shorter / max(height, width),
+        **reading,
+    )
+
+
+def _to_eight_bits(images: np.ndarray, levels: Levels | None) -> np.ndarray:
+    if images.dtype == np.uint8 or levels is None:
+        return images
+    result = np.empty(images.shape, np.uint8)
+    for index, image in enumerate(images):
+        result[index] = levels.apply(image, f"image {index}")
+    return result
+
+
+_SINGULAR = {"users": "user", "groups": "group"}
+
+
+def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> dict[str, str]:
+    """The members of an archive with further columns, such as `users_train`, under their normal names.
+
+    Args:
+        members: members of the archive by array name.
+        sides: suffixes of a column's name: "_train" and "_test", or "".
+        where: name of the archive in errors.
+    """
+    columns: dict[str, str] = {}
+    for side in sides:
+        for name, singular in _SINGULAR.items():
+            spelt = [spelling for spelling in (name + side, singular + side) if spelling in members]
+            if len(spelt) > 1:
+                raise SfumatoError(f"{where} has both {spelt[0]} and {spelt[1]}", "leave one of them out")
+            if spelt:
+                columns[name + side] = members[spelt[0]]
+    needed = {f"groups{side}": f"users{side}" for side in sides} | {"users_test": "users_train"}
+    for name, other in needed.items():
+        if name in columns and other not in columns:
+            raise SfumatoError(f"{where} has {name} but no {other}", f"save {other} as well")
+    return columns
+
+
+def checked_column(column: np.ndarray, name: str, where: str, images: int) -> np.ndarray:
+    """A checked column (N,): users and groups as text in composed form."""
+    title = f"{name} of {where}"
+    if name.startswith("users"):
+        return _users(column, title, images)
+    numbers, groups = numbered(_texts(column, title, images))
+    return np.array([to_nfc(name) for name in groups], np.str_)[numbers]
+
+
+def _users(users: np.ndarray, title: str, images: int) -> np.ndarray:
+    """Text (N,), the user of each image."""
+    if users.ndim == 2:
+        for row, row_users in enumerate(users.tolist()):
+            if len(named := [str(name) for name in row_users if str(name)]) > 1:
+                refuse_several(SEPARATOR.join(named), f"image {row} of {title}")
+    numbers, names = numbered(_texts(users, title, images))
+    for name, row in zip(names, np.unique(numbers, return_index=True)[1].tolist(), strict=True):
+        refuse_several(name, f"image {row} of {title}")
+    return np.array([user_name(name) for name in names], np.str_)[numbers]
+
+
+def _texts(texts: np.ndarray, title: str, images: int) -> np.ndarray:
+    """Text (N,). Whole numbers become decimal digits, so that an archive names users like a table."""
+    if texts.shape != (images,) or texts.dtype.kind not in "iuU":
+        wanted = f"{images} whole numbers or texts, one for each image"
+        raise malformed(title, texts, wanted, "save numpy.array(['ann', 'bob', ...]), or numbers")
+    texts = texts.astype(np.str_)
+    for name in np.unique(texts).tolist():
+        if not name.strip():
+            raise missing(f"image {np.flatnonzero(texts == name)[0]} of {title}", "name")
+        refuse_unwritable(name, f"{title}: the name")
+    return texts

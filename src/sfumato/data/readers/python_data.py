@@ -25,10 +25,9 @@ from sfumato.data import decoding
 from sfumato.data.classes import declared_names, notes_on_parts, part_by_name, test_part
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
-from sfumato.data.readers.arrays import parts_from_arrays
+from sfumato.data.readers.arrays import malformed, out_of_range, parts_from_arrays
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import ListingBuilder, refuse_empty
-from sfumato.data.readers.numpy_archive import malformed, out_of_range
 from sfumato.data.record_users import refuse_several
 from sfumato.data.source import Parts
 
@@ -95,24 +94,20 @@ def refuse(value: Any) -> NoReturn:
     if isinstance(value, os.PathLike):
         parse(os.fspath(value))
     members = value if isinstance(value, (tuple, list)) else value.values() if isinstance(value, Mapping) else (value,)
-    for loader in filter(is_loader, members):
-        raise SfumatoError(
-            f"a {type(loader).__name__} draws batches, but the plan itself samples the participants of each step",
-            "give its `.dataset`",
-        )
-    if (
+    form, remedy = f"a {type(value).__name__}", f"give {TAKEN}"
+    if loaders := [*filter(is_loader, members)]:
+        form = f"a {type(loaders[0]).__name__}"
+        remedy = "give its `.dataset`: the plan itself samples the participants of each step"
+    elif (
         isinstance(value, Iterator)
         or _is_instance("datasets", ("IterableDataset", "IterableDatasetDict"), value)
         or _is_instance("torch.utils.data", "IterableDataset", value)
+        or (hasattr(value, "__getitem__") and not hasattr(value, "__len__"))
     ):
-        raise SfumatoError(
-            f"a {type(value).__name__} is read from its start, but each step samples from all records",
-            "give a map-style data set (with __getitem__ and __len__)",
-        )
-    if hasattr(value, "__getitem__") and not hasattr(value, "__len__"):
-        raise SfumatoError(f"a {type(value).__name__} has no length", "give it `__len__`")
-    form = f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list)) else type(value).__name__
-    raise SfumatoError(f"source must be data, got {form}", f"give {TAKEN}")
+        remedy = "give a map-style data set (with __getitem__ and __len__): each step samples from all records"
+    elif isinstance(value, (tuple, list)):
+        form += f" of {len(value)}"
+    raise SfumatoError(f"source must be data, got {form}", remedy)
 
 
 def _is_instance(module: str, names: str | tuple[str, ...], value: Any) -> bool:
@@ -366,7 +361,7 @@ def _label_name(
     if not isinstance(label, int):
         return label
     if label < 0 or (names is not None and label >= len(names)):
-        raise SfumatoError(f"{name} has the label {label}, which is no class", "number the classes from 0")
+        raise class_lists.no_class(f"{name} has", label)
     return str(label) if names is None else names[label]
 
 
